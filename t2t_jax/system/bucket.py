@@ -15,6 +15,7 @@ credentials and the address of the store from where the store's own tools take t
 import errno
 import functools
 import io
+import logging
 import os
 import stat
 import tempfile
@@ -259,10 +260,15 @@ class BucketPath(PosixPath):
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
     """Write the files below a directory of this machine as objects, `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
+    send_files(files, local, target)
+    (target / last).send(local / last)
+
+
+def send_files(files: Iterable[Path], local: Path, target: BucketPath) -> None:
+    """Write files below a directory of this machine as objects, in any order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(lambda path: (target / path.relative_to(local)).send(path), files):
             pass
-    (target / last).send(local / last)
 
 
 def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
@@ -315,6 +321,8 @@ def _file_system(scheme: str, process: int) -> Any:
     with needs_extra(extra, f"{scheme}://"):
         import_module(package)
         import fsspec
+    # Errors are raised as well, and need not be printed with the frames of a thread.
+    logging.getLogger(package).setLevel(logging.CRITICAL)
     # What other processes write is to be seen, so no list of objects is kept.
     return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
 
@@ -333,8 +341,8 @@ def _reaching(path: BucketPath) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError as error:
-        if "bucket does not exist" in str(error):
-            bucket = "/".join(path.parts[1:2])
+        bucket = "/".join(path.parts[1:2])
+        if "bucket does not exist" in str(error) or str(error).endswith(f"b/{bucket}/o"):
             raise UserError(
                 f"{name} cannot be reached: there is no bucket {bucket}; make it, or check its name"
             ) from error
@@ -343,12 +351,12 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         raise PermissionError(errno.EACCES, _in_words(error), name) from error
     except FileExistsError:
         raise
-    except OSError as error:
-        if error.errno in _NO_ROOM:  # on this machine, for what is fetched
-            raise
-        raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
     except Exception as error:  # of many kinds, from the libraries of the stores
         kind = type(error).__name__
+        if isinstance(error, OSError) and not kind.startswith("Client"):  # of a connection
+            if error.errno in _NO_ROOM:  # on this machine, for what is fetched
+                raise
+            raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
         way_out = (_CREDENTIALS if "Credential" in kind else _ADDRESSES)[scheme]
         raise UserError(f"{name} cannot be reached: {_in_words(error)}; {way_out}") from error
 

@@ -1,36 +1,45 @@
 """Checkpoints in a bucket, with those methods of Orbax's manager that the program uses.
 
-TensorStore's driver for S3 knows no other address than Amazon's, and Orbax cannot tell it one. So
-Orbax writes a checkpoint on this machine, and its files are then sent, each under the name that it
-has in a directory, so that a run can be copied from a bucket to a file system and back. The file
-`_CHECKPOINT_METADATA` is sent last and removed first. A checkpoint that has it is whole, and one
-that lacks it is ignored.
+Each process has Orbax write its own part of the arrays on its machine, and its outbox
+(`system.outbox`) sends the files, each under the name that it has in a directory, so that a run can
+be copied from a bucket to a file system and back. There, arrays are cut into files ("chunks") along
+the borders of the parts, so that parts need no merging, and a process that reads fetches the files
+that its own part of the arrays is in. A checkpoint is the same through every kind of store:
+Orbax's own way to S3 knows no other address than Amazon's, and a part that is only in flight would
+be lost where a store is away.
 
-Process 0 writes, and other processes send it their parts of the arrays. JAX gathers an array on all
-processes at once, so each process needs memory for the largest array, and process 0 for all arrays
-(`training.step_memory.check_gathering`). Each process fetches by itself the files that it reads.
+`_CHECKPOINT_METADATA` is sent last by process 0, once a mark of each other process says that its
+part is there, and removed first. A checkpoint that has it is whole, and one that lacks it is
+ignored.
+
+    checkpoints/7/…                the checkpoint
+    checkpoints/.sent/7-3/1        the mark of process 1, while the third save is sent
 """
 
+import math
 import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
-from t2t_jax.errors import UserError
-from t2t_jax.parallel.processes import agree, is_main
-from t2t_jax.system.bucket import BucketPath, fetch_objects, remove, send_tree
+from t2t_jax.errors import UserError, warn
+from t2t_jax.parallel.processes import agree, is_main, of_main
+from t2t_jax.system.bucket import BucketPath, fetch_objects, remove, send_files
+from t2t_jax.system.outbox import outbox_of
 from t2t_jax.system.quiet import orbax_kept_quiet
+from t2t_jax.training.chunks import files_to_read, is_chunk
 
 _LAST = "_CHECKPOINT_METADATA"
+_SENT = ".sent"
 
 
 def steps_in_bucket(directory: BucketPath) -> list[int]:
@@ -44,40 +53,148 @@ def steps_in_bucket(directory: BucketPath) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def recover_in_bucket(workdir: BucketPath, names: Sequence[str]) -> None:
+    """Send the checkpoints and the log that wait on this machine, and remove what is not whole.
+
+    Parts of a checkpoint that wait on several machines are sent by each. If one of them is gone, or
+    the number of processes is another one, the checkpoint is not whole.
+
+    Args:
+      names: the directories of the run with checkpoints.
+
+    Raises:
+      UserError: the store cannot be reached.
+    """
+    outbox = outbox_of(workdir)
+    if not of_main(int(is_main() and outbox.is_of_this_run())):
+        outbox.clear()
+    for name in names:
+        directory, waiting = workdir / name, outbox.place / _process() / name
+        whole = steps_in_bucket(directory)
+        agree(0)  # until all have seen which are whole
+        if is_main():
+            _remove_all_but(directory, whole)
+        agree(0)  # until it is done
+        steps = [int(path.name) for path in waiting.glob("*") if path.name.isdecimal()]
+        parts = [_Part(directory, waiting, s) for s in sorted(steps) if s > max(whole, default=-1)]
+        for part in parts:
+            part.send()
+        agree(0)  # until all parts are there
+        if is_main():
+            sent = [part.step for part in parts if part.is_complete()]
+            for part in parts:
+                if part.step in sent:
+                    part.commit()
+            if sent:
+                warn(f"the checkpoints of steps {sent}, which had waited, are now in {directory}")
+            _remove_all_but(directory, [*whole, *sent])
+        agree(0)
+    if is_main() and outbox.place.is_dir():
+        outbox.send_log()
+    outbox.clear(None if is_main() else _process())
+
+
+def _process() -> str:
+    """Return a name for the part of this process, which another number of processes has not."""
+    return f"{jax.process_index()}-of-{jax.process_count()}"
+
+
+def _remove_all_but(directory: BucketPath, steps: Sequence[int], below: float = math.inf) -> None:
+    """Remove the checkpoints in a bucket, or what is there of them, that are of other steps.
+
+    Args:
+      below: a step, from which on nothing is removed; without it, marks are removed too.
+    """
+    depth = len(directory.parts)
+
+    def is_doomed(path: BucketPath) -> bool:
+        name = path.parts[depth]
+        if name == _SENT:
+            return below == math.inf
+        return name.isdecimal() and int(name) not in steps and int(name) < below
+
+    doomed = [path for path in directory.objects() if is_doomed(path)]
+    remove(path for path in doomed if path.name == _LAST)
+    remove(path for path in doomed if path.name != _LAST)
+
+
+@dataclass
+class _Part:
+    """The part of a checkpoint that this process has written on its machine."""
+
+    directory: BucketPath
+    waiting: Path
+    step: int
+    count: int = 0
+    """Which save of the run it is, as a step may be saved twice."""
+    is_sent: bool = False
+    is_doomed: bool = False
+    """Whether nothing is to be sent any more, as later checkpoints have taken its place."""
+
+    @property
+    def here(self) -> Path:
+        return self.waiting / str(self.step)
+
+    @property
+    def there(self) -> BucketPath:
+        return self.directory / str(self.step)
+
+    @property
+    def _marks(self) -> BucketPath:
+        return self.directory / _SENT / f"{self.step}-{self.count}"
+
+    def send(self) -> None:
+        """Send the files of this process: its chunks, and from process 0 all else but the last."""
+        files = [path for path in self.here.rglob("*") if path.is_file() and path.name != _LAST]
+        send_files((p for p in files if is_main() or is_chunk(p)), self.here, self.there)
+        if not is_main():
+            (self._marks / str(jax.process_index())).write_bytes(b"")
+        self.is_sent = True
+
+    def is_complete(self) -> bool:
+        """Return whether the parts of all processes are in the store."""
+        others = jax.process_count() - 1
+        return others == 0 or len(self._marks.objects()) == others
+
+    def commit(self) -> None:
+        """Send the file that makes the checkpoint whole."""
+        (self.there / _LAST).send(self.here / _LAST)
+        remove(self._marks.objects() if jax.process_count() > 1 else [])
+
+    def forget(self) -> None:
+        """Remove the files on this machine; what is not sent by now never is."""
+        self.is_doomed = True
+        shutil.rmtree(self.here, ignore_errors=True)
+
+
 class BucketManager:
     """A manager that writes and reads the checkpoints in a bucket."""
 
     def __init__(
-        self, directory: BucketPath, keep: Any, open_local: Callable[[Path, Any], Any]
+        self, directory: BucketPath, keep: Any, open_local: Callable[[Path, bool], Any]
     ) -> None:
-        """Open the checkpoints; for writing, also remove the remains of an interrupted save.
+        """Open the checkpoints; a run calls `recover_in_bucket` before.
 
         Args:
           keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
-          open_local: a function that opens Orbax's manager of a local directory, under a policy.
+          open_local: a function that opens Orbax's manager of a local directory for this process
+            alone, to write (True) or to read.
         """
         self._directory, self._keep, self._open_local = directory, keep, open_local
-        self._sender = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._sent: Future[None] | None = None
-        self._steps_to_be: list[int] | None = None  # once the save under way is complete
+        self._outbox = outbox_of(directory.parent)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._written: Future[None] | None = None
+        self._to_be: list[int] = []  # the steps that stay once the save under way is complete
+        self._parts: dict[int, _Part] = {}
+        self._count = 0
         self.reload()
-        if keep is not None:
-            if is_main():
-                self._remove_unfinished()
-            agree(0)  # until it is done
-
-    def _remove_unfinished(self) -> None:
-        whole = {str(step) for step in self._steps}
-        depth = len(self._directory.parts)
-        names = ((path, path.parts[depth]) for path in self._directory.objects())
-        remove(path for path, name in names if name.isdecimal() and name not in whole)
 
     def reload(self) -> None:
         """List the checkpoints in the bucket anew."""
         self._steps = steps_in_bucket(self._directory)
 
     def all_steps(self) -> list[int]:
-        """Return the steps of all checkpoints, the oldest first."""
+        """Return the steps of all checkpoints, also of those on the way to the store, in order."""
         return list(self._steps)
 
     def latest_step(self) -> int | None:
@@ -92,73 +209,79 @@ class BucketManager:
         """
         assert force
         self.wait_until_finished()
-        items = {name: _gathered(item) for name, item in args.items()}
         steps = sorted({*self._steps, step})
         stays = self._keep.should_preserve([SimpleNamespace(step=s) for s in steps], context=None)
-        self._steps_to_be = [s for s, stay in zip(steps, stays, strict=True) if stay]
-        if is_main():
-            folder = Path(tempfile.mkdtemp(prefix="t2t_jax-"))
-            manager = self._open_local(folder / self._directory.name, self._keep)
-            manager.save(step, args=ocp.args.Composite(**items), force=True)
-            doomed = sorted({*steps} - {*self._steps_to_be})
-            self._sent = self._sender.submit(self._send, manager, folder, step, doomed)
+        self._to_be = [s for s, stay in zip(steps, stays, strict=True) if stay]
+        waiting = self._outbox.place / _process() / self._directory.name
+        self._count += 1
+        part = self._parts[step] = _Part(self._directory, waiting, step, self._count)
+        waiting.mkdir(parents=True, exist_ok=True)
+        manager = self._open_local(waiting, True)
+        manager.save(step, args=_of_one_process(args), force=True)
+        self._written = self._writer.submit(self._finish, manager, part, self._to_be)
         return True
 
     @orbax_kept_quiet()
-    def _send(self, manager: Any, folder: Path, step: int, doomed: list[int]) -> None:
-        """Send a checkpoint once Orbax has written it, then remove others."""
-        try:
-            with closing(manager):
-                manager.wait_until_finished()
-            written = folder / self._directory.name / str(step)
-            send_tree(written, self._directory / str(step), last=_LAST)
-            for old in doomed:
-                self._remove(old)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def _finish(self, manager: Any, part: _Part, stays: list[int]) -> None:
+        """Have a part sent once Orbax has written it."""
+        with closing(manager):
+            manager.wait_until_finished()
+        self._outbox.put(partial(self._deliver, part, stays))
 
-    def _remove(self, step: int) -> None:
-        place = self._directory / str(step)
-        (place / _LAST).unlink(missing_ok=True)
-        place.remove_tree()
+    def _deliver(self, part: _Part, stays: list[int]) -> bool | None:
+        """Send a part, and make the checkpoint whole; return whether it is, or None if doomed."""
+        try:
+            if not part.is_doomed and not part.is_sent:
+                part.send()
+        except Exception:
+            if not part.is_doomed:  # else its files may be gone
+                raise
+        if part.is_doomed:
+            return None
+        if not is_main():
+            is_whole = (part.there / _LAST).exists()
+        elif is_whole := part.is_complete():
+            part.commit()
+            _remove_all_but(self._directory, stays, below=part.step)
+        if is_whole:
+            part.forget()
+        return is_whole
 
     def wait_until_finished(self) -> None:
-        """Wait until the checkpoint that is being written is in the store.
+        """Wait until the checkpoint that is being written is complete on the machines.
 
         Raises:
-          Exception: of any kind, if process 0 could not write it; a UserError in other processes.
+          Exception: of any kind, if this process could not write it; a UserError in the others.
         """
-        if self._steps_to_be is None:
+        if self._written is None:
             return
-        failure = self._sent.exception() if self._sent else None
-        steps, self._steps_to_be, self._sent = self._steps_to_be, None, None
+        failure, self._written = self._written.exception(), None
         worst = agree(int(failure is not None))
         if failure is not None:
             raise failure
         if worst:
             raise UserError(
-                f"process 0 could not write a checkpoint in {self._directory}; see what it said"
+                f"another process could not write its part of a checkpoint of {self._directory}; "
+                "see what it said"
             )
-        self._steps = steps
+        for step in {*self._parts} - {*self._to_be}:
+            self._parts.pop(step).forget()
+        self._steps = self._to_be
 
     def restore(self, step: int, args: ocp.args.Composite) -> Any:
-        """Read some items of a checkpoint.
+        """Read some items of a checkpoint: of arrays, the parts that this process asks for.
 
         Raises:
           UserError: the items cannot be fetched from the store.
           Exception: of any kind, where the checkpoint is gone or damaged.
         """
         place = self._directory / str(step)
-        depth, names = len(place.parts), {name for name, _ in args.items()}
-        asked = [
-            path
-            for path in place.objects()
-            if len(path.parts) == depth + 1 or path.parts[depth] in names
-        ]
-        with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
+        with TemporaryDirectory(prefix="t2t_jax-") as folder:
             local = Path(folder) / self._directory.name
             try:
-                fetch_objects(asked, place, local / str(step))
+                first, chunks = files_to_read(place, {name for name, _ in args.items()})
+                fetch_objects(first, place, local / str(step))
+                fetch_objects(chunks(local / str(step), args), place, local / str(step))
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -166,34 +289,39 @@ class BucketManager:
                     f"checkpoint {place} cannot be fetched ({error.strerror or error}); it is not "
                     "damaged: try again"
                 ) from error
-            with closing(self._open_local(local, None)) as manager:
+            with closing(self._open_local(local, False)) as manager:
                 return manager.restore(step, args=args)
 
     def delete(self, step: int) -> None:
         """Remove a checkpoint."""
-        if is_main():
-            self._remove(step)
+        if step in self._parts:
+            self._parts.pop(step).forget()
         self._steps.remove(step)
+        if is_main():
+            self._outbox.put(partial(self._remove, step))
+
+    def _remove(self, step: int) -> bool:
+        place = self._directory / str(step)
+        (place / _LAST).unlink(missing_ok=True)
+        place.remove_tree()
+        return True
 
     def close(self) -> None:
-        """End the thread that sends checkpoints; call `wait_until_finished` before."""
-        self._sender.shutdown()
+        """Wait until all that the run has written is in the store; for a reader, do nothing.
+
+        Raises:
+          UserError: the store is away; what waits stays on this machine.
+        """
+        self._writer.shutdown()
+        if self._keep is not None:
+            self._outbox.wait()
+            self._outbox.clear(None if is_main() else _process())
 
 
-def _gathered(item: ocp.args.CheckpointArgs) -> ocp.args.CheckpointArgs:
-    """Gather the arrays of an item in the memory of process 0, if several processes share them.
-
-    Other processes, which write nothing, get an item with None in the place of each array.
-    """
-    if jax.process_count() == 1 or not isinstance(item, ocp.args.StandardSave):
-        return item
-    return ocp.args.StandardSave(jax.tree.map(_whole, item.item))
-
-
-def _whole(x: Any) -> Any:
-    if not isinstance(x, jax.Array):
-        return x
-    if x.is_fully_replicated:
-        return np.array(x.addressable_data(0)) if is_main() else None
-    whole = multihost_utils.process_allgather(x, tiled=True)
-    return whole if is_main() else None  # so that it is freed before the next one comes
+def _of_one_process(args: ocp.args.Composite) -> ocp.args.Composite:
+    """Return the items of a checkpoint as the manager of a single process takes them."""
+    items = {
+        name: ocp.args.PyTreeSave(item.item) if isinstance(item, ocp.args.StandardSave) else item
+        for name, item in args.items()
+    }
+    return ocp.args.Composite(**items)

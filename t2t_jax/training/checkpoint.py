@@ -60,7 +60,7 @@ from t2t_jax.training.storage import (
     UnreadableError,
     open_manager,
     reading_checkpoints,
-    remove_unfinished_states,
+    recover,
     restore,
     writing_checkpoints,
 )
@@ -115,12 +115,10 @@ class Checkpoints:
         """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
         self._workdir = workdir
         self._identity = identity
-        if is_main():
-            for name in (CHECKPOINTS, BEST):
-                remove_unfinished_states(workdir / name)
-        agree(0)  # until it is done
+        recover(workdir, (CHECKPOINTS, BEST))
         self._last = self._open(CHECKPOINTS, _NewestAndDue(identity.config))
         self._best: Manager | None = None
+        self._best_score: Record | None = None  # of process 0, once it has read it
         if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST, _BestAndSafe(self._last.latest_step))
 
@@ -162,6 +160,8 @@ class Checkpoints:
         if state is not None and unreadable:
             self._set_aside(unreadable, int(state.step))
         self._forget_best_after(-1 if state is None else int(state.step))
+        if is_main():
+            self._best_score = self._stored_score()  # while a store is at hand
         return state
 
     def _read(self, reader: Manager, step: int, like: TrainState) -> TrainState:
@@ -248,7 +248,7 @@ class Checkpoints:
         if self._best is None:
             return False
         step = int(state.step)
-        wins = is_main() and score > _best_score(self._workdir / BEST, measure)
+        wins = is_main() and score > self._score_to_beat(measure)
         if not of_main(int(wins)):
             return False
         if step in self._best.all_steps():  # by another measure, or damaged
@@ -259,7 +259,29 @@ class Checkpoints:
         with writing_checkpoints(self._workdir / BEST):
             saved = bool(self._best.save(step, args=arguments, force=True))
             self._best.wait_until_finished()
+        self._best_score = {"score": score, "measure": measure}
         return saved
+
+    def _score_to_beat(self, measure: dict[str, Any]) -> float:
+        """Return the best score so far; minus infinity if it has another measure."""
+        if self._best_score is None:
+            self._best_score = self._stored_score()
+        kept = self._best_score
+        same = kept.get("measure") == measure and kept.get("score") is not None
+        return float(kept["score"]) if same else -math.inf
+
+    def _stored_score(self) -> Record:
+        """Read the record of the best score so far; an empty one if there is none to be read."""
+        step = self._best.latest_step() if self._best else None
+        if step is None:
+            return {}
+        directory = self._workdir / BEST
+        with closing(open_manager(directory)) as reader:
+            try:
+                stored = restore(reader, directory, step, score=ocp.args.JsonRestore())["score"]
+                return unseal(stored, _SCORE, directory / str(step))
+            except UnreadableError:
+                return {}
 
     def _arguments(
         self,
@@ -329,21 +351,6 @@ def _newest_first(steps: Sequence[int]) -> Iterator[int]:
 def _free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.{n}") for n in count(1))
     return next(name for name in chain([path], names) if not name.exists())
-
-
-def _best_score(directory: Path, measure: dict[str, Any]) -> float:
-    """Return the best score so far; minus infinity if it has another measure or is unreadable."""
-    with closing(open_manager(directory)) as reader:
-        step = reader.latest_step()
-        if step is None:
-            return -math.inf
-        try:
-            stored = restore(reader, directory, step, score=ocp.args.JsonRestore())["score"]
-            kept = unseal(stored, _SCORE, directory / str(step))
-        except UnreadableError:
-            return -math.inf
-    same = kept.get("measure") == measure and kept["score"] is not None
-    return float(kept["score"]) if same else -math.inf
 
 
 def _items(state: TrainState) -> dict[str, Any]:

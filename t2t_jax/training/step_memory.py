@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -19,9 +18,6 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import MatrixBox, Parameters
 from t2t_jax.parallel.device_memory import LESS_MEMORY, gib, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
-from t2t_jax.parallel.processes import is_main, one_without
-from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.host import usable_host_memory
 
 _VECTOR = 1 << 30
 
@@ -160,28 +156,6 @@ def check_memory(
             f"and optimizer {gib(needed.state)}, gradients {gib(needed.gradients)}, activations "
             f"{gib(needed.activations)}, logits {gib(needed.logits)}), but there are "
             f"{gib(available)}; {LESS_MEMORY}"
-        )
-
-
-def check_gathering(state: Any, workdir: Path) -> None:
-    """Refuse a run of several processes in a bucket whose state process 0 cannot gather.
-
-    Args:
-      state: a `jax.ShapeDtypeStruct` for every array of the state of the training.
-
-    Raises:
-      UserError: in all processes, if the state is larger than the memory of process 0's host.
-    """
-    if jax.process_count() == 1 or not isinstance(workdir, BucketPath):
-        return
-    needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    available = usable_host_memory()
-    fits = not is_main() or available is None or needed <= available
-    if one_without(fits) is not None:
-        raise UserError(
-            f"the state of the training is {gib(needed)}, more than the memory that the host of "
-            f"process 0 has left, where a checkpoint for a bucket is gathered; give a --workdir on "
-            "a filesystem that the hosts share, where each writes its own part"
         )
 
 

@@ -3,19 +3,20 @@
 import gc
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from t2t_jax.errors import UserError
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.parallel.processes import agree, is_main
+from t2t_jax.system.bucket import BucketPath, on_this_machine
 from t2t_jax.system.quiet import orbax_kept_quiet
-from t2t_jax.training.bucket_manager import BucketManager, steps_in_bucket
+from t2t_jax.training.bucket_manager import BucketManager, recover_in_bucket, steps_in_bucket
 
 _ATTEMPTS = 20
 _UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax's mark in the name of what it writes
@@ -51,22 +52,31 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
       Orbax's own manager; for a bucket a `BucketManager`, which has the methods that are used here.
     """
     if isinstance(directory, BucketPath):
-        return BucketManager(directory, keep, partial(_open_local, alone=True))
+        return BucketManager(directory, keep, _open_alone)
     return _open_local(directory, keep, alone=keep is None)
 
 
-def remove_unfinished_states(directory: Path) -> None:
-    """Remove the checkpoints that a kill has left half-written in a directory.
+def recover(workdir: Path, names: Sequence[str]) -> None:
+    """Remove the checkpoints that a kill has left half-written, before a run goes on.
 
-    Orbax's manager would do so in a thread that nobody waits for, unless it saves. `BucketManager`
-    does so in a bucket.
+    Orbax's manager would do so in a thread that nobody waits for, unless it saves. For a run in a
+    bucket, first send what waits on this machine.
+
+    Args:
+      names: the directories of the run with checkpoints.
 
     Raises:
       OSError: a checkpoint cannot be removed.
+      UserError: the store cannot be reached.
     """
-    if not isinstance(directory, BucketPath):
-        for unfinished in directory.glob(f"*{_UNFINISHED}*"):
-            shutil.rmtree(unfinished)
+    if isinstance(workdir, BucketPath):
+        recover_in_bucket(workdir, names)
+        return
+    if is_main():
+        for name in names:
+            for unfinished in (workdir / name).glob(f"*{_UNFINISHED}*"):
+                shutil.rmtree(unfinished)
+    agree(0)  # until it is done
 
 
 @orbax_kept_quiet()
@@ -85,12 +95,8 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
         preservation_policy=keep,
         create=False,
         read_only=read_only,
-        cleanup_tmp_directories=False,  # see `remove_unfinished_states`
-        multiprocessing_options=ocp.options.MultiprocessingOptions(
-            primary_host=jax.process_index() if alone else 0,
-            active_processes={jax.process_index()} if alone else {*range(jax.process_count())},
-            barrier_sync_key_prefix=directory.name,
-        ),
+        cleanup_tmp_directories=False,  # see `recover`
+        multiprocessing_options=_alone(directory) if alone else _together(directory),
     )
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
@@ -100,6 +106,56 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
             if not attempts_left:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _together(directory: Path) -> ocp.options.MultiprocessingOptions:
+    return ocp.options.MultiprocessingOptions(
+        primary_host=0,
+        active_processes={*range(jax.process_count())},
+        barrier_sync_key_prefix=directory.name,
+    )
+
+
+def _alone(directory: Path) -> ocp.options.MultiprocessingOptions:
+    number = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=number,
+        active_processes={number},
+        barrier_sync_key_prefix=f"{directory.name}-{number}",
+    )
+
+
+@orbax_kept_quiet()
+def _open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
+    """Open Orbax's manager of a directory of this process, with files for each part of an array.
+
+    By default a process writes all of its parts into a few files, which would have to be merged
+    with those of the others.
+    """
+    if not writes:
+        return _open_local(directory, None, alone=True)
+    options, types, number = _alone(directory), ocp.type_handlers, jax.process_index()
+    registry = types.create_type_handler_registry(
+        # A description of the arrays for each process would be checked for those of the others.
+        (jax.Array, types.ArrayHandler(primary_host=number, array_metadata_store=None)),
+        (np.ndarray, types.NumpyHandler()),
+    )
+    arrays = ocp.PyTreeCheckpointHandler(
+        use_ocdbt=False, multiprocessing_options=options, type_handler_registry=registry
+    )
+    record = ocp.JsonCheckpointHandler(multiprocessing_options=options)
+    handlers = dict.fromkeys(("params", "progress", "ema"), arrays)
+    return ocp.CheckpointManager(
+        directory.absolute(),
+        options=ocp.CheckpointManagerOptions(
+            create=False,
+            cleanup_tmp_directories=False,
+            multiprocessing_options=options,
+            # Processes that wait for a directory would take another one's word that it is there.
+            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+        ),
+        item_handlers=handlers | dict.fromkeys(("origin", "score"), record),
+    )
 
 
 @contextmanager
@@ -127,7 +183,9 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # of many kinds
-        way_out = "see to the store" if isinstance(directory, BucketPath) else "make room"
+        way_out = "make room"
+        if isinstance(directory, BucketPath):
+            way_out += f" in {on_this_machine(directory).parent}"
         raise UserError(
             f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
             f"are whole: {way_out}, and the same command goes on from them"

@@ -4,7 +4,6 @@ import re
 import sys
 import time
 import types
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,7 +11,6 @@ from unittest.mock import Mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh
 
@@ -27,12 +25,10 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.parallel import device_memory as memory_module
 from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.system.bucket import as_path
-from t2t_jax.training import bucket_manager
 from t2t_jax.training.optimizer import Optimizer
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
-from t2t_jax.training.step_memory import check_gathering, check_memory, training_memory
+from t2t_jax.training.step_memory import check_memory, training_memory
 
 _GIB = 1 << 30
 _TINY = {
@@ -256,44 +252,6 @@ def test_memory_that_did_not_suffice_is_told_in_one_line(allocate):
     assert "\n" not in str(caught.value)
     for setting in ("tokens_per_device", "loss_chunks", "remat", "fsdp"):
         assert setting in str(caught.value)
-
-
-GATHERED = {
-    "more than there is": (2, 0, "s3://bucket/run", 0.5, True),
-    "more than there is, in another process": (2, 1, "s3://bucket/run", 0.5, False),
-    "as much as there is": (2, 0, "s3://bucket/run", 1, False),
-    "nothing is known": (2, 0, "s3://bucket/run", None, False),
-    "one process": (1, 0, "s3://bucket/run", 0.5, False),
-    "a directory": (2, 0, "run", 0.5, False),
-}
-
-
-@pytest.mark.parametrize(
-    ("processes", "process", "workdir", "gib", "refused"), GATHERED.values(), ids=GATHERED.keys()
-)
-def test_a_state_that_process_0_cannot_gather_for_a_bucket_is_refused(
-    monkeypatch, processes, process, workdir, gib, refused
-):
-    monkeypatch.setattr(jax, "process_count", lambda: processes)
-    monkeypatch.setattr(jax, "process_index", lambda: process)
-    usable = None if gib is None else int(gib * _GIB)
-    monkeypatch.setattr("t2t_jax.training.step_memory.usable_host_memory", lambda: usable)
-    monkeypatch.setattr(
-        "t2t_jax.training.step_memory.one_without", lambda holds: None if holds else 0
-    )
-    state = {name: jax.ShapeDtypeStruct((2**27,), jnp.float32) for name in ("params", "moments")}
-    with pytest.raises(UserError, match=r"is 1\.0 GiB, more than") if refused else nullcontext():
-        check_gathering(state, as_path(workdir))
-
-
-@pytest.mark.parametrize("process", [0, 1])
-def test_process_0_alone_keeps_what_is_gathered_for_a_bucket(monkeypatch, process):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(jax, "process_index", lambda: process)
-    arrays = {"a": jnp.ones(3), "b": 7}
-    gathered = bucket_manager._gathered(ocp.args.StandardSave(arrays)).item
-    assert gathered["b"] == 7
-    assert (gathered["a"] is None) == (process == 1)
 
 
 @pytest.mark.parametrize("error", [ValueError("RESOURCE_EXHAUSTED"), KeyboardInterrupt()])
