@@ -33,7 +33,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.bucket import as_path, on_this_machine
+from t2t_jax.system.bucket import as_path
 from t2t_jax.system.lock import holding, is_held
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
@@ -354,17 +354,6 @@ def _write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
 def log_file(workdir: Path) -> Path:
     """Return the path of the log of a run, which `run.log` writes."""
     return workdir / _LOG
-
-
-def profiles_folder(workdir: Path) -> Path:
-    """Return the directory of the profiles of a run, which is of this machine in any case."""
-    return on_this_machine(workdir / "profile")
-
-
-def read_profiles(workdir: Path) -> list[Path]:
-    """Return the directories of a run's profiles, each of which xprof opens."""
-    folder = profiles_folder(workdir)
-    return sorted(_visible(folder)) if folder.is_dir() else []
 
 
 def read_log(workdir: Path) -> list[Record]:

@@ -12,7 +12,7 @@ import jax
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import writing_directory
-from t2t_jax.workdir import profiles_folder
+from t2t_jax.system.bucket import on_this_machine
 
 _T = TypeVar("_T")
 
@@ -44,6 +44,18 @@ def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
         )
 
 
+def profiles_folder(workdir: Path) -> Path:
+    """Return the directory of the profiles of a run, which is of this machine in any case."""
+    return on_this_machine(workdir / "profile")
+
+
+def read_profiles(workdir: Path) -> list[Path]:
+    """Return the directories of a run's profiles, each of which xprof opens."""
+    folder = profiles_folder(workdir)
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in found if not path.name.startswith("."))
+
+
 def profiled(
     batches: Iterator[_T],
     steps: tuple[int, int] | None,
@@ -54,7 +66,7 @@ def profiled(
 ) -> Generator[_T, None, None]:
     """Yield the batches of a training, and have process 0 trace what is done with some of them.
 
-    The trace goes to a directory of `workdir.profiles_folder` with the steps in its name, once it
+    The trace goes to a directory of `profiles_folder` with the steps in its name, once it
     is complete: one that a signal or a kill cuts short leaves nothing. An error is a warning.
 
     Args:

@@ -18,11 +18,12 @@ from t2t_jax.errors import UserError
 from t2t_jax.run.early_stopping import plateau
 from t2t_jax.run.goodput import Goodput, read_goodput
 from t2t_jax.run.history import History, dev_score, score_name
+from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_terminal
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
-from t2t_jax.workdir import is_run, log_file, read_config, read_log, read_profiles
+from t2t_jax.workdir import is_run, log_file, read_config, read_log
 
 _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side

@@ -10,8 +10,7 @@ import pytest
 from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError
 from t2t_jax.run import profile
-from t2t_jax.run.profile import profiled
-from t2t_jax.workdir import read_profiles
+from t2t_jax.run.profile import profiled, read_profiles
 
 # Python 3.13 says so of jaxlib's own types; an error there would end the process.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from t2t_jax.config import Config
 from t2t_jax.run.goodput import read_goodput
+from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.report.cost import cost_section
 from t2t_jax.run.report.curves import curves_section
 from t2t_jax.run.report.goodput import goodput_sections
@@ -14,7 +15,7 @@ from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_s
 from t2t_jax.run.report.settings import published_settings, settings_section
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
-from t2t_jax.workdir import read_config, read_log, read_profiles, read_scores
+from t2t_jax.workdir import read_config, read_log, read_scores
 
 
 def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
