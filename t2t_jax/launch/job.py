@@ -145,7 +145,7 @@ class GpuHosts:
         """
         if self.gpus < 0:
             raise UserError(f"--gpus {self.gpus} is negative; 0 trains on the CPU")
-        check_devices(training, [(hosts, max(self.gpus, 1)) for hosts in counts], self.devices)
+        check_mesh_fits(training, [(hosts, max(self.gpus, 1)) for hosts in counts], self.devices)
 
     def script(self, train: str, **facts: str) -> str:
         """Return the shell script that starts the processes of one host, and ends them together.
@@ -166,7 +166,7 @@ class GpuHosts:
         )
 
 
-def check_devices(
+def check_mesh_fits(
     training: LaunchedTraining, hosts: Iterable[tuple[int, int]], processes: Sequence[str] = ("",)
 ) -> None:
     """Refuse hosts whose devices the mesh of the config does not take.

@@ -17,7 +17,7 @@ from t2t_jax.launch.job import (
     GpuHosts,
     LaunchedTraining,
     TrainJob,
-    check_devices,
+    check_mesh_fits,
     from_template,
     split_option,
 )
@@ -85,7 +85,7 @@ class Kubernetes(GpuHosts, TrainJob):
         if self.tpu is None and self.slices != 1:
             raise UserError(f"--slices {self.slices} is about TPUs; name them by --tpu")
         if self.tpu is not None:
-            check_devices(training, [(self.slices * self.hosts, self._chips(self.tpu))])
+            check_mesh_fits(training, [(self.slices * self.hosts, self._chips(self.tpu))])
         else:
             self.check_hosts(training, [self.hosts])
 

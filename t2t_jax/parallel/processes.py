@@ -258,10 +258,14 @@ class Agreement:
 
 @cache
 def hosts() -> tuple[str, ...]:
-    """Return the name of each process's host; all processes make the first call together."""
+    """Return the name of each process's host, as Slurm knows it under Slurm.
+
+    All processes make the first call together.
+    """
     own = np.zeros(_LONGEST_NAME, np.uint8)
-    name = socket.gethostname().encode()[:_LONGEST_NAME]
-    own[: len(name)] = np.frombuffer(name, np.uint8)
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    encoded = name.encode()[:_LONGEST_NAME]
+    own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(own), (-1, _LONGEST_NAME))
     return tuple(bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows)
 
