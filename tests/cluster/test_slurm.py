@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import t2t_jax
+from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from tests.cluster.conftest import slurm, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -24,10 +25,11 @@ FLAGS = (
 """What makes a training long enough to be stopped in the middle."""
 
 
-def _launch(tiny_run, workdir, *flags):
+def _launch(tiny_run, workdir, *flags, hang_minutes="10", fields=None):
     """Launch a training on the nodes, and return the number of its job."""
     train = ["train", f"--config={tiny_run.folder / 'tiny.py'}", f"--workdir={workdir}", *FLAGS]
-    train += [f"--{name}={value}" for name, value in tiny_run.without_dev.items()]
+    train += [f"--parallel.hang-minutes={hang_minutes}"]
+    train += [f"--{name}={value}" for name, value in (fields or tiny_run.without_dev).items()]
     command = [sys.executable, "-m", "t2t_jax", "launch", "slurm", *flags, "--", *train]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -106,19 +108,43 @@ def _was_told_to_stop(task):
     return int(re.search(r"ShdPnd:\s*(\w+)", status)[1], 16) & 1 << signal.SIGTERM - 1
 
 
-def test_a_node_that_hung_is_left_out_of_the_next_start(cluster, tiny_run, tmp_path):
-    workdir = tmp_path / "run"
-    program = tmp_path / "program"
-    program.write_text(
-        f'#!/bin/bash\necho "$SLURMD_NODENAME" >> {tmp_path}/nodes\n'
-        f"mkdir -p {workdir}/hangs\n[[ -s {workdir}/hangs/hosts ]] && exit 0\nsleep 2\n"
-        f"echo n1.example.org > {workdir}/hangs/hosts\nexit 75\n"
-    )
-    program.chmod(0o755)
-    job = _launch(tiny_run, workdir, "--hosts=2", "--min-hosts=1", f"--program={program}")
+_ASLEEP = """
+import os, runpy, time
+from pathlib import Path
+from t2t_jax.data.batching import Batches
+
+prefetch = Batches.prefetch
+if os.environ.get("SLURMD_NODENAME") == "n2" and not Path({hosts!r}).exists():
+    def planted(self, first, *others):
+        for step, batch in enumerate(prefetch(self, first, *others), first + 1):
+            if step == 25:
+                time.sleep(3600)
+            yield batch
+    Batches.prefetch = planted
+get_config = runpy.run_path({path!r})["get_config"]
+"""
+
+
+def test_a_node_that_hung_is_named_and_left_out_of_the_next_start(
+    cluster, tiny_run, uninterrupted, tmp_path
+):
+    workdir, path = tmp_path / "run", str(tiny_run.folder / "tiny.py")
+    hosts = workdir / EXCLUDED_HOSTS
+    (tmp_path / "tiny.py").write_text(_ASLEEP.format(hosts=str(hosts), path=path))
+    planted = tiny_run._replace(folder=tmp_path)
+    flags = "--hosts=2", "--min-hosts=1"
+    job = _launch(planted, workdir, *flags, hang_minutes="0.1", fields=tiny_run.without_dev)
+    wait_for(hosts.exists)
+    assert hosts.read_text() == "n2\n"
     _goes_on(job)
     wait_for(lambda: _state(job) == "COMPLETED")
-    assert sorted((tmp_path / "nodes").read_text().split()) == ["n1", "n2", "n2"]
+    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    assert "process 1 on n2 came last" in log
+    assert f"Exited with exit code {HUNG}" in log
+    assert "of 1 process(es)" in log
+    losses, expected = tiny_run.losses(workdir), tiny_run.losses(uninterrupted)
+    assert losses.keys() == expected.keys()
+    np.testing.assert_allclose([*losses.values()], [*expected.values()], atol=1e-5)
 
 
 def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, uninterrupted, tmp_path):
