@@ -100,7 +100,7 @@ def command_reference() -> str:
         lines += [f"## {group.capitalize()}", ""]
         for name in commands:
             program = f"t2t-jax {name}"
-            usage, about, flags = _parts(_help(name), has_config=name == "train")
+            usage, about, flags = _parts(_help(name), has_config=name in ("train", "preflight"))
             lines += [f"### {program}", "", about, "", "```text", usage, "```", ""]
             lines += [f"```{{program}} {program}", "```", ""]
             for flag, meaning in flags:

@@ -66,10 +66,12 @@ class TrainCommand:
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         self.meet()
+        from t2t_jax.parallel.devices import all_devices
         from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trackers.following import followed
         from t2t_jax.run.trainer import train
 
+        all_devices()  # which may be an error of one line
         profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
         check_profiled(profile_steps, self.fields.training.num_train_steps)
         with followed(self.workdir, self.track):

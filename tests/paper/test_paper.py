@@ -153,8 +153,10 @@ _NOT_STATED = {
     "parallel.backend",
     "parallel.data",
     "parallel.fsdp",
+    "parallel.hang_minutes",
     "parallel.loss_chunks",
     "parallel.remat",
+    "parallel.rendezvous_minutes",
     "parallel.tensor",
     "parallel.tokens_per_device",
 }
