@@ -580,8 +580,11 @@ def steady(config, tiny_run):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_store_that_is_away_for_a_while_stops_nothing(store, steady, place, tmp_path, capsys):
+def test_a_store_that_is_away_for_a_while_stops_nothing(
+    store, steady, place, tmp_path, capsys, request
+):
     away = pytest.MonkeyPatch()
+    request.addfinalizer(away.undo)
     _away(store, away)
     waited = []
 

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.bucket import BucketPath, on_this_machine
@@ -116,7 +116,7 @@ class Outbox:
                         "on this machine, which sends it"
                     )
 
-    def open_log(self) -> IO[str]:
+    def open_log(self) -> io.TextIOWrapper:
         """Open the log of the run in the store for appending, a line at a time."""
         log = _Log(self, self._workdir / _LOG, self.place / _LOG)
         return io.TextIOWrapper(io.BufferedWriter(log), encoding="utf-8", line_buffering=True)
@@ -153,7 +153,7 @@ def _outbox(workdir: BucketPath, process: int) -> Outbox:
     return Outbox(workdir)
 
 
-def open_log(path: Path) -> IO[str]:
+def open_log(path: Path) -> io.TextIOWrapper:
     """Open the log of a run for appending; in a bucket, its lines are sent by the run's outbox."""
     if isinstance(path, BucketPath):
         return outbox_of(path.parent).open_log()
