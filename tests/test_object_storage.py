@@ -581,8 +581,9 @@ def steady(config, tiny_run):
 
 @pytest.mark.usefixtures("impatient")
 def test_a_store_that_is_away_for_a_while_stops_nothing(
-    store, steady, place, tmp_path, capsys, request
+    store, steady, place, tmp_path, capsys, request, monkeypatch
 ):
+    monkeypatch.setattr(outbox, "_PATIENCE_SECONDS", 60.0)  # for a store that does come back
     away = pytest.MonkeyPatch()
     request.addfinalizer(away.undo)
     _away(store, away)
