@@ -505,7 +505,7 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
         entry_command(["data", "multi30k-en-de", str(there.with_name("corpus"))]).run()
 
 
-def test_a_preflight_writes_lists_and_reads_an_object_and_leaves_none(config, place):
+def test_a_preflight_writes_lists_and_reads_an_object_and_leaves_none(store, config, place):
     config = config.replace({"parallel.backend": "pmap"})  # whose step is not compiled
 
     def lines(workdir, code):
@@ -521,8 +521,10 @@ def test_a_preflight_writes_lists_and_reads_an_object_and_leaves_none(config, pl
         before = place.objects()
         assert f"another process trains in {place}" in lines(place, 0)[0]
         assert place.objects() == before
-    said, _ = lines(as_path("s3://nobucket/run"), 1)
-    assert "cannot be reached: there is no bucket nobucket; make it, or check its name" in said
+    said, _ = lines(as_path(f"{store.scheme}://nobucket/run"), 1)
+    assert "nobucket" in said
+    if store.scheme == "s3":  # Google's answers to some requests do not say what is missing
+        assert "cannot be reached: there is no bucket nobucket; make it, or check its name" in said
 
 
 def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
