@@ -88,6 +88,11 @@ class TrainJob:
         """Return the command that submits the job in a file."""
         raise NotImplementedError
 
+    def options(self) -> list[str]:
+        """Return the options of the site as name=value, or as a name alone, without dashes."""
+        named = map(split_option, self.option)
+        return [name + (f"={value}" if value else "") for name, value in named]
+
     def submit(self, path: Path) -> int:
         """Submit the job in a file, and return the exit code of the client.
 

@@ -13,7 +13,6 @@ from t2t_jax.launch.job import (
     TrainJob,
     excluded_hosts,
     from_template,
-    split_option,
 )
 from t2t_jax.system.atomic_file import write_whole
 
@@ -77,7 +76,7 @@ class Slurm(GpuHosts, TrainJob):
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the batch script, which requeues itself."""
-        options = [name + (f"={value}" if value else "") for name, value in self._options()]
+        gpus = [f"gpus-per-node={self.gpus}"] if self.gpus else []
         share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
         one_for_all = self.gpus and self.one_process_per == "host"
         log = path.absolute().with_name("slurm-%j.log")
@@ -90,7 +89,7 @@ class Slurm(GpuHosts, TrainJob):
             grace=self.grace,
             directory=shlex.quote(str(Path.cwd())),
             log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
-            options="\n".join(f"#SBATCH --{option}" for option in options),
+            options="\n".join(f"#SBATCH --{option}" for option in [*gpus, *self.options()]),
             setup="\n".join(self.setup),
             devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if one_for_all else "",
             processes=len(self.devices),
@@ -100,10 +99,6 @@ class Slurm(GpuHosts, TrainJob):
             excluded=excluded_hosts(training),
             fewest=self._fewest,
         )
-
-    def _options(self) -> list[tuple[str, str]]:
-        gpus = [("gpus-per-node", str(self.gpus))] if self.gpus else []
-        return [*gpus, *map(split_option, self.option)]
 
     def command(self, path: Path) -> list[str]:
         """Return the command of sbatch, which answers with the number of the job."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.launch.job import LaunchedTraining, TrainJob, from_template, split_option
+from t2t_jax.launch.job import LaunchedTraining, TrainJob, from_template
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -55,7 +55,7 @@ class Tpu(TrainJob):
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the script."""
         train = self.train_command(training)
-        options = [f"--{name}" + (f"={value}" if value else "") for name, value in self._options()]
+        options = [f"--{option}" for option in self.options()]
         return from_template(
             self.file,
             directory=shlex.quote(str(Path.cwd())),
@@ -68,9 +68,6 @@ class Tpu(TrainJob):
             retries=self.retries,
             train=from_template("again.sh", train=train, retries=self.retries),
         )
-
-    def _options(self) -> list[tuple[str, str]]:
-        return list(map(split_option, self.option))
 
     def command(self, path: Path) -> list[str]:
         """Return the command that starts the script."""

@@ -12,8 +12,12 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from t2t_jax.system.signals import ENDING
+
+if TYPE_CHECKING:
+    from t2t_jax.run.trackers.tracker import Target
 
 READY = "ready"
 """The line that the process prints when it can work."""
@@ -43,23 +47,21 @@ def main(arguments: Sequence[str]) -> int:
         os.write(answers, f"{' '.join(str(error).split())}\n".encode())
         return 1
     os.write(answers, f"{READY}\n".encode())
-    return _follow(as_path(arguments[0]), arguments[1], ended, own)
+    return _follow(as_path(arguments[0]), target, ended, own)
 
 
-def _follow(workdir: Path, named: str, ended: threading.Event, own: int) -> int:
+def _follow(workdir: Path, target: "Target", ended: threading.Event, own: int) -> int:
     """Wait until there is a run, and send its records until the training has ended.
 
     `own` is the descriptor of the standard error, where a tracker that is down is reported once.
     """
     from t2t_jax.run.trackers.follower import Follower
-    from t2t_jax.run.trackers.tracker import targets_of
     from t2t_jax.system.bucket import on_this_machine
     from t2t_jax.workdir import TRACKERS_FOLDER, is_run, log_file
 
     while not (is_run(workdir) and log_file(workdir).is_file()):
         if ended.wait(_INTERVAL):
             return 0
-    [target] = targets_of([named])
     follower = Follower(workdir, target)
     while True:
         # The process of an earlier start may still send what was left at its end.
@@ -71,7 +73,7 @@ def _follow(workdir: Path, named: str, ended: threading.Event, own: int) -> int:
                 follower.follow(is_over=is_over)
                 if follower.error and not is_reported:
                     with suppress(OSError):  # nobody reads it any more
-                        os.write(own, f"warning: {named} is behind: {follower.error}\n".encode())
+                        os.write(own, f"warning: {target} is behind: {follower.error}\n".encode())
                 is_reported = follower.error is not None
             return int(is_reported)
         if ended.wait(_INTERVAL):
