@@ -135,7 +135,11 @@ def _measure(part: Part, seconds: float, tiny: bool, figures: Figures, stop: Sto
             stdout=subprocess.PIPE,
             stderr=log,
             cwd=_BENCHMARKS.parent,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {part.xla_flags}".strip(),
+            },
             start_new_session=True,  # so that its own children can be ended with it
         )
         deadline = time.monotonic() + seconds

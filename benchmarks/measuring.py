@@ -31,14 +31,21 @@ def compile_afresh() -> None:
     jax.config.update("jax_enable_compilation_cache", False)
 
 
-def compiled(function: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
+def compiled(
+    function: Any, *arguments: Any, options: Mapping[str, bool | int] | None = None
+) -> tuple[Any, dict[str, float]]:
     """Compile a jitted function for some arguments, and return it with its seconds and bytes.
 
     The bytes are those of one device: arguments, results and temporaries, with arrays that share
     their memory counted once.
+
+    Args:
+      function: the jitted function.
+      arguments: its arguments.
+      options: options of the compiler that take the place of the function's own.
     """
     start = time.perf_counter()
-    program = function.lower(*arguments).compile()
+    program = function.lower(*arguments).compile(dict(options) if options else None)
     seconds = time.perf_counter() - start
     memory = program.memory_analysis()
     size = memory.argument_size_in_bytes + memory.temp_size_in_bytes

@@ -3,7 +3,8 @@
 Import it before JAX: it sets the process up as `train.py` and `eval.py` do.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,21 +50,25 @@ class CompiledStep(NamedTuple):
 
     program: Any
     """The program that the step was compiled to."""
-    take: Callable[[], float]
-    """A function that takes a step, waits for it and returns its loss."""
+    take: Callable[..., float]
+    """A function that takes a step, or as many as its argument says without waiting in between,
+    waits for the last and returns its loss."""
     figures: dict[str, Any]
     """The batch, the operations of the model, and the seconds and bytes of compiling."""
 
 
-def training(config: Config, rows: int, length: int) -> Callable[[], float]:
-    """Return a compiled training step, which waits until it is done and returns its loss."""
+def training(config: Config, rows: int, length: int) -> Callable[..., float]:
+    """Return the function of a compiled training step; see `CompiledStep.take`."""
     take = training_steps(config, [(rows, length)])[0].take
     take()
     return take
 
 
 def training_steps(
-    config: Config, shapes: Iterable[tuple[int, int]], kernels: Kernels | None = None
+    config: Config,
+    shapes: Iterable[tuple[int, int]],
+    kernels: Kernels | None = None,
+    options: Mapping[str, bool | int] | None = None,
 ) -> list[CompiledStep]:
     """Return compiled training steps on full batches, which share their state.
 
@@ -71,6 +76,7 @@ def training_steps(
       config: the config, whose dtype is settled.
       shapes: the rows of each batch, and the tokens of each side of a row.
       kernels: the implementations of attention and products; None means those for the devices.
+      options: options of the compiler that take the place of the step's own.
     """
     mesh = make_mesh(config.parallel)
     model = make_model(config, config.data.vocab_size, mesh)
@@ -79,15 +85,16 @@ def training_steps(
     state = create_state(config, model, mesh)
     step = compile_train_step(config, model, mesh)
 
-    def take(program: Any, batch: Batch) -> float:
+    def take(program: Any, batch: Batch, number: int = 1) -> float:
         nonlocal state
-        state, metrics = program(state, batch)
+        for _ in range(number):
+            state, metrics = program(state, batch)
         return float(metrics.losses.smoothed / metrics.losses.tokens)
 
     steps = []
     for rows, length in shapes:
         batch = full_batch(config, mesh, rows, length)
-        program, cost = measuring.compiled(step, state, batch)
+        program, cost = measuring.compiled(step, state, batch, options=options)
         steps.append(
             CompiledStep(program, partial(take, program, batch), _of(config, rows, length) | cost)
         )
@@ -150,14 +157,29 @@ def decoding(
 
 
 def search_arguments(
-    config: Config, params: Any, batch_size: int, source_length: int, target_length: int
+    config: Config,
+    params: Any,
+    batch_size: int,
+    source_length: int,
+    target_length: int,
+    kernels: Kernels | None = None,
 ) -> tuple[tuple[Any, ...], Callable[[], tuple[Any, ...]]]:
     """Return the static arguments of `proceed`, and a function that makes random sentences' arrays.
 
     The function makes new arrays for each search, because a search overwrites some of them.
+
+    Args:
+      config: the config, whose dtype is settled.
+      params: the parameters.
+      batch_size: the number of sentences.
+      source_length: the tokens of each sentence.
+      target_length: the tokens of each output.
+      kernels: the implementations that the network computes with; None means those for the devices.
     """
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
-    model = make_decoding_model(config.model, vocab_size, mesh)
+    model: Any = make_decoding_model(config.model, vocab_size, mesh)
+    if kernels is not None:
+        model = replace(model, network=model.network.clone(kernels=kernels))
     search = Search(model, strategy_of(config.decoding), mesh, 1)
     sizes = Sizes(batch_size, batch_size, source_length, target_length, target_length)
     prepare = partial(model.prepare, quantize=config.decoding.quantize)

@@ -28,6 +28,8 @@ class Part(NamedTuple):
     """The part's share of the time, in seconds of nine minutes."""
     packages: tuple[str, ...] = ()
     """The packages that the part needs beside JAX, Flax, Optax and jaxtyping."""
+    xla_flags: str = ""
+    """Flags of XLA in the part's process."""
 
     @property
     def lacks(self) -> list[str]:
@@ -43,7 +45,13 @@ PARTS = (
     Part("attention", "Fused attention", 30),
     Part("training", "Training steps", 140),
     Part("programs", "Whole programs", 70, (*_TRAINER, "sacrebleu", "sacremoses")),
-    Part("parts_of_a_step", "Where the time of a step goes", 70),
+    Part("choices", "What each choice is worth", 100),
+    Part(
+        "parts_of_a_step",
+        "Where the time of a step goes",
+        70,
+        xla_flags="--xla_gpu_enable_command_buffer=",  # a profile names what graphs do by the graph
+    ),
     Part("decoding", "Searches", 70),
     Part("resume", "Killed and resumed", 50, (*_TRAINER, "sacrebleu", "sacremoses")),
     Part("pytorch", "Beside PyTorch", 60, ("torch", "tyro")),

@@ -12,11 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from on_accelerator.logs import seconds_of_a_step
-from on_accelerator.sizes import config_of, repeats
+from on_accelerator.sizes import QUEUED, config_of, repeats
 from t2t_jax.config import Config, DataConfig, differences
 from t2t_jax.config.file import load_config
 from t2t_jax.data.corpus import open_corpus
@@ -74,8 +75,8 @@ def _bare_step(config: Config, tiny: bool) -> float:
 
     length = config.data.max_length
     rows = config.data.target_tokens_per_step // length
-    take = workload.training(config, rows, length)
-    return statistics.median(measuring.in_turns({"": take}, repeats(tiny))[""])
+    take = partial(workload.training(config, rows, length), QUEUED)
+    return statistics.median(measuring.in_turns({"": take}, repeats(tiny))[""]) / QUEUED
 
 
 def _translations(workdir: Path, folder: Path, tiny: bool) -> Iterator[dict[str, Any]]:

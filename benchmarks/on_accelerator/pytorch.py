@@ -13,7 +13,7 @@ from typing import Any
 from systems.available import available_systems
 from systems.protocol import Training, Worker
 
-from on_accelerator.sizes import config_of, repeats, training_shape
+from on_accelerator.sizes import QUEUED, config_of, repeats, training_shape
 
 _NAMES = {"t2t_jax bfloat16", "PyTorch bfloat16, compiled"}
 
@@ -36,7 +36,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
             workload.random_tokens(rows, length, config.data.vocab_size, seed).tolist()
             for seed in range(2)
         )
-        work = Training(config.to_json(), *sides)
+        work = Training(config.to_json(), *sides, steps=QUEUED)
         with contextlib.ExitStack() as stack:
             workers = [
                 stack.enter_context(Worker(replace(one, environment={**one.environment, **share})))
@@ -46,7 +46,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
             rounds = [[worker.measure() for worker in workers] for _ in range(repeats(tiny) // 2)]
         ours = next(number for number, one in enumerate(systems) if one.is_ours)
         for number, system in enumerate(systems):
-            seconds = statistics.median(one[number] for one in rounds)
+            seconds = statistics.median(one[number] for one in rounds) / QUEUED
             yield {
                 "table": "training steps in bfloat16",
                 "model": model,

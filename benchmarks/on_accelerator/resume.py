@@ -28,7 +28,6 @@ _FLAGS = {
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     """Measure this part, and yield its rows."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = {}
         for number, (name, flag) in enumerate([*_FLAGS.items()][: 1 if tiny else None]):
             variables = dict(os.environ)
             variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} {flag}".strip()
@@ -37,8 +36,6 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
                 _train(workdir, variables, tiny).wait()
             killed = _kill_after_a_checkpoint(workdirs[2], variables, tiny)
             _train(workdirs[2], variables, tiny).wait()
-            runs[name] = workdirs, killed
-        for name, (workdirs, killed) in runs.items():
             first, second, resumed = (_parameters(workdir) for workdir in workdirs)
             yield {
                 "table": "runs",

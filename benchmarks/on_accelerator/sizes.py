@@ -30,6 +30,10 @@ def training_shape(tiny: bool) -> tuple[int, int]:
     return (4, 8) if tiny else (392, 64)
 
 
+QUEUED = 10
+"""The training steps that are taken without waiting in between, as a training run takes them."""
+
+
 def repeats(tiny: bool) -> int:
     """Return how many times everything is measured."""
     return 2 if tiny else 10

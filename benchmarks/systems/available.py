@@ -4,7 +4,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,13 @@ Kind = Literal["train", "decode", "translate"]
 Precision = Literal["float32", "bfloat16", "int8"]
 
 _INTEL = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout on the path
+        return str(import_module(package).__version__)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class System:
     @property
     def versions(self) -> str:
         """Return the versions of its packages, as a list in text."""
-        return ", ".join(f"{package} {version(package)}" for package in self.packages)
+        return ", ".join(f"{package} {_version(package)}" for package in self.packages)
 
     @property
     def missing(self) -> str | None:

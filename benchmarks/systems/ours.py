@@ -6,6 +6,7 @@ decoding, and all else is computed in float32.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import flax.linen as nn
 import workload
@@ -38,7 +39,8 @@ def _parameters(model: PortableModel) -> Parameters:
 
 def train(work: Training) -> Callable[[], float]:
     """Prepare the training step of `train.py`."""
-    return workload.training(_in_precision(work.config), len(work.targets), len(work.targets[0]))
+    take = workload.training(_in_precision(work.config), len(work.targets), len(work.targets[0]))
+    return partial(take, work.steps)
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:

@@ -34,6 +34,8 @@ class Training:
     config_json: str
     inputs: list[list[int]]
     targets: list[list[int]]
+    steps: int = 1
+    """The steps that a call takes without waiting in between."""
 
     @property
     def config(self) -> Config:
@@ -61,7 +63,7 @@ Work = Training | Decoding
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Training, Decoding)}
 
 Train = Callable[[Training], Callable[[], float]]
-"""A function that prepares a step; each call takes the step, waits and returns its loss."""
+"""A function that prepares a step; each call takes `steps` of it, waits and returns the loss."""
 Decode = Callable[[Decoding], Callable[[], list[list[int]]]]
 """A function that prepares a search; each call returns the best hypothesis of each source."""
 

@@ -110,10 +110,11 @@ def training_step(
         loss_of = torch.compile(loss_of)
 
     def take() -> float:
-        adam.zero_grad()
-        loss = loss_of(inputs, previous, targets)
-        loss.backward()
-        adam.step()
+        for _ in range(work.steps):
+            adam.zero_grad()
+            loss = loss_of(inputs, previous, targets)
+            loss.backward()
+            adam.step()
         return loss.item()
 
     return take

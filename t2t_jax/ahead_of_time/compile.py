@@ -75,7 +75,9 @@ def compile_step(
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     step: Any = compile_train_step(config, model, mesh)
     start = time.monotonic()
-    program = _compile(step.lower(state, batch))
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it for the device
+        lowered = step.lower(state, batch)
+    program = _compile(lowered)
     seconds = time.monotonic() - start
     arguments = state.params, (state.optimizer, state.ema), batch
     report = StepReport(

@@ -191,12 +191,14 @@ def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) 
         return _product_flops(instruction, shapes)
     if name == "tpu_custom_call":
         return _splash_flops(instruction, shapes)
-    if "fmha" not in name:
+    is_short = "short_attention" in instruction.op_name
+    if "fmha" not in name and not is_short:
         return 0.0
     # Operands are [rows, length, heads, size]; forward there are two products of queries with keys
     # and weights with values, backward five.
     query, key = (shapes[operand].arrays[0].sizes for operand in instruction.operands[:2])
-    products = 5 if "Backward" in name else 2
+    is_backward = "Backward" in name or (is_short and len(instruction.arrays) == 3)
+    products = 5 if is_backward else 2
     return 2.0 * products * math.prod(query) * key[1]
 
 

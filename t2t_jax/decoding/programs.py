@@ -6,9 +6,8 @@ them, let them in and search on: sentences are then encoded at their own length 
 largest program, the search, is compiled once for each size of the work.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +24,6 @@ from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
-from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import replicated
 
 
@@ -119,33 +117,7 @@ def begin_work(
     return _by_rows(Work(state, memory), search.mesh)
 
 
-@dataclass(frozen=True)
-class SearchProgram:
-    """A program that is compiled with the options for the devices of its search."""
-
-    function: Callable[..., Any]
-    """A function of a `search` and a `work` to overwrite, among other arguments."""
-
-    def __call__(self, search: Search, *arguments: Any) -> Any:
-        """Call the function with its arguments."""
-        return self.on(search.mesh)(search, *arguments)
-
-    def lower(self, search: Search, *arguments: Any) -> jax.stages.Lowered:
-        """Lower the function for its arguments, as a function of `jax.jit` does."""
-        return self.on(search.mesh).lower(search, *arguments)
-
-    @cache  # noqa: B019 - programs are as old as the module
-    def on(self, mesh: Mesh) -> Any:
-        """Return the function, jitted for the devices of a mesh."""
-        return jax.jit(
-            self.function,
-            static_argnames="search",
-            donate_argnames="work",
-            compiler_options=compiler_options(mesh, "search") or None,
-        )
-
-
-@SearchProgram
+@partial(jax.jit, static_argnames="search", donate_argnames="work")
 def proceed(
     search: Search,
     params: Parameters,

@@ -241,7 +241,7 @@ def _expand(given: Given) -> Hypotheses:
     batch_size, beam_size, vocab_size = given.logits.shape
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best are found before that: no log-softmax over v.
-    best, tokens = top_k(given.choices, width, given.kernels.greatest)  # [b, k, width]
+    best, tokens = top_k(given.choices, width)  # [b, k, width]
     best -= _normalizer(given)[:, :, None]
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)

@@ -1,4 +1,4 @@
-"""A search for the k greatest of many numbers that is faster on CPUs than `jax.lax.top_k`."""
+"""A search for the k greatest of many numbers that is faster than `jax.lax.top_k`."""
 
 import math
 
@@ -6,13 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from t2t_jax.kernels.choice import GreatestForm
-
 
 def top_k(
-    x: Float32[Array, "*rows n"], k: int, form: GreatestForm = "in_blocks"
+    x: Float32[Array, "*rows n"], k: int
 ) -> tuple[Float32[Array, "*rows {k}"], Int32[Array, "*rows {k}"]]:
-    """Return what `jax.lax.top_k` returns, for long rows on CPUs in a third of its time or less.
+    """Return what `jax.lax.top_k` returns, for long rows in a third of its time or less.
 
     A row is cut into blocks. The k greatest numbers are in the k blocks with the greatest maxima,
     so that one pass over the row finds the few numbers that have to be sorted.
@@ -20,7 +18,6 @@ def top_k(
     Args:
       x: rows of n numbers.
       k: how many to find in each row, at most n.
-      form: how the numbers are found; see `Kernels`.
 
     Returns:
       The k greatest of each row, greatest first, and their places. Of equal numbers, the first.
@@ -28,7 +25,7 @@ def top_k(
     length = x.shape[-1]
     block = 1 << round(math.log2(length / k) / 2)  # as many maxima as numbers in the k blocks
     blocks = length // block
-    if form == "in_one_pass" or blocks < 2 * k:
+    if blocks < 2 * k:
         values, places = jax.lax.top_k(x, k)
         return values, places
     whole = blocks * block

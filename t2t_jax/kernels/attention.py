@@ -21,7 +21,7 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.masks import SegmentMask, distances
-from t2t_jax.kernels import splash
+from t2t_jax.kernels import short_rows, splash
 from t2t_jax.kernels.blockwise import blockwise_attention
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, ProductForm
 from t2t_jax.kernels.products import einsum_float32, has_form
@@ -106,7 +106,10 @@ def heads_and_rows(
     is_plain, drops = bias is None and score is None, dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
     if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):
-        return fused_attention(query, key, value, _whole(mask))
+        whole = _whole(mask)
+        if kernels.short_rows == "at_once" and short_rows.takes(query, key, value, whole):
+            return short_rows.short_attention(query, key, value, whole), None
+        return fused_attention(query, key, value, whole)
     key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
     if isinstance(mask, SegmentMask) and is_plain:
         if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
@@ -195,11 +198,21 @@ def fused_attention(
     Returns:
       The weighted values, and the mask of queries; see `heads_and_rows`.
     """
+    attends = mask.any(-1, keepdims=True)
+    lengths: dict[str, Any] = {}
+    if key.shape[1] % 128 == 64:
+        # On Hopper GPUs, the derivative by the queries is not a number where a query has scores
+        # below -88 alone, hidden ones included: cuDNN (up to 9.30) works on 128 keys at a time, and
+        # takes the 64 after the last one for scores of 0 (NVIDIA/cudnn-frontend, 628). It does not
+        # where it is given lengths. No query is left without a key, whatever its values become.
+        mask |= ~attends
+        sides = {"query_seq_lengths": query, "key_value_seq_lengths": key}
+        lengths = {name: jnp.full(x.shape[0], x.shape[1]) for name, x in sides.items()}
     heads = jax.nn.dot_product_attention(
-        query, key, value, mask=mask, implementation=implementation
+        query, key, value, mask=mask, implementation=implementation, **lengths
     )
     # That function gives a query that may attend to nothing the mean of all values.
-    attends = mask.any(-1).swapaxes(1, 2)
+    attends = attends[..., 0].swapaxes(1, 2)
     if attends.shape[2] == 1:
         return heads, jnp.broadcast_to(attends, (*heads.shape[:2], 1))
     return jnp.where(attends[..., None], heads, 0), None

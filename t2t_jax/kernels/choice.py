@@ -22,6 +22,10 @@ LongRowsKernel: TypeAlias = Literal["blockwise", "splash"]
 """The implementation of attention of long rows, where cuDNN does not compute it: in loops over
 blocks, or by JAX's kernel for TPUs where it takes the arrays."""
 
+ShortRowsKernel: TypeAlias = Literal["as_others", "at_once"]
+"""The implementation of attention of short rows, on NVIDIA GPUs: that of other rows, or the kernels
+of `kernels.short_rows`, which compute a row and a head at once."""
+
 ProductForm: TypeAlias = Literal["plain", "fused", "float32_results"]
 """The form of products and their derivatives: with operands that are computed and kept once, as is
 fast on CPUs; with operands that the compiler may fuse with what computes them, as accelerators
@@ -41,7 +45,8 @@ LossForm: TypeAlias = Literal["in_passes", "in_one_pass", "within_the_product"]
 once, or not at all, within the kernel that computes them."""
 
 GreatestForm: TypeAlias = Literal["in_blocks", "in_one_pass"]
-"""How a search finds the greatest logits: block by block, as is fast on CPUs, or in one reading."""
+"""How a greedy search finds the greatest logits: block by block, as is fast on CPUs, or in one
+reading."""
 
 NormForm: TypeAlias = Literal["plain", "kept_moments", "with_products"]
 """How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does, in any
@@ -82,6 +87,7 @@ class Kernels:
     greatest: GreatestForm = "in_blocks"
     cached_attention: CachedAttentionKernel = "xla"
     long_rows: LongRowsKernel = "blockwise"
+    short_rows: ShortRowsKernel = "as_others"
 
 
 XLA_KERNELS = Kernels()
@@ -131,7 +137,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     if compute_dtype == "bfloat16" and all(map(_is_bfloat16_cpu, devices)):
         return replace(kernels, products="float32_results")
     if all(_capability(device) >= 8 for device in devices):
-        kernels = replace(kernels, attention="cudnn")
+        kernels = replace(kernels, attention="cudnn", short_rows="at_once")
         few = all(map(takes_few_queries, devices))
         return replace(kernels, cached_attention="cudnn") if few else kernels
     if kernels.norms == "with_products" and compute_dtype != "bfloat16":

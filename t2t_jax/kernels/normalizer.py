@@ -29,14 +29,25 @@ def in_one_pass(
     """
 
     def add(one: _Sums, other: _Sums) -> _Sums:
-        most = jnp.maximum(one[0], other[0])
-        scaled = (x[1] * jnp.exp(x[0] - most) for x in (one, other))
-        return most, sum(scaled, jnp.zeros((), jnp.float32)), one[2] + other[2]
+        most, total = _added(one[:2], other[:2])
+        return most, total, one[2] + other[2]
 
     operands = logits, jnp.ones_like(logits), logits
     initial = tuple(jnp.float32(x) for x in (_LEAST, 0, 0))
     most, total, plain = jax.lax.reduce(operands, initial, add, (logits.ndim - 1,))
     return most + jnp.log(total), plain / logits.shape[-1]
+
+
+def _added(one: Any, other: Any) -> tuple[Any, Any]:
+    """Add up two sums of exponentials of differences, each with the number that is subtracted.
+
+    The greater of both numbers stays, so that one of the sums is multiplied by 1: GPUs compute
+    exponentials at a quarter of the rate of other operations, and the other one is enough.
+    """
+    apart = one[0] - other[0]
+    factor = jnp.exp(-jnp.abs(apart))
+    total = jnp.where(apart > 0, one[1] + other[1] * factor, one[1] * factor + other[1])
+    return jnp.maximum(one[0], other[0]), total
 
 
 def greatest_in_one_pass(
@@ -52,8 +63,7 @@ def greatest_in_one_pass(
     """
 
     def add(one: Any, other: Any) -> Any:
-        most = jnp.maximum(one[0], other[0])
-        total = one[1] * jnp.exp(one[0] - most) + other[1] * jnp.exp(other[0] - most)
+        most, total = _added(one[:2], other[:2])
         is_first = (one[2] > other[2]) | ((one[2] == other[2]) & (one[3] < other[3]))
         best = (jnp.where(is_first, x, y) for x, y in zip(one[2:], other[2:], strict=True))
         return most, total, *best

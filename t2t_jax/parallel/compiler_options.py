@@ -9,14 +9,10 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
-
-ProgramKind: TypeAlias = Literal["training", "search"]
-"""The kind of a program: a step of training, or a search."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +24,12 @@ class CompilerOption:
       value: the value that the flag is set to.
       reason: what the option changes, who says so, and what effect was measured.
       for_one: whether the option is set for a single device too.
-      kind: the kind of program that the option is for.
     """
 
     name: str
     value: bool | int
     reason: str
     for_one: bool = False
-    kind: ProgramKind = "training"
 
 
 # Measured by `--compile-only`, 25 November 2026, jax 0.12.0.1: the least time of a step of
@@ -81,17 +75,6 @@ OPTIONS = {
             "one H200 takes 17.8 in place of 19.2 ms",
             for_one=True,
         ),
-        CompilerOption(
-            "xla_gpu_experimental_force_split_k",
-            1,
-            "leaves each product of a search one sum. XLA splits the sums of products with few "
-            "rows into up to 16, so that all multiprocessors have work, and writes all of them in "
-            "float32: a step of a greedy search of base then moves 1.66 instead of 1.16 times its "
-            "weights, keys and values, and takes 0.292 instead of 0.263 ms. What is written may "
-            "stay in the device's cache, which the bound leaves out: to be timed",
-            for_one=True,
-            kind="search",
-        ),
     ),
 }
 """The options of each platform."""
@@ -99,14 +82,13 @@ OPTIONS = {
 _VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 
 
-def compiler_options(mesh: Mesh, kind: ProgramKind = "training") -> dict[str, bool | int]:
-    """Return the options that a program on a mesh is compiled with, by their names.
+def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
+    """Return the options that a training step on a mesh is compiled with, by their names.
 
-    There are none for CPUs.
+    There are none for CPUs. Searches are compiled as XLA chooses.
 
     Args:
       mesh: the devices, which may be described ones.
-      kind: what the program computes.
     """
     [device, *others] = mesh.devices.flat
     flags = " ".join(os.environ.get(name, "") for name in _VARIABLES)
@@ -115,10 +97,7 @@ def compiler_options(mesh: Mesh, kind: ProgramKind = "training") -> dict[str, bo
     return {
         option.name: option.value
         for option in OPTIONS.get(device.platform, ())
-        if option.kind == kind
-        and (others or option.for_one)
-        and option.name not in own
-        and _is_known(option, local)
+        if (others or option.for_one) and option.name not in own and _is_known(option, local)
     }
 
 

@@ -233,3 +233,24 @@ custom_call_target="tpu_custom_call"
     seen = 3 / 4 if causal else 1  # of two blocks of queries and two of keys
     assert attention.flops == products * 2 * (2 * 4 * 96 * 64 * 8) * seen
     assert other.flops == 0
+
+
+@pytest.mark.parametrize(("results", "products"), [(1, 2), (3, 5)])
+def test_attention_of_short_rows_has_the_products_of_all_queries_with_all_keys(results, products):
+    shapes = ", ".join(["bf16[2,40,8,16]{3,2,1,0}"] * results)
+    name = "short_attention_backward" if results == 3 else "short_attention_forward"
+    text = f"""\
+HloModule m
+
+ENTRY %main (q: bf16[2,40,8,16], k: bf16[2,56,8,16]) -> bf16[2,40,8,16] {{
+  %q = bf16[2,40,8,16]{{3,2,1,0}} parameter(0)
+  %k = bf16[2,56,8,16]{{3,2,1,0}} parameter(1)
+  %mask = s8[2,1,40,56]{{3,2,1,0}} parameter(2)
+  ROOT %pallas_call.1 = {shapes if results == 1 else f"({shapes})"} custom-call(%q, %k, %k, %mask), \
+custom_call_target="__gpu$xla.gpu.triton", \
+metadata={{op_name="jit(step)/self_attention/{name}/pallas_call"}}
+}}
+"""
+    [attention] = kernels(parse_program(text))
+    assert attention.label == f"{name}: pallas_call"
+    assert attention.flops == products * 2 * (2 * 8 * 40 * 56 * 16)

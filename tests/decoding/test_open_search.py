@@ -93,7 +93,7 @@ def test_nothing_is_compiled_after_the_warm_up(tiny, opened, sources, monkeypatc
     search.warm_up()
     names = "begin_work", "encode", "pad_memory", "let_in", "resize_work"
     programs = [getattr(row_group, name) for name in names]
-    programs.append(row_group.proceed.on(tiny.mesh))
+    programs.append(row_group.proceed)
     before = [program._cache_size() for program in programs]
     monkeypatch.setattr(row_group.RowGroup, "let_in", lambda *_: pytest.fail("it begins again"))
     again = opened(limits=search.limits)

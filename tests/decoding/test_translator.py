@@ -264,7 +264,7 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
 def test_programs_are_few_and_used_again(translator):
     lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    program = row_group.proceed.on(translator.mesh)
+    program = row_group.proceed
     before = program._cache_size()
     translator.translate(lines, **decoding)
     first = program._cache_size() - before

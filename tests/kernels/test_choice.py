@@ -56,8 +56,10 @@ def _mesh(*devices):
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
     [platform] = {device.platform for device in devices}
-    cached = "cudnn" if attention == "cudnn" else "xla"
-    expected = replace(OF_PLATFORMS[platform], attention=attention, cached_attention=cached)
+    cached, short = ("cudnn", "at_once") if attention == "cudnn" else ("xla", "as_others")
+    expected = replace(
+        OF_PLATFORMS[platform], attention=attention, cached_attention=cached, short_rows=short
+    )
     assert kernels_of(mesh, "bfloat16") == expected
     norms = "kept_moments"  # those for TPUs are for vectors in bfloat16
     assert kernels_of(mesh, "float32") == replace(expected, norms=norms)

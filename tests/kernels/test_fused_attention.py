@@ -133,3 +133,25 @@ def test_rows_that_attend_to_nothing_are_zero_in_the_product_with_the_heads(monk
     for ours, theirs in zip([expected, *expected_gradients], [result, *gradients], strict=True):
         ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
         np.testing.assert_allclose(theirs, ours, atol=0.1)
+
+
+@pytest.mark.parametrize("keys", [8, 64, 128, 192])
+def test_cudnn_is_given_lengths_where_its_derivative_is_not_a_number_without(monkeypatch, keys):
+    """On Hopper GPUs it fails for 64 keys more than a multiple of 128 (cudnn-frontend, 628)."""
+    given = {}
+
+    def record(query, key, value, **options):
+        given.update(options)
+        return query
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", record)
+    arrays = [jnp.zeros((2, n, 3, 8), jnp.bfloat16) for n in (6, keys, keys)]
+    mask = jnp.zeros((2, 1, 6, keys), bool).at[0].set(True)
+    _, rows = fused_attention(*arrays, mask)
+    np.testing.assert_array_equal(rows, np.array([True, False])[:, None, None].repeat(6, 1))
+    is_wrong = keys in (64, 192)
+    assert given["mask"].any(-1).all() == is_wrong  # no query is left without a key
+    if is_wrong:
+        np.testing.assert_array_equal(given["query_seq_lengths"], [6, 6])
+        np.testing.assert_array_equal(given["key_value_seq_lengths"], [keys, keys])
+    assert ("query_seq_lengths" in given) == is_wrong

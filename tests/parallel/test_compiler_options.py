@@ -69,13 +69,6 @@ def test_one_device_gets_what_is_for_one_and_cpus_nothing(mesh, monkeypatch):
     assert compiler_options(mesh) == {}
 
 
-def test_a_search_has_options_of_its_own(mesh, monkeypatch):
-    assert compiler_options(mesh, "search") == {}
-    monkeypatch.setitem(OPTIONS, "cpu", (dataclasses.replace(_REAL, kind="search"),))
-    assert compiler_options(mesh, "search") == {_REAL.name: False}
-    assert compiler_options(mesh) == {}
-
-
 def test_every_option_has_a_reason_and_is_named_once():
     for options in OPTIONS.values():
         assert all(option.name.startswith("xla_") and option.reason for option in options)
