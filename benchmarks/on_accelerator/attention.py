@@ -45,7 +45,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
         arrays, mask, cotangent = _random(rows, length)
         all_of_them = {"products and softmax": scaled_dot_product_attention, name: fused}
         with on_mesh(mesh):
-            if has_cudnn and short_rows.takes(*arrays, mask):
+            if has_cudnn and short_rows.fits(*arrays, mask):
                 all_of_them["for short rows"] = short
         calls = {of: _with_gradients(each, mask, cotangent) for of, each in all_of_them.items()}
         exact = _with_gradients(scaled_dot_product_attention, mask, cotangent)(

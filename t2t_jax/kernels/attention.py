@@ -106,10 +106,7 @@ def heads_and_rows(
     is_plain, drops = bias is None and score is None, dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
     if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):
-        whole = _whole(mask)
-        if kernels.short_rows == "at_once" and short_rows.takes(query, key, value, whole):
-            return short_rows.short_attention(query, key, value, whole), None
-        return fused_attention(query, key, value, whole)
+        return _fused(query, key, value, _whole(mask), kernels)
     key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
     if isinstance(mask, SegmentMask) and is_plain:
         if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
@@ -121,6 +118,19 @@ def heads_and_rows(
     options: Any = {"bias": added, "score": score, "einsum": _einsum(kernels)}
     weights = attention_weights(query, key, _whole(mask), **options)
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+
+
+def _fused(
+    query: Float[Array, "b q h d"],
+    key: Float[Array, "b k groups d"],
+    value: Float[Array, "b k groups d"],
+    mask: Bool[Array, "b #h #q k"],
+    kernels: Kernels,
+) -> tuple[Float[Array, "b q h d"], Bool[Array, "b q 1"] | None]:
+    arrays = query, key, value, mask
+    if kernels.short_rows == "at_once" and short_rows.fits(*arrays):
+        return short_rows.short_attention(*arrays), None
+    return fused_attention(*arrays)
 
 
 def _whole(mask: Bool[Array, "b #h #q k"] | SegmentMask) -> Bool[Array, "b #h #q k"]:

@@ -28,7 +28,7 @@ _HIDDEN = -1e30
 _HEADS = "batch", "length", "heads", None
 
 
-def takes(
+def fits(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b k groups d_k"],
     value: Float[Array, "b k groups d_v"],
@@ -49,8 +49,8 @@ def takes(
     is_short = max(query.shape[1], key.shape[1]) <= _LONGEST
     is_wide = query.shape[3] == value.shape[3] and query.shape[3] in _WIDTHS
     is_alike = mask.shape[1] == 1 and mask.shape[0] == query.shape[0]
-    fits = has_own_keys and is_short and is_wide and is_alike
-    return fits and is_divided(query, *_HEADS) and _has_triton()
+    is_right = has_own_keys and is_short and is_wide and is_alike
+    return is_right and is_divided(query, *_HEADS) and _has_triton()
 
 
 @functools.cache

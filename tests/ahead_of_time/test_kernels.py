@@ -238,6 +238,7 @@ custom_call_target="tpu_custom_call"
 @pytest.mark.parametrize(("results", "products"), [(1, 2), (3, 5)])
 def test_attention_of_short_rows_has_the_products_of_all_queries_with_all_keys(results, products):
     shapes = ", ".join(["bf16[2,40,8,16]{3,2,1,0}"] * results)
+    shapes = shapes if results == 1 else f"({shapes})"
     name = "short_attention_backward" if results == 3 else "short_attention_forward"
     text = f"""\
 HloModule m
@@ -246,7 +247,7 @@ ENTRY %main (q: bf16[2,40,8,16], k: bf16[2,56,8,16]) -> bf16[2,40,8,16] {{
   %q = bf16[2,40,8,16]{{3,2,1,0}} parameter(0)
   %k = bf16[2,56,8,16]{{3,2,1,0}} parameter(1)
   %mask = s8[2,1,40,56]{{3,2,1,0}} parameter(2)
-  ROOT %pallas_call.1 = {shapes if results == 1 else f"({shapes})"} custom-call(%q, %k, %k, %mask), \
+  ROOT %pallas_call.1 = {shapes} custom-call(%q, %k, %k, %mask), \
 custom_call_target="__gpu$xla.gpu.triton", \
 metadata={{op_name="jit(step)/self_attention/{name}/pallas_call"}}
 }}

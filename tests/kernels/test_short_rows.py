@@ -63,7 +63,7 @@ def test_values_and_derivatives_are_those_of_float32(queries, keys, width):
 
     def at_once(*arrays):
         with on_mesh(mesh):
-            assert short_rows.takes(*arrays, mask)
+            assert short_rows.fits(*arrays, mask)
             return short_rows.short_attention(*arrays, mask)
 
     found = _both(at_once, arrays, jnp.bfloat16)
@@ -80,7 +80,7 @@ def test_a_mask_of_all_queries_alike_is_spread():
         jnp.arange(8)[None, None, None] < jnp.array([3, 8])[:, None, None, None],
     )
     with on_mesh(make_mesh(ParallelConfig(data=1))):
-        assert short_rows.takes(*arrays, mask)
+        assert short_rows.fits(*arrays, mask)
         found = jax.jit(lambda *x: short_rows.short_attention(*x, mask))(*arrays)
     exact = scaled_dot_product_attention(*arrays, mask)
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (found, exact)), atol=0.03)
@@ -102,16 +102,16 @@ def test_only_what_the_kernels_can_do_is_given_to_them(arrays, mask_heads, taken
     sizes = {"rows": 2, "queries": 64, "keys": 64} | arrays
     mask = jnp.ones((2, mask_heads, sizes["queries"], sizes["keys"]), bool)
     given = _arrays(**sizes)
-    assert not short_rows.takes(*given, mask)  # the devices are not known
+    assert not short_rows.fits(*given, mask)  # the devices are not known
     with on_mesh(make_mesh(ParallelConfig(data=1))):
-        assert short_rows.takes(*given, mask) is taken
+        assert short_rows.fits(*given, mask) is taken
 
 
 def test_a_jax_without_triton_leaves_these_rows_to_cudnn(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
     short_rows._has_triton.cache_clear()
     with on_mesh(make_mesh(ParallelConfig(data=1))):
-        assert not short_rows.takes(*_arrays(2, 8, 8), _mask(2, 8, 8))
+        assert not short_rows.fits(*_arrays(2, 8, 8), _mask(2, 8, 8))
     monkeypatch.undo()
     short_rows._has_triton.cache_clear()
 
