@@ -188,6 +188,22 @@ def test_a_full_disk_ends_the_run_in_one_line_and_room_lets_it_go_on(
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
 
 
+def test_a_full_disk_of_the_host_is_a_warning(tiny_run, undisturbed, disk, tmp_path):
+    workdir, local = tmp_path / "run", disk / "local"
+    flags = [*LONG, f"--checkpoint.local-dir={local}", "--checkpoint.local-every-steps=1"]
+    (program,) = tiny_run.start(workdir, *flags)
+    while not [*local.glob("run-*/*/0/[0-9]")]:
+        assert program.poll() is None
+        time.sleep(0.01)
+    _fill(disk)
+    said, errors = program.communicate()
+    assert program.returncode == 0, said + errors
+    (line,) = errors.splitlines()
+    assert "No space left on device" in line
+    assert "the run goes on without checkpoints there" in line
+    _assert_same_parameters(workdir, undisturbed)
+
+
 TWO = {"processes": 2, "devices": 2}
 
 
