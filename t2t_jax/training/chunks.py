@@ -29,7 +29,7 @@ def is_chunk(path: Path) -> bool:
 
 
 def all_chunks(checkpoint: Path) -> list[str]:
-    """List the files that a whole checkpoint has for the values of its arrays, by their paths in it.
+    """List the files that a whole checkpoint has for values of arrays, by their paths in it.
 
     Raises:
       OSError, ValueError: the shape of an array cannot be read.

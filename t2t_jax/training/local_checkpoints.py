@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -61,7 +61,8 @@ class _Found(NamedTuple):
     place: Path
     step: int
     tag: int
-    """A number that parts of the same checkpoint share: their origin and their borders agree."""
+    """A number that parts of the same checkpoint share: the sums over its arrays and the borders of
+    their parts are in it."""
     chunks: list[str]
     """The files that the whole checkpoint has for values, of which some are here."""
 
@@ -76,8 +77,8 @@ class _Found(NamedTuple):
         with reading_checkpoints(place.parent) as reader:
             stored = restore(reader, place.parent, step, origin=ocp.args.JsonRestore())["origin"]
         origin, chunks = check_origin(stored, place, identity), all_chunks(place)
-        digest = hashlib.sha256(json.dumps([origin, chunks], sort_keys=True).encode()).digest()
-        return cls(place, step, int.from_bytes(digest[:4]) >> 1, chunks)
+        digest = hashlib.sha256(json.dumps([origin["sums"], chunks], sort_keys=True).encode())
+        return cls(place, step, int.from_bytes(digest.digest()[:4]) >> 1, chunks)
 
     def has(self, chunk: str) -> bool:
         """Return whether a file is here."""
@@ -186,14 +187,17 @@ class LocalCheckpoints:
         if newest is not None and newest >= self._newest:
             self._remove_earlier()
             shutil.rmtree(self._place, ignore_errors=True)
-            with suppress(OSError):  # another process has its checkpoints there
-                self._place.parent.rmdir()
-                self._root.rmdir()
+            for folder in (self._place.parent, self._root):
+                with suppress(OSError):  # another process has its checkpoints there
+                    folder.rmdir()
 
 
 def _on_this_host(starts: Iterable[Path], newest: int, identity: Identity) -> Iterator[_Found]:
     """Yield the checkpoints of this host that are of this run, and newer than a step."""
-    for place in (place for start in starts for place in start.glob("*/*")):
+    places: list[Path] = []
+    with suppress(OSError):  # the disk is away
+        places = [place for start in starts for place in start.glob("*/*")]
+    for place in places:
         if place.name.isdecimal() and int(place.name) > newest:
             try:
                 yield _Found.read(place, identity)

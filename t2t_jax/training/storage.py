@@ -197,8 +197,8 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
         if isinstance(directory, BucketPath):
             way_out += f" in {on_this_machine(directory).parent}"
         raise UserError(
-            f"a checkpoint in {directory} cannot be written ({reason_of(error)}); the ones before it "
-            f"are whole: {way_out}, and the same command goes on from them"
+            f"a checkpoint in {directory} cannot be written ({reason_of(error)}); the ones before "
+            f"it are whole: {way_out}, and the same command goes on from them"
         ) from error
 
 
