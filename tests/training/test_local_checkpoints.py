@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -365,35 +364,3 @@ def test_what_the_hosts_together_still_have_is_used_on_any_number_of_processes(t
     assert steps == [15]
     values = np.random.default_rng(15).normal(size=(8, 12)).astype(np.float32)
     np.testing.assert_array_equal(params["rows"], values)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("fsdp", [1, 4])
-def test_processes_that_are_killed_go_on_without_a_host(tiny_run, tmp_path, fsdp):
-    """One of two hosts is lost with its disk, between two checkpoints in the run directory."""
-    two = {"processes": 2, "devices": 2}
-    fields = {
-        **tiny_run.without_dev,
-        "training.num_train_steps": 20,
-        "parallel.fsdp": fsdp,
-        "checkpoint.every_steps": 10,
-    }
-    flags = [f"--{name}={value}" for name, value in fields.items()]
-    local = [f"--checkpoint.local-dir={tmp_path / 'local'}", "--checkpoint.local-every-steps=1"]
-    programs = tiny_run.start(tmp_path / "run", *flags, *local, **two)
-    said = iter(programs[0].stdout.readline, "")
-    assert any(line.startswith("step 13  loss") for line in said)
-    for program in programs:
-        program.kill()
-    for program in programs:
-        program.communicate()
-    kept, lost = sorted((tmp_path / "local").glob("run-*/*/*"))
-    shutil.rmtree(lost)
-    newest = max(int(path.name) for path in kept.iterdir() if path.name.isdecimal())
-    assert newest in range(11, 20)
-    said = tiny_run.finish(tmp_path / "run", *flags, *local, **two)
-    assert f"step {newest + 1 if fsdp == 1 else 11} of 20 begins" in said
-    tiny_run.finish(tmp_path / "undisturbed", *flags, devices=4)
-    losses, expected = (tiny_run.losses(tmp_path / name) for name in ("run", "undisturbed"))
-    assert [*losses] == [*expected]
-    np.testing.assert_allclose([*losses.values()], [*expected.values()], rtol=1e-4)
