@@ -198,6 +198,7 @@ def test_a_full_disk_of_the_host_is_a_warning(tiny_run, undisturbed, disk, tmp_p
     _fill(disk)
     said, errors = program.communicate()
     assert program.returncode == 0, said + errors
+    assert len(errors.splitlines()) == 1, errors
     (line,) = errors.splitlines()
     assert "No space left on device" in line
     assert "the run goes on without checkpoints there" in line
