@@ -16,6 +16,7 @@ import hashlib
 import json
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -163,6 +164,9 @@ class LocalCheckpoints:
                     f"({reason_of(error)}); the run goes on without checkpoints there"
                 )
             self._has_failed = True
+            # Python would complain, whenever it collects them, of writes that Orbax has left.
+            unfinished = "coroutine 'async_serialize_from_host"
+            warnings.filterwarnings("ignore", unfinished, RuntimeWarning)
             for rest in self._place.glob(f"*{UNFINISHED}*"):
                 shutil.rmtree(rest, ignore_errors=True)
 
