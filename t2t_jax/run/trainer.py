@@ -21,6 +21,7 @@ from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
 from t2t_jax.training.averaging import is_due
+from t2t_jax.training.local_checkpoints import is_due_locally
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
 
@@ -97,6 +98,9 @@ def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
                 state, metrics = train_step(state, run.layout(shape).put(batch))
             meter.add(step, metrics)
             run.job.step(step)
+            if is_due_locally(run.config, step):
+                with meter.during(CHECKPOINTS):
+                    run.checkpoints.save_locally(state)
             if is_due(run.config, step):
                 with meter.during(CHECKPOINTS):
                     saver.save(state)
