@@ -20,6 +20,7 @@ from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import TrainState
+from t2t_jax.training.step import LossSums, StepMetrics
 from tests.selection import thorough_after
 
 
@@ -151,6 +152,7 @@ def test_what_another_run_left_is_not_used(host, change, capsys):
     assert sorted(host.places()) == [1]
 
 
+@pytest.mark.thorough
 def test_a_step_that_lacks_a_part_gives_way_to_the_one_before(host, capsys):
     host.killed([14, 15])
     (host.places()[15] / "params" / "a.kernel" / "0.0").unlink()
@@ -216,9 +218,23 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing of the run may catch it."""
 
 
+@jax.jit
+def _counting_step(state, batch):
+    """A step that is compiled in no time, and which depends on all steps and batches before it."""
+    drift = jnp.sum(batch.targets.tokens).astype(jnp.float32) * 1e-6
+    params = jax.tree.map(lambda x: 0.9 * x + drift, state.params)
+    loss = jnp.abs(jax.tree.leaves(params)[0]).sum()
+    losses = LossSums(loss, loss, jnp.float32(1))
+    metrics = StepMetrics(losses, loss, loss, jnp.int32(0), jnp.int32(0))
+    return state._replace(step=state.step + 1, params=params), metrics
+
+
+@pytest.mark.parametrize("compiled", thorough_after(1, [lambda *_: _counting_step, None]))
 def test_a_training_that_is_killed_takes_no_step_twice_that_a_host_has(
-    tiny_run, tmp_path, monkeypatch, capsys
+    tiny_run, tmp_path, monkeypatch, capsys, compiled
 ):
+    if compiled is not None:
+        monkeypatch.setattr("t2t_jax.run.trainer.compile_train_step", compiled)
     fields = {
         **tiny_run.without_dev,
         "training.num_train_steps": 6,
@@ -226,7 +242,7 @@ def test_a_training_that_is_killed_takes_no_step_twice_that_a_host_has(
         "checkpoint.average": 2,
     }
     config = load_config(str(tiny_run.folder / "tiny.py")).replace(fields)
-    local = {"checkpoint.local_dir": str(tmp_path / "local"), "checkpoint.local_every_steps": 1}
+    local = {"checkpoint.local_dir": str(tmp_path / "local"), "checkpoint.local_every_steps": 2}
     training = RunLog.training
 
     def dying(self, step, *arguments, **others):
