@@ -3,7 +3,6 @@
 import hashlib
 import json
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from t2t_jax.run.preflight.speed import compile_plan, measure_product, measure_s
 from t2t_jax.run.preflight.store import Probe, check_local_disk
 from t2t_jax.run.preflight.verdicts import CONFIG, FILES, SETTLED, differing
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
+from t2t_jax.system.host import host_name
 from t2t_jax.training.settling import settled
 from t2t_jax.training.step import training_mesh
 
@@ -115,7 +115,7 @@ class _Rehearsal:
         Raises:
           LostError: a process is gone.
         """
-        self._report.hosts.update(self._board.collect("name", socket.gethostname()))
+        self._report.hosts.update(self._board.collect("name", host_name()))
         self._check(_HOSTS, "the host", self._look_at_host, _LATER)
         self._check(_HOSTS, "the devices", self._find_devices, _LATER)
         self._check(_DATA, "the data", self._read_data, _LATE)
