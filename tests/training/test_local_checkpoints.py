@@ -19,7 +19,7 @@ from t2t_jax.run.trainer import train
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.state import TrainState
+from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import LossSums, StepMetrics
 from tests.selection import thorough_after
 
@@ -229,12 +229,19 @@ def _counting_step(state, batch):
     return state._replace(step=state.step + 1, params=params), metrics
 
 
-@pytest.mark.parametrize("compiled", thorough_after(1, [lambda *_: _counting_step, None]))
+def _zeros(*network):
+    """The state before the first step, which nothing is compiled for."""
+    like = abstract_state(*network)
+    return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), like)
+
+
+@pytest.mark.parametrize("is_real", thorough_after(1, [False, True]))
 def test_a_training_that_is_killed_takes_no_step_twice_that_a_host_has(
-    tiny_run, tmp_path, monkeypatch, capsys, compiled
+    tiny_run, tmp_path, monkeypatch, capsys, is_real
 ):
-    if compiled is not None:
-        monkeypatch.setattr("t2t_jax.run.trainer.compile_train_step", compiled)
+    if not is_real:
+        monkeypatch.setattr("t2t_jax.run.trainer.compile_train_step", lambda *_: _counting_step)
+        monkeypatch.setattr("t2t_jax.run.start.create_state", _zeros)
     fields = {
         **tiny_run.without_dev,
         "training.num_train_steps": 6,
