@@ -188,6 +188,23 @@ def test_a_full_disk_ends_the_run_in_one_line_and_room_lets_it_go_on(
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
 
 
+def test_a_full_disk_of_the_host_is_a_warning(tiny_run, undisturbed, disk, tmp_path):
+    workdir, local = tmp_path / "run", disk / "local"
+    flags = [*LONG, f"--checkpoint.local-dir={local}", "--checkpoint.local-every-steps=1"]
+    (program,) = tiny_run.start(workdir, *flags)
+    while not [*local.glob("run-*/*/0/[0-9]")]:
+        assert program.poll() is None
+        time.sleep(0.01)
+    _fill(disk)
+    said, errors = program.communicate()
+    assert program.returncode == 0, said + errors
+    assert len(errors.splitlines()) == 1, errors
+    (line,) = errors.splitlines()
+    assert "No space left on device" in line
+    assert "the run goes on without checkpoints there" in line
+    _assert_same_parameters(workdir, undisturbed)
+
+
 TWO = {"processes": 2, "devices": 2}
 
 
@@ -234,6 +251,35 @@ def test_a_process_that_is_killed_ends_the_other_and_both_go_on_from_the_last_ch
     said = tiny_run.finish(workdir, *LONG, **TWO)
     assert f"step {newest + 1} of {STEPS} begins" in said
     _assert_same_curve(tiny_run.losses(workdir), tiny_run.losses(undisturbed), newest)
+
+
+@pytest.mark.parametrize("fsdp", [1, 4])
+def test_processes_that_are_killed_go_on_without_a_host(tiny_run, tmp_path, fsdp):
+    """One of two hosts is lost with its disk, between two checkpoints in the run directory."""
+    fields = {
+        **tiny_run.without_dev,
+        "training.num_train_steps": 20,
+        "parallel.fsdp": fsdp,
+        "checkpoint.every_steps": 10,
+    }
+    flags = [f"--{name}={value}" for name, value in fields.items()]
+    local = [f"--checkpoint.local-dir={tmp_path / 'local'}", "--checkpoint.local-every-steps=1"]
+    programs = tiny_run.start(tmp_path / "run", *flags, *local, **TWO)
+    _wait_for_step(programs[0], 13)
+    for program in programs:
+        program.kill()
+    for program in programs:
+        program.communicate()
+    kept, lost = sorted((tmp_path / "local").glob("run-*/*/*"))
+    shutil.rmtree(lost)
+    newest = max(int(path.name) for path in kept.iterdir() if path.name.isdecimal())
+    assert newest in range(11, 20)
+    said = tiny_run.finish(tmp_path / "run", *flags, *local, **TWO)
+    assert f"step {newest + 1 if fsdp == 1 else 11} of 20 begins" in said
+    tiny_run.finish(tmp_path / "undisturbed", *flags, devices=4)
+    losses, expected = (tiny_run.losses(tmp_path / name) for name in ("run", "undisturbed"))
+    _assert_same_curve(losses, expected, newest)
+    assert not any((tmp_path / "local").iterdir())
 
 
 def test_a_checkpoint_that_one_of_two_processes_cannot_read_is_used_by_none(tiny_run, tmp_path):

@@ -171,6 +171,17 @@ class GpuHosts:
         )
 
 
+def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
+    """Return with how many hosts a job starts at least: all of them if `min_hosts` is None.
+
+    Raises:
+      UserError: it is more than there are hosts.
+    """
+    if min_hosts is not None and min_hosts > hosts:
+        raise UserError(f"--min-hosts {min_hosts} is more than the {hosts} of --hosts; lower it")
+    return hosts if min_hosts is None else min_hosts
+
+
 def check_mesh_fits(
     training: LaunchedTraining, hosts: Iterable[tuple[int, int]], processes: Sequence[str] = ("",)
 ) -> None:

@@ -12,6 +12,7 @@ from t2t_jax.launch.job import (
     LaunchedTraining,
     TrainJob,
     excluded_hosts,
+    fewest_hosts,
     from_template,
 )
 from t2t_jax.system.atomic_file import write_whole
@@ -38,7 +39,7 @@ class Slurm(GpuHosts, TrainJob):
 
     @property
     def _fewest(self) -> int:
-        return self.hosts if self.min_hosts is None else self.min_hosts
+        return fewest_hosts(self.min_hosts, self.hosts)
 
     def check(self, training: LaunchedTraining) -> None:
         """Refuse numbers of nodes that do not fit each other or the mesh, beside what all jobs do.
@@ -47,8 +48,6 @@ class Slurm(GpuHosts, TrainJob):
           UserError: a value is refused.
         """
         super().check(training)
-        if self._fewest > self.hosts:
-            raise UserError(f"--min-hosts {self.min_hosts} is more than --hosts {self.hosts}")
         if self.grace < 1:
             raise UserError(f"--grace {self.grace} is no number of seconds above 0")
         self.check_hosts(training, range(self._fewest, self.hosts + 1))

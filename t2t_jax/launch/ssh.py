@@ -12,6 +12,7 @@ from t2t_jax.launch.job import (
     LaunchedTraining,
     TrainJob,
     excluded_hosts,
+    fewest_hosts,
     from_template,
     split_option,
 )
@@ -36,7 +37,7 @@ class Ssh(GpuHosts, TrainJob):
 
     @property
     def _fewest(self) -> int:
-        return len(self.hosts) if self.min_hosts is None else self.min_hosts
+        return fewest_hosts(self.min_hosts, len(self.hosts))
 
     def check(self, training: LaunchedTraining) -> None:
         """Refuse names of hosts, or a number of them that does not fit the mesh.
@@ -50,10 +51,6 @@ class Ssh(GpuHosts, TrainJob):
         [(name, count), *_] = Counter(self.hosts).most_common(1)
         if count > 1:
             raise UserError(f"--hosts names {name} {count} times; name each host once")
-        if self._fewest > len(self.hosts):
-            raise UserError(
-                f"--min-hosts {self.min_hosts} is more than the {len(self.hosts)} of --hosts"
-            )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
     def text(self, training: LaunchedTraining, path: Path) -> str:

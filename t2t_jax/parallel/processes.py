@@ -7,7 +7,6 @@ which program comes next must be the same everywhere: the functions here see to 
 
 import hashlib
 import os
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from jaxtyping import Float, Int
 
 from t2t_jax.errors import LostProcessError, UserError, needs_extra
 from t2t_jax.parallel.roll_call import RollCall
-from t2t_jax.system.host import let_devices_wait
+from t2t_jax.system.host import host_name, let_devices_wait
 
 _LAG = 2
 _LONGEST = 1800.0
@@ -258,13 +257,12 @@ class Agreement:
 
 @cache
 def hosts() -> tuple[str, ...]:
-    """Return the name of each process's host, as Slurm knows it under Slurm.
+    """Return the name of each process's host.
 
     All processes make the first call together.
     """
     own = np.zeros(_LONGEST_NAME, np.uint8)
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    encoded = name.encode()[:_LONGEST_NAME]
+    encoded = host_name().encode()[:_LONGEST_NAME]
     own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(own), (-1, _LONGEST_NAME))
     return tuple(bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows)

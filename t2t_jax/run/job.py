@@ -6,7 +6,6 @@ is written whole, by process 0: at every checkpoint, at the end, and otherwise b
 some seconds, whatever the training is doing, so that a kill leaves no more than these out.
 """
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.host import host_name
 from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_line, read_object
 
 _JOBS = "jobs"
@@ -91,7 +91,7 @@ class JobAccount:
         hardware = peaks(jax.devices())
         self._account: dict[str, Any] = {
             "begun": progress.begun,
-            "host": socket.gethostname(),
+            "host": host_name(),
             "processes": jax.process_count(),
             "devices": jax.device_count(),
             "kind": jax.devices()[0].device_kind,

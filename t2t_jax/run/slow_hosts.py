@@ -50,3 +50,12 @@ class SlowHosts:
             return None
         self._named.add(slow)
         return slow, behind
+
+
+def slow_host_warning(process: int, host: str, behind: float) -> str:
+    """Return the warning about a process on a host that takes so many seconds longer for a step."""
+    return (
+        f"process {process} on {host} keeps the others waiting: its host works "
+        f"{1000 * behind:,.0f} ms longer before each step than any other; see what else runs "
+        "there, and how fast it reads"
+    )

@@ -16,11 +16,12 @@ from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
-from t2t_jax.run.slow_hosts import SlowHosts
+from t2t_jax.run.slow_hosts import SlowHosts, slow_host_warning
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
 from t2t_jax.training.averaging import is_due
+from t2t_jax.training.local_checkpoints import is_due_locally
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
 
@@ -97,6 +98,9 @@ def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
                 state, metrics = train_step(state, run.layout(shape).put(batch))
             meter.add(step, metrics)
             run.job.step(step)
+            if is_due_locally(run.config, step):
+                with meter.during(CHECKPOINTS):
+                    run.checkpoints.save_locally(state)
             if is_due(run.config, step):
                 with meter.during(CHECKPOINTS):
                     saver.save(state)
@@ -165,12 +169,8 @@ class _Saver:
             agreed = self._agreement(proposal, busy)
         if slow := self._slow_hosts.slowest(self._agreement.seconds, lap):
             process, behind = slow
+            text = slow_host_warning(process, hosts()[process], behind)
             rule = f"slow_host_{process}"
-            text = (
-                f"process {process} on {hosts()[process]} keeps the others waiting: its host works "
-                f"{1000 * behind:,.0f} ms longer before each step than any other; see what else "
-                "runs there, and how fast it reads"
-            )
             self._run.log.warn(step, rule, text, process=process, seconds_behind=behind)
         return agreed
 

@@ -1,4 +1,4 @@
-"""The host's processor, memory and threads, where JAX computes on its CPU."""
+"""The host: its name, and its processor, memory and threads, where JAX computes on its CPU."""
 
 import ctypes
 import gc
@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import resource
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -204,3 +205,8 @@ def check_threads() -> None:
         done.set()
         for thread in started:
             thread.join()
+
+
+def host_name() -> str:
+    """Return the name of this host, as Slurm knows it under Slurm."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

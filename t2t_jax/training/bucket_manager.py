@@ -38,7 +38,8 @@ from t2t_jax.system.outbox import outbox_of
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.training.chunks import files_to_read, is_chunk
 
-_LAST = "_CHECKPOINT_METADATA"
+LAST = "_CHECKPOINT_METADATA"
+"""The file of a checkpoint that is written last."""
 _SENT = ".sent"
 
 
@@ -48,7 +49,7 @@ def steps_in_bucket(directory: BucketPath) -> list[int]:
     Args:
       directory: the place in the bucket with the objects of each checkpoint below its step.
     """
-    marks = [path for path in directory.objects() if path.name == _LAST]
+    marks = [path for path in directory.objects() if path.name == LAST]
     names = [path.parent.name for path in marks if path.parent.parent == directory]
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -114,8 +115,8 @@ def _remove_all_but(directory: BucketPath, steps: Sequence[int], below: float = 
         return name.isdecimal() and int(name) not in steps and int(name) < below
 
     doomed = [path for path in directory.objects() if is_doomed(path)]
-    remove(path for path in doomed if path.name == _LAST)
-    remove(path for path in doomed if path.name != _LAST)
+    remove(path for path in doomed if path.name == LAST)
+    remove(path for path in doomed if path.name != LAST)
 
 
 @dataclass
@@ -145,7 +146,7 @@ class _Part:
 
     def send(self) -> None:
         """Send the files of this process: its chunks, and from process 0 all else but the last."""
-        files = [path for path in self.here.rglob("*") if path.is_file() and path.name != _LAST]
+        files = [path for path in self.here.rglob("*") if path.is_file() and path.name != LAST]
         send_files((p for p in files if is_main() or is_chunk(p)), self.here, self.there)
         if not is_main():
             (self._marks / str(jax.process_index())).write_bytes(b"")
@@ -158,7 +159,7 @@ class _Part:
 
     def commit(self) -> None:
         """Send the file that makes the checkpoint whole."""
-        (self.there / _LAST).send(self.here / _LAST)
+        (self.there / LAST).send(self.here / LAST)
         remove(self._marks.objects() if jax.process_count() > 1 else [])
 
     def forget(self) -> None:
@@ -217,7 +218,7 @@ class BucketManager:
         part = self._parts[step] = _Part(self._directory, waiting, step, self._count)
         waiting.mkdir(parents=True, exist_ok=True)
         manager = self._open_local(waiting, True)
-        manager.save(step, args=_of_one_process(args), force=True)
+        manager.save(step, args=of_one_process(args), force=True)
         self._written = self._writer.submit(self._finish, manager, part, self._to_be)
         return True
 
@@ -239,7 +240,7 @@ class BucketManager:
         if part.is_doomed:
             return None
         if not is_main():
-            is_whole = (part.there / _LAST).exists()
+            is_whole = (part.there / LAST).exists()
         elif is_whole := part.is_complete():
             part.commit()
             _remove_all_but(self._directory, stays, below=part.step)
@@ -302,7 +303,7 @@ class BucketManager:
 
     def _remove(self, step: int) -> bool:
         place = self._directory / str(step)
-        (place / _LAST).unlink(missing_ok=True)
+        (place / LAST).unlink(missing_ok=True)
         place.remove_tree()
         return True
 
@@ -318,7 +319,7 @@ class BucketManager:
             self._outbox.clear(None if is_main() else _process())
 
 
-def _of_one_process(args: ocp.args.Composite) -> ocp.args.Composite:
+def of_one_process(args: ocp.args.Composite) -> ocp.args.Composite:
     """Return the items of a checkpoint as the manager of a single process takes them."""
     items = {
         name: ocp.args.PyTreeSave(item.item) if isinstance(item, ocp.args.StandardSave) else item

@@ -19,7 +19,8 @@ from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.training.bucket_manager import BucketManager, recover_in_bucket, steps_in_bucket
 
 _ATTEMPTS = 20
-_UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax's mark in the name of what it writes
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""The mark of Orbax in the name of a checkpoint that is being written."""
 
 Manager: TypeAlias = ocp.CheckpointManager | BucketManager
 """A manager that writes and reads the checkpoints in a directory."""
@@ -52,7 +53,7 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
       Orbax's own manager; for a bucket a `BucketManager`, which has the methods that are used here.
     """
     if isinstance(directory, BucketPath):
-        return BucketManager(directory, keep, _open_alone)
+        return BucketManager(directory, keep, open_alone)
     return _open_local(directory, keep, alone=keep is None)
 
 
@@ -74,7 +75,7 @@ def recover(workdir: Path, names: Sequence[str]) -> None:
         return
     if is_main():
         for name in names:
-            for unfinished in (workdir / name).glob(f"*{_UNFINISHED}*"):
+            for unfinished in (workdir / name).glob(f"*{UNFINISHED}*"):
                 shutil.rmtree(unfinished)
     agree(0)  # until it is done
 
@@ -126,18 +127,27 @@ def _alone(directory: Path) -> ocp.options.MultiprocessingOptions:
 
 
 @orbax_kept_quiet()
-def _open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
+def open_alone(
+    directory: Path, writes: bool, *, also_of_others: bool = False
+) -> ocp.CheckpointManager:
     """Open Orbax's manager of a directory of this process, with files for each part of an array.
 
     By default a process writes all of its parts into a few files, which would have to be merged
     with those of the others.
+
+    Args:
+      also_of_others: whether to write all parts that are on devices of this process, also those
+        that other processes have as well, of which one process writes each otherwise.
     """
     if not writes:
         return _open_local(directory, None, alone=True)
     options, types, number = _alone(directory), ocp.type_handlers, jax.process_index()
+    parts: dict[str, Any] = {}
+    if also_of_others:
+        parts = {"replica_id": None, "use_replica_parallel": False}
     registry = types.create_type_handler_registry(
         # A description of the arrays for each process would be checked for those of the others.
-        (jax.Array, types.ArrayHandler(primary_host=number, array_metadata_store=None)),
+        (jax.Array, types.ArrayHandler(primary_host=number, array_metadata_store=None, **parts)),
         (np.ndarray, types.NumpyHandler()),
     )
     arrays = ocp.PyTreeCheckpointHandler(
@@ -187,8 +197,8 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
         if isinstance(directory, BucketPath):
             way_out += f" in {on_this_machine(directory).parent}"
         raise UserError(
-            f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
-            f"are whole: {way_out}, and the same command goes on from them"
+            f"a checkpoint in {directory} cannot be written ({reason_of(error)}); the ones before "
+            f"it are whole: {way_out}, and the same command goes on from them"
         ) from error
 
 
@@ -213,7 +223,7 @@ def restore(
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
         if isinstance(_first(error), KeyboardInterrupt):  # in a thread of Orbax's
             raise KeyboardInterrupt from error
-        reason = _reason(error)
+        reason = reason_of(error)
         if "RESOURCE_EXHAUSTED" in str(error):
             raise
         if "permission denied" in reason.lower().replace("_", " "):
@@ -231,7 +241,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Describe the first error of a chain, without TensorStore's account of its settings."""
     error = _first(error)
     words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())

@@ -1,5 +1,6 @@
 """A preflight: its verdicts, its checks on one process, and two real processes."""
 
+import errno
 import os
 import shutil
 import socket
@@ -7,8 +8,8 @@ import subprocess
 import sys
 import threading
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -21,7 +22,7 @@ from t2t_jax.run.preflight.board import Board, LostError
 from t2t_jax.run.preflight.findings import Findings, begin_check
 from t2t_jax.run.preflight.rehearsal import rehearse
 from t2t_jax.run.preflight.report import PreflightReport
-from t2t_jax.run.preflight.store import Probe
+from t2t_jax.run.preflight.store import Probe, check_local_disk
 from t2t_jax.run.preflight.verdicts import failures, numbered, slowest
 from t2t_jax.workdir import locked
 
@@ -216,14 +217,36 @@ def test_a_directory_that_each_host_has_for_itself_is_refused(tmp_path, monkeypa
     probes = []
     for process, place in enumerate(places):
         place.mkdir()
-        one_of_two = SimpleNamespace(process=process, processes=2, tell=lambda *_: "mark")
-        probes.append(Probe(one_of_two, place / "run"))
+        probes.append(Probe(place / "run", "mark", process, processes=2))
         probes[-1].write(Findings())
     for probe, place, other in zip(probes, places, (1, 0), strict=True):
         with pytest.raises(UserError, match=f"{place} lacks what process {other} wrote there"):
             probe.read(Findings())
         probe.remove(Findings())
         assert list(place.iterdir()) == []
+
+
+def test_the_disk_of_the_host_is_tried_where_checkpoints_are_to_be(config, tmp_path, monkeypatch):
+    check = partial(check_local_disk, str(tmp_path / "disk" / "local"))
+    usage = shutil.disk_usage(tmp_path)._replace(free=3 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    findings = Findings()
+    check(findings)
+    assert [*findings.rates] == ["local write MB/s", "local read MB/s"]
+    assert findings.texts == {"local free room": "3.0 GiB"}
+    assert (findings.problems, findings.facts, list(tmp_path.iterdir())) == ([], {}, [])
+
+    local = {"checkpoint.local_dir": str(tmp_path), "checkpoint.local_every_steps": 1}
+    outcome = rehearse(config.replace(local), tmp_path / "run", print)
+    assert "local free room" in outcome.report.parts["local disk"][0].texts
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"^checkpoint\.local_dir: cannot write in .*No space left"):
+        check(Findings())
+    assert list(tmp_path.iterdir()) == []
 
 
 # Starts the command, where the board may have been told to be less patient.

@@ -262,3 +262,10 @@ def test_too_few_addresses_are_refused():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("t2t_jax.errors.UserError: JAX needs about")
     assert "256 MiB of addresses" in done.stderr
+
+
+def test_a_host_has_the_name_by_which_slurm_leaves_it_out(monkeypatch):
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    assert host.host_name() == platform.node()
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    assert host.host_name() == "n2"

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import socket
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,15 @@ from t2t_jax.run.preflight.findings import Findings, Work, begin_check
 from t2t_jax.run.preflight.host import check_devices, check_host
 from t2t_jax.run.preflight.report import PreflightReport
 from t2t_jax.run.preflight.speed import compile_plan, measure_product, measure_sums
-from t2t_jax.run.preflight.store import Probe
+from t2t_jax.run.preflight.store import Probe, check_local_disk
 from t2t_jax.run.preflight.verdicts import CONFIG, FILES, SETTLED, differing
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
+from t2t_jax.system.host import host_name
 from t2t_jax.training.settling import settled
 from t2t_jax.training.step import training_mesh
 
 _HOSTS, _DATA, _STORE, _SPEED = "hosts", "data", "run directory", "speed"
+_LOCAL = "local disk"
 _SOON, _LATER, _LATE = 60.0, 300.0, 3600.0
 """Seconds in which a check has to end: one that only asks, that waits for others, that works."""
 _STUCK = {
@@ -35,6 +37,7 @@ _STUCK = {
     "writing": "see whether the filesystem or the store of --workdir answers",
     "reading": "see whether the filesystem or the store of --workdir answers",
     "room": "see whether the filesystem of --workdir answers",
+    "the local disk": "see whether the filesystem of checkpoint.local_dir answers",
     "a matrix product": "look at the devices of this host",
     "sums": "open all ports between the hosts, and name their network (NCCL_SOCKET_IFNAME)",
     "the step": "compile it by itself, by --compile-only of t2t-jax train",
@@ -112,17 +115,20 @@ class _Rehearsal:
         Raises:
           LostError: a process is gone.
         """
-        self._report.hosts.update(self._board.collect("name", socket.gethostname()))
+        self._report.hosts.update(self._board.collect("name", host_name()))
         self._check(_HOSTS, "the host", self._look_at_host, _LATER)
         self._check(_HOSTS, "the devices", self._find_devices, _LATER)
         self._check(_DATA, "the data", self._read_data, _LATE)
-        probe = Probe(self._board, self._workdir)
+        mark = self._board.tell("mark", secrets.token_hex(4))
+        probe = Probe(self._workdir, mark, self._board.process, self._board.processes)
         try:
             self._check(_STORE, "writing", probe.write, _SOON)
             self._check(_STORE, "reading", probe.read, _SOON, self._obstacle("writing"))
         finally:
             begin_check(probe.remove, Findings()).join(_REMOVAL_SECONDS)
         self._check(_STORE, "room", partial(probe.room, self._plan), _SOON)
+        local_dir = self._config.checkpoint.local_dir
+        self._check(_LOCAL, "the local disk", partial(check_local_disk, local_dir), _SOON)
         self._check(_SPEED, "a matrix product", self._multiply, _LATER)
         self._check(_SPEED, "sums", self._add, _LATER, self._obstacle("the devices"))
         self._check(_SPEED, "the step", self._compile, _LATE, self._obstacle("the data", "sums"))

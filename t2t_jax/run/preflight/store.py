@@ -13,7 +13,6 @@ import jax
 
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.parallel.device_memory import gib
-from t2t_jax.run.preflight.board import Board
 from t2t_jax.run.preflight.findings import Findings
 from t2t_jax.run.preflight.verdicts import CONFIG, numbered
 from t2t_jax.run.preparing import Plan
@@ -30,10 +29,16 @@ _SECONDS_TO_BE_SEEN = 10.0
 class Probe:
     """An object that each process writes for a moment where the run directory is to be."""
 
-    def __init__(self, board: Board, workdir: Path) -> None:
-        """Choose the name, which is alike on all processes but for their numbers."""
-        self._board, self._workdir = board, workdir.absolute()
-        self._mark = board.tell("mark", secrets.token_hex(4))
+    def __init__(self, workdir: Path, mark: str, process: int = 0, processes: int = 1) -> None:
+        """Choose the name, which is alike on all processes but for their numbers.
+
+        Args:
+          mark: a part of the name, which all processes share.
+          process: the number of this process.
+          processes: the number of all processes that write to the place.
+        """
+        self._workdir, self._mark = workdir.absolute(), mark
+        self._process, self._processes = process, processes
         self._content = secrets.token_bytes(_PART_BYTES)
         self._removal = ExitStack()
 
@@ -49,7 +54,7 @@ class Probe:
 
     def _path(self, process: int | None = None) -> Path:
         """Return the path of a process's object, by default of this one's."""
-        number = self._board.process if process is None else process
+        number = self._process if process is None else process
         return self.place / f".preflight-{self._mark}-{number}"
 
     def remove(self, findings: Findings) -> None:
@@ -68,8 +73,8 @@ class Probe:
         # Hosts may know the same place by other names, but not what is to be made in it.
         new = str(self._workdir).removeprefix(str(self.place))
         findings.facts[CONFIG] = {"the part of --workdir that is not there yet": repr(new)}
-        everyone = range(self._board.processes)
-        for process in everyone if self._board.process == 0 else [self._board.process]:
+        everyone = range(self._processes)
+        for process in everyone if self._process == 0 else [self._process]:
             self._removal.enter_context(removed_at_end(self._path(process)))
         try:
             findings.rates["write MB/s"] = [
@@ -79,7 +84,7 @@ class Probe:
             raise UserError(
                 f"cannot write in {self.place}: {error.strerror or error}; {way_out_of(error)}"
             ) from error
-        if self._board.process == 0 and is_trained_in(self._workdir):
+        if self._process == 0 and is_trained_in(self._workdir):
             findings.notes.append(f"another process trains in {self._workdir}")
 
     def _written(self) -> Iterator[float]:
@@ -105,7 +110,7 @@ class Probe:
             written.
         """
         latest = time.monotonic() + _SECONDS_TO_BE_SEEN
-        wanted = {self._path(process).name for process in range(self._board.processes)}
+        wanted = {self._path(process).name for process in range(self._processes)}
         while True:
             begun = time.perf_counter()
             missing = wanted - {path.name for path in self.place.iterdir()}
@@ -157,6 +162,29 @@ class Probe:
                 f"{gib(needed)}; make room there, lower checkpoint.keep, or choose another "
                 "--workdir"
             )
+
+
+def check_local_disk(local_dir: str | None, findings: Findings) -> None:
+    """Write, read back and measure where checkpoints on this host's own disk are to be, if any.
+
+    Raises:
+      UserError: nothing can be written there, or other bytes come back.
+    """
+    if local_dir is None:
+        return
+    found = Findings()
+    probe = Probe(Path(local_dir).expanduser(), secrets.token_hex(4))
+    try:
+        probe.write(found)
+        probe.read(found)
+        probe.room(None, found)
+    except UserError as error:
+        raise UserError(f"checkpoint.local_dir: {error}") from error
+    finally:
+        probe.remove(found)
+    # Under titles of their own, as those of the run directory stand beside them.
+    findings.rates |= {f"local {title}": rate for title, rate in found.rates.items()}
+    findings.texts |= {f"local {title}": text for title, text in found.texts.items()}
 
 
 def _needed(plan: Plan) -> int:
