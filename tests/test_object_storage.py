@@ -157,8 +157,8 @@ def _serving(store):
     server.server_close()
 
 
+# A test that runs on S3 alone, as others show on both what its requests to a store do.
 on_s3 = pytest.mark.parametrize("store", [_s3], indirect=True, ids=["s3"])
-"""A test that runs on S3 alone, as no request of its own kind is in it."""
 
 
 @pytest.fixture(scope="module", params=[_s3, _gs], ids=["s3", "gs"])
@@ -361,9 +361,7 @@ def test_a_store_that_keeps_failing_ends_in_one_line(store, place):
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(
-    "size", [1, 6 << 20, 51 << 20]
-)  # sent whole, from a file in parts, in parts
+@pytest.mark.parametrize("size", [1, 6 << 20, 51 << 20], ids=["whole", "file in parts", "in parts"])
 def test_a_bucket_that_is_not_there_is_told_whatever_is_sent(store, size, tmp_path):
     (tmp_path / "file").write_bytes(bytes(size))
     there = as_path(f"{store.scheme}://none/file")
