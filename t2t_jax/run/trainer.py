@@ -10,6 +10,7 @@ import jax
 
 from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import warn
 from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.meter import StepMeter
@@ -19,6 +20,7 @@ from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
 from t2t_jax.run.slow_hosts import SlowHosts, slow_host_warning
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
+from t2t_jax.system.outbox import UnsentError
 from t2t_jax.system.program import command_line
 from t2t_jax.training.averaging import is_due
 from t2t_jax.training.local_checkpoints import is_due_locally
@@ -52,15 +54,22 @@ def train(
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
     """
     check_profiled(profile_steps, config.training.num_train_steps)
-    with open_run(config, as_path(workdir)) as run:
-        step, signal = _train(run, profile_steps)
-        with run.progress.during(CHECKPOINTS):
-            run.log.checkpoint(run.checkpoints.wait())
-        reason, advice = _last_words(run, step, signal)
-        exit_code = 128 + signal if signal else 0
-        run.log.end(step, reason, advice)
-        run.job.end(reason, exit_code)
-        return TrainedRun(run.workdir, exit_code, run.log.history)
+    trained = None
+    try:
+        with open_run(config, as_path(workdir)) as run:
+            step, signal = _train(run, profile_steps)
+            with run.progress.during(CHECKPOINTS):
+                run.log.checkpoint(run.checkpoints.wait())
+            reason, advice = _last_words(run, step, signal)
+            exit_code = 128 + signal if signal else 0
+            run.log.end(step, reason, advice)
+            run.job.end(reason, exit_code)
+            trained = TrainedRun(run.workdir, exit_code, run.log.history)
+    except UnsentError as error:
+        if trained is None or not trained.exit_code:
+            raise
+        warn(str(error))  # the code of the signal promises no more than that the run goes on
+    return trained
 
 
 def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import functools
 import io
 import logging
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
@@ -342,7 +343,9 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         bucket = "/".join(path.parts[1:2])
-        if "bucket does not exist" in str(error) or str(error).endswith(f"b/{bucket}/o"):
+        # Of what Google lacks, gcsfs tells the address, which is the bucket's or that of an object.
+        in_google = rf"b/{re.escape(bucket)}/o($|\?)"
+        if "bucket does not exist" in str(error) or re.search(in_google, str(error)):
             raise UserError(
                 f"{name} cannot be reached: there is no bucket {bucket}; make it, or check its name"
             ) from error
@@ -353,11 +356,14 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         raise
     except Exception as error:  # of many kinds, from the libraries of the stores
         kind = type(error).__name__
+        if str(error).startswith("Forbidden"):  # of gcsfs
+            raise PermissionError(errno.EACCES, _in_words(error), name) from error
         if isinstance(error, OSError) and not kind.startswith("Client"):  # of a connection
             if error.errno in _NO_ROOM:  # on this machine, for what is fetched
                 raise
             raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
-        way_out = (_CREDENTIALS if "Credential" in kind else _ADDRESSES)[scheme]
+        is_unknown = kind == "HttpError" and getattr(error, "code", None) == 401  # to Google
+        way_out = (_CREDENTIALS if is_unknown or "Credential" in kind else _ADDRESSES)[scheme]
         raise UserError(f"{name} cannot be reached: {_in_words(error)}; {way_out}") from error
 
 

@@ -28,8 +28,10 @@ from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.bucket import BucketPath, on_this_machine
+from t2t_jax.system.signals import StopSignal
 
 _PATIENCE_SECONDS = 600.0  # at the end of a run
+_PATIENCE_SECONDS_STOPPED = 10.0  # for two more attempts: who sends a signal waits half a minute
 _RETRY_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 _LOG = "log.jsonl"
@@ -39,12 +41,18 @@ Job: TypeAlias = Callable[[], bool | None]
 returns None where nothing is to be sent any more."""
 
 
+class UnsentError(UserError):
+    """The error for a run whose end is complete on this machine, and not in the store."""
+
+
 class Outbox:
     """The jobs that send what a run writes to a store, done one after the other by a thread."""
 
     def __init__(self, workdir: BucketPath) -> None:
         """Make an empty outbox for a run."""
         self._workdir = workdir
+        self.stop = StopSignal()
+        """The signal that tells a run to end, and its end not to wait for long."""
         self.place = on_this_machine(workdir) / "waiting"
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
@@ -97,20 +105,23 @@ class Outbox:
     def wait(self) -> None:
         """Wait until everything is sent; give up once the store has been away for ten minutes.
 
+        After a signal to stop, it is given up after ten seconds.
+
         Raises:
-          UserError: something could not be sent; it stays on this machine.
+          UnsentError: something could not be sent; it stays on this machine.
         """
         begun = time.monotonic()
         with self._changed:
             while not self._changed.wait_for(lambda: not self._is_working, _POLL_SECONDS):
                 since = max(begun, self._away_since)
                 failure = self._failure
-                if failure is not None and time.monotonic() > since + _PATIENCE_SECONDS:
+                patience = _PATIENCE_SECONDS_STOPPED if self.stop.number else _PATIENCE_SECONDS
+                if failure is not None and time.monotonic() > since + patience:
                     self._gives_up.set()
                     self._jobs.clear()
                     self._changed.wait_for(lambda: not self._is_working, _RETRY_SECONDS)
                     self._failure = None
-                    raise UserError(
+                    raise UnsentError(
                         f"{self._workdir} lacks the end of the run ({failure}), which is "
                         f"complete in {self.place}: once the store is back, start the same command "
                         "on this machine, which sends it"
@@ -145,6 +156,12 @@ class Outbox:
 def outbox_of(workdir: BucketPath) -> Outbox:
     """Return the outbox of a run in this process, always the same one."""
     return _outbox(workdir, os.getpid())
+
+
+def end_at(stop: StopSignal, workdir: Path) -> None:
+    """Have the end of a run in a bucket not wait for a store that is away, once a signal came."""
+    if isinstance(workdir, BucketPath):
+        outbox_of(workdir).stop = stop
 
 
 @functools.cache
