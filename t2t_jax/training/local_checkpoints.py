@@ -235,7 +235,7 @@ def _promote(parts: Sequence[_Found], place: Path) -> bool:
     process = jax.process_index()
     holders = [np.flatnonzero(each) for each in has.T]
     own = {c for n, c in enumerate(chunks) if holders[n][n % len(holders[n])] == process}
-    leads = process == min(each[0] for each in holders)
+    leads = process == min(int(each[0]) for each in holders)
     target = place
     if not isinstance(place, BucketPath):
         target = place.with_name(f"{place.name}{UNFINISHED}")
