@@ -25,7 +25,7 @@ class Part(NamedTuple):
     title: str
     """The headline of the part on the page."""
     seconds: int
-    """The part's share of the time, in seconds of nine minutes."""
+    """The part's share of the time, in relation to those of other parts."""
     packages: tuple[str, ...] = ()
     """The packages that the part needs beside JAX, Flax, Optax and jaxtyping."""
     xla_flags: str = ""
@@ -45,7 +45,6 @@ PARTS = (
     Part("attention", "Fused attention", 30),
     Part("training", "Training steps", 140),
     Part("programs", "Whole programs", 70, (*_TRAINER, "sacrebleu", "sacremoses")),
-    Part("choices", "What each choice is worth", 100),
     Part(
         "parts_of_a_step",
         "Where the time of a step goes",
@@ -55,6 +54,7 @@ PARTS = (
     Part("decoding", "Searches", 70),
     Part("resume", "Killed and resumed", 50, (*_TRAINER, "sacrebleu", "sacremoses")),
     Part("pytorch", "Beside PyTorch", 60, ("torch", "tyro")),
+    Part("choices", "What each choice is worth", 200),
 )
 """All parts, the most valuable ones first."""
 
