@@ -32,7 +32,7 @@ _Make: TypeAlias = Callable[[Kernels, _Options], _Call]
 _OF = {
     "training": (
         *("attention", "short_rows", "layers", "loss", "logits", "products", "norms"),
-        *("activations", "dropout", "updates"),
+        *("activations", "dropout"),
     ),
     "searches": ("cached_attention", "attention", "products", "norms"),
 }

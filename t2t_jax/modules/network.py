@@ -8,7 +8,6 @@ from jaxtyping import Array, Float, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
-from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.matrices import Parameters
 
 
@@ -26,10 +25,6 @@ class Network(Protocol):
     @property
     def config(self) -> ModelConfig:
         """Return the sizes and options of the network."""
-
-    @property
-    def kernels(self) -> Kernels:
-        """Return the implementations that the network computes with."""
 
     def init(self, rngs: Any, *args: Any, **options: Any) -> Any:
         """Make the variables before training (`flax.linen.Module.init`).

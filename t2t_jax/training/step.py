@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Shaped
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
-from t2t_jax.kernels.choice import UpdateForm
+from t2t_jax.kernels.choice import UpdateForm, kernels_of
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network, declared_parameters
@@ -309,7 +309,8 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
     `parallel.backend="jit"` the result is a function of `jax.jit`, which can also be lowered, and
     which is compiled with `compiler_options`.
     """
-    step = partial(train_step, config, model, updates=model.kernels.updates)
+    updates = kernels_of(mesh, config.model.dtype).updates
+    step = partial(train_step, config, model, updates=updates)
     if config.parallel.backend == "pmap":
         return _with_pmap(step, mesh)
     shards = state_shardings(config, model, mesh)
