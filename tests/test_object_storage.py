@@ -78,7 +78,7 @@ class Store:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             answer, kind = FAILURES[self.scheme]
             start_response(self.status, [("Content-Type", kind)])
-            return [answer]
+            return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer]
         return self._application(environ, start_response)
 
 
