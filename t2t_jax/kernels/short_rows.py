@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int8
 
-from t2t_jax.parallel.axes import in_parts, is_divided
+from t2t_jax.parallel.axes import HEADS, in_parts, is_divided
 
 _LONGEST = 64
 """Most queries, and most keys, of a row."""
@@ -25,7 +25,6 @@ _WIDTHS = 16, 32, 64
 """Widths of heads: powers of two, as Triton has them, from the smallest of a matrix unit on."""
 _HIDDEN = -1e30
 """The score of a key that a query may not attend to, before its weight is set to zero."""
-_HEADS = "batch", "length", "heads", None
 
 
 def fits(
@@ -50,7 +49,7 @@ def fits(
     is_wide = query.shape[3] == value.shape[3] and query.shape[3] in _WIDTHS
     is_alike = mask.shape[1] == 1 and mask.shape[0] == query.shape[0]
     is_right = has_own_keys and is_short and is_wide and is_alike
-    return is_right and is_divided(query, *_HEADS) and _has_triton()
+    return is_right and is_divided(query, *HEADS) and _has_triton()
 
 
 @functools.cache
@@ -82,7 +81,7 @@ def short_attention(
     of_rows = "batch", None, "length", "length"
     attend = functools.partial(_attention, interpret)
     shown = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return in_parts(attend, (*[_HEADS] * 3, of_rows), _HEADS)(
+    return in_parts(attend, (*[HEADS] * 3, of_rows), HEADS)(
         query, key, value, shown.astype(jnp.int8)
     )
 

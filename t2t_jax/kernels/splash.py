@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from t2t_jax.functional.attention import scaled
 from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.parallel.axes import in_parts, is_divided
+from t2t_jax.parallel.axes import HEADS, in_parts, is_divided
 
 _LARGEST_BLOCK = 512
 """Greatest number of queries, and of keys, in a block."""
@@ -24,7 +24,6 @@ _WIDEST = 256
 _LONGEST = 1 << 16
 """Longest rows: the list of the blocks of longer ones takes a minute to make."""
 _ROWS = "batch", "length"
-_HEADS = "batch", "length", "heads", None
 
 
 def takes(
@@ -42,7 +41,7 @@ def takes(
     """
     if mask.window is not None or max(query.shape[1], value.shape[1]) > _LONGEST:
         return False
-    return max(query.shape[3], value.shape[3]) <= _WIDEST and is_divided(query, *_HEADS)
+    return max(query.shape[3], value.shape[3]) <= _WIDEST and is_divided(query, *HEADS)
 
 
 def splash_attention(
@@ -71,7 +70,7 @@ def splash_attention(
         heads = _of_rows(query, key, value, queries, _padded(keys), causal=mask.causal)
         return heads.swapaxes(1, 2)[:, :length]
 
-    attend_in_parts = in_parts(attend, (*[_HEADS] * 3, _ROWS, _ROWS), _HEADS)
+    attend_in_parts = in_parts(attend, (*[HEADS] * 3, _ROWS, _ROWS), HEADS)
     return attend_in_parts(query, key, value, mask.query_segments, mask.key_segments)
 
 

@@ -87,6 +87,9 @@ class AxisRules:
 
 RULES = AxisRules()
 
+HEADS = "batch", "length", "heads", None
+"""The logical axes of queries, keys and values that are split into heads."""
+
 
 def named(initialize: Any, *axes: str | None) -> Any:
     """Return an initialiser of parameters that carry the names of their axes until `nn.unbox`."""
