@@ -1,11 +1,7 @@
-"""Train a Transformer.
+"""Train a Transformer from a clone that is not installed: the program `t2t-jax`, by another name.
 
-python train.py --config configs/base.py --workdir runs/base
-python train.py --config configs/base.py --workdir runs/wide --model.d-ff 4096
-python train.py --workdir runs/base          # go on with a run that was stopped
-python train.py --config configs/big.py --compile-only           # does it fit this machine?
-python train.py --config configs/big.py --compile-only v5e:4x4   # or 16 TPUs, with none attached?
-python train.py --help                       # every field of the config is a flag
+python train.py --config configs/quickstart.py --workdir runs/quickstart   # t2t-jax train
+python train.py bleu --workdir runs/quickstart                             # every other command
 """
 
 from collections.abc import Sequence
@@ -14,10 +10,11 @@ from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train as the command line says, or tell what that would take; returns the exit code."""
-    from t2t_jax.commands.train import train_command
+    """Run the command that the command line names, or train if it names none."""
+    from t2t_jax.__main__ import main
 
-    return train_command(arguments).run()
+    names_a_command = arguments and not arguments[0].startswith("-")
+    return main(arguments if names_a_command else ["train", *arguments], "train.py")
 
 
 if __name__ == "__main__":

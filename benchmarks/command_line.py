@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The flags of every benchmark, which include the flags of `train.py`."""
+    """The flags of every benchmark, which include the flags of `t2t-jax train`."""
 
     config: str = "configs/base.py"
     """Config file: configs/base.py, or configs/grid.py:NAME."""

@@ -34,7 +34,7 @@ class Compilers:
     flax_wmt: Path
     """A checkout of github.com/google/flax."""
     topology: str = "h200:1"
-    """One device, as `train.py --compile-only` takes it."""
+    """One device, as `t2t-jax train --compile-only` takes it."""
     config: str = "configs/base.py"
     """The config with the sizes of the network and of the batch."""
 

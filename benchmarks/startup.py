@@ -1,4 +1,4 @@
-"""Measure the time from the start of `train.py` to the end of the first training step.
+"""Measure the time from the start of a training to the end of the first training step.
 
     python benchmarks/startup.py
     python benchmarks/startup.py --config configs/big.py --repeats 1

@@ -1,6 +1,6 @@
 """The work that benchmarks time: training steps and searches, on random tokens without padding.
 
-Import it before JAX: it sets the process up as `train.py` and `eval.py` do.
+Import it before JAX: it sets the process up as `t2t-jax` does.
 """
 
 from collections.abc import Callable, Iterable, Mapping

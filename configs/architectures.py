@@ -1,6 +1,6 @@
 """Encoder-decoder against decoder-only, at equal parameters or at equal operations.
 
-    python -m t2t_jax.sweep --config configs/architectures.py --workdir runs/architectures
+    t2t-jax sweep --config configs/architectures.py --workdir runs/architectures
 
 The rows, at the size of the paper's base model on WMT 2014 English-German:
 

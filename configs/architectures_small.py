@@ -1,6 +1,6 @@
 """Encoder-decoder against decoder-only at equal parameters or equal operations, for two CPU cores.
 
-    python -m t2t_jax.sweep --config configs/architectures_small.py \
+    t2t-jax sweep --config configs/architectures_small.py \
         --workdir runs/architectures_small --seeds 2
 
 All rows read the same pairs in the same order. configs/architectures.py has the same rows at the

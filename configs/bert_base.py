@@ -1,6 +1,6 @@
 """BERT's base model (Devlin et al. 2019): 109,512,762 parameters with a vocabulary of 30,522.
 
-    python train.py --config configs/bert_base.py --workdir runs/bert_base
+    t2t-jax train --config configs/bert_base.py --workdir runs/bert_base
 
 The sizes are those of the published model, with learned positions, biases in all projections, norms
 after the residual sums and of the embeddings, and a transform ahead of the output. It has 1,536

@@ -1,7 +1,7 @@
 """The paper's big model (Table 3, last row) for any corpus, with a 32k vocabulary.
 
-    python train.py --config configs/big.py --data.corpus text:DIR --workdir runs/big
-    python eval.py bleu --workdir runs/big
+    t2t-jax train --config configs/big.py --data.corpus text:DIR --workdir runs/big
+    t2t-jax bleu --workdir runs/big
 
 Hardware: 8 NVIDIA P100 in the paper.
 Time: 3.5 days in the paper (300,000 steps of 1.0 s).
@@ -11,7 +11,7 @@ It differs from configs/base.py in its size, a dropout of 0.3, the number of ste
 checkpoints, the steps between them (600, 10 minutes in the paper) and those between evaluations.
 Whether it fits other devices, and how fast they can be at most, can be found without them:
 
-    python train.py --config configs/big.py --compile-only v5e:4x4
+    t2t-jax train --config configs/big.py --compile-only v5e:4x4
 """
 
 from t2t_jax import Config

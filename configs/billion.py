@@ -1,7 +1,7 @@
 """A model of a billion parameters, which the paper does not have: to train across many devices.
 
-    python train.py --config configs/billion.py --data.corpus text:DIR --workdir runs/billion
-    python eval.py bleu --workdir runs/billion
+    t2t-jax train --config configs/billion.py --data.corpus text:DIR --workdir runs/billion
+    t2t-jax bleu --workdir runs/billion
 
 Hardware: 4 TPU v5e or more, by the bounds in docs/scaling.md; it has not been trained.
 Time: at least 129 ms a step of 4,096 + 4,096 positions a chip, by the same bounds.
@@ -14,7 +14,7 @@ and of target. A corpus for it has hundreds of millions of pairs.
 Parameters, Adam's moments and gradients take 16 GB. Devices with less memory share them by
 `--parallel.fsdp`; the memory of each can be found without the devices:
 
-    python train.py --config configs/billion.py --compile-only v5e:4x4 --parallel.fsdp 16
+    t2t-jax train --config configs/billion.py --compile-only v5e:4x4 --parallel.fsdp 16
 """
 
 from t2t_jax import Config

@@ -1,15 +1,15 @@
 """A deep encoder with a decoder of one layer, for WMT 2014 English-German: fast to translate with.
 
-    python train.py --config configs/ende_deep_encoder.py --workdir runs/ende_deep_encoder
-    python eval.py bleu --workdir runs/ende_deep_encoder
+    t2t-jax train --config configs/ende_deep_encoder.py --workdir runs/ende_deep_encoder
+    t2t-jax bleu --workdir runs/ende_deep_encoder
 
 Hardware: about that of configs/ende_base.py. It has not been trained here.
 Time: a training step computes about as much as the base model's. A translation computes a token
 after the other in the decoder alone, which has a sixth of the layers.
 Score: none is known for this recipe. Kasai et al. 2021 ("Deep Encoder, Shallow Decoder", arXiv
 2006.10369) train the same depths, 12 and 1, and most of their models on translations that a larger
-model has made of the sources: distillation, which train.py leaves to you. Without it they lose some
-quality.
+model has made of the sources: distillation, which `t2t-jax train` leaves to you. Without it they
+lose some quality.
 
 It differs from configs/ende_base.py in the number of layers alone: twelve in the encoder and one in
 the decoder make 61 million parameters, where six and six make 63.

@@ -1,8 +1,8 @@
 """The paper's base model for WMT 2014 English-French.
 
     t2t-jax data wmt14-en-fr corpora/wmt14-en-fr
-    python train.py --config configs/enfr_base.py --workdir runs/enfr_base
-    python eval.py bleu --workdir runs/enfr_base
+    t2t-jax train --config configs/enfr_base.py --workdir runs/enfr_base
+    t2t-jax bleu --workdir runs/enfr_base
 
 Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).

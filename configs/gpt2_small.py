@@ -1,6 +1,6 @@
 """GPT-2's smallest model (Radford et al. 2019): 124,439,808 parameters with a vocabulary of 50,257.
 
-    python train.py --config configs/gpt2_small.py --workdir runs/gpt2_small
+    t2t-jax train --config configs/gpt2_small.py --workdir runs/gpt2_small
 
 The sizes are those of the published model, which has learned positions, biases in all projections,
 norms before the sub-layers, and gelu in its approximation by tanh. Rows are 1,024 subwords of a

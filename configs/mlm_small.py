@@ -1,6 +1,6 @@
 """A small encoder that learns to fill in hidden words, as BERT does, on two CPU cores.
 
-    python train.py --config configs/mlm_small.py --workdir runs/mlm_small
+    t2t-jax train --config configs/mlm_small.py --workdir runs/mlm_small
     echo "The file <mask> not be opened." | t2t-jax predict runs/mlm_small
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.

@@ -1,8 +1,8 @@
 """What later work changed in the Transformer, one change a row, for WMT 2014 English-German.
 
-    python -m t2t_jax.sweep --config configs/modern.py --dry-run
-    python -m t2t_jax.sweep --config configs/modern.py --workdir runs/modern
-    python train.py --config configs/modern.py:rotary --workdir runs/rotary
+    t2t-jax sweep --config configs/modern.py --dry-run
+    t2t-jax sweep --config configs/modern.py --workdir runs/modern
+    t2t-jax train --config configs/modern.py:rotary --workdir runs/rotary
 
 Hardware: each row takes about what the paper's base model took, 12 hours on 8 NVIDIA P100. It has
 not been trained here; `configs/modern_small.py` is the same grid for two CPU cores.

@@ -1,6 +1,6 @@
 """What later work changed in the Transformer, one change a row, for two CPU cores.
 
-    python -m t2t_jax.sweep --config configs/modern_small.py --workdir runs/modern_small \
+    t2t-jax sweep --config configs/modern_small.py --workdir runs/modern_small \
         --seeds 2 --jobs 2
 
 Hardware: 2 cores of an Intel Xeon virtual machine (AVX-512, no AMX), in float32, 23 November 2026.

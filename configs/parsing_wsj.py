@@ -1,8 +1,8 @@
 r"""The paper's constituency parser, trained on the Wall Street Journal alone (section 6.3).
 
-    python train.py --config configs/parsing_wsj.py --data.corpus trees:DIR \
+    t2t-jax train --config configs/parsing_wsj.py --data.corpus trees:DIR \
         --workdir runs/parsing_wsj
-    python eval.py parseval --workdir runs/parsing_wsj
+    t2t-jax parseval --workdir runs/parsing_wsj
 
 Hardware, time: the paper does not say. It has not been trained here.
 Score: an F1 of 91.3 on section 23 (Table 4 of the paper).
@@ -16,7 +16,7 @@ and it does not say what they are; all else is the base model's, with 8 heads, d
 100,000 steps. Dropout and learning rate here are those of `transformer_parsing_base` in
 tensor2tensor: dropout of 0.2 on sub-layers and on attention weights, half of equation 3, 16,000
 steps of warmup. So is the length of 512, which holds all but the rarest trees. A smaller treebank
-may not have 16,000 subwords; `train.py` then says how many.
+may not have 16,000 subwords; `t2t-jax train` then says how many.
 """
 
 from t2t_jax import Config

@@ -1,6 +1,6 @@
 """Scaled, unscaled and additive scores at head widths from 16 to 512, for two CPU cores.
 
-    python -m t2t_jax.sweep --config configs/score_functions.py --workdir runs/score_functions \
+    t2t-jax sweep --config configs/score_functions.py --workdir runs/score_functions \
         --jobs 2
     python benchmarks/softmax_gradient.py
 

@@ -1,6 +1,6 @@
 r"""The rows of the paper's Table 3, an eighth as wide and half as deep, for two CPU cores.
 
-    python -m t2t_jax.sweep --config configs/table3_small.py --workdir runs/table3_small \
+    t2t-jax sweep --config configs/table3_small.py --workdir runs/table3_small \
         --seeds 2 --jobs 2
 
 Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine, busy with other work, 21 November 2026.

@@ -1,6 +1,6 @@
 r"""The rows of the paper's Table 3 on heads and width, at a size that two CPU cores can tell apart.
 
-    python -m t2t_jax.sweep --config configs/table3_width.py --workdir runs/table3_width \
+    t2t-jax sweep --config configs/table3_width.py --workdir runs/table3_width \
         --seeds 2 --jobs 2
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 23 November 2026.

@@ -1,6 +1,6 @@
 """A small part-of-speech tagger, trained on the trees of a treebank in minutes on two CPU cores.
 
-    python train.py --config configs/tagger_small.py --data.corpus trees:WSJ --workdir runs/tagger
+    t2t-jax train --config configs/tagger_small.py --data.corpus trees:WSJ --workdir runs/tagger
     t2t-jax accuracy --workdir runs/tagger --split dev
     echo "The dog barks ." | t2t-jax predict runs/tagger
 

@@ -1,6 +1,6 @@
 """ViT-B/16 (Dosovitskiy et al. 2021): 86,567,656 parameters for 1,000 classes at 224 by 224 pixels.
 
-    python train.py --config configs/vit_b16.py --data.corpus npz:images.npz --workdir runs/vit_b16
+    t2t-jax train --config configs/vit_b16.py --data.corpus npz:images.npz --workdir runs/vit_b16
 
 The sizes are those of the published model, which reads an image as 196 patches of 16 by 16 pixels.
 The recipe is the one by which its appendix B.1 (table 3) trains on ImageNet alone: 300 epochs in

@@ -1,7 +1,7 @@
 """A small vision transformer that reads handwritten digits, trained in minutes on two CPU cores.
 
     pip install -e '.[digits]'
-    python train.py --config configs/vit_digits.py --workdir runs/vit_digits
+    t2t-jax train --config configs/vit_digits.py --workdir runs/vit_digits
     t2t-jax accuracy --workdir runs/vit_digits
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.

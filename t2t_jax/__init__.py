@@ -13,7 +13,7 @@
     t2t_jax.evaluate(translator, split="test").summary()
     t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
 
-No function is called `sweep`: that name is the package behind `python -m t2t_jax.sweep`, and Python
+No function is called `sweep`: that name is the package behind `t2t-jax sweep`, and Python
 itself binds it to the package as soon as one of its modules is imported. `run_grid` runs a grid.
 
 Importing the package is cheap: JAX is imported when something that needs it is used.

@@ -19,9 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import t2t_jax
-from t2t_jax.commands.entry import command_of, entry_command, eval_command
-from t2t_jax.commands.sweep import SweepCommand
-from t2t_jax.commands.train import train_command
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -92,34 +90,26 @@ def commands(block):
 
 
 _ARGUMENTS = r"(?:'[^'\n]*'|[^|&;<>#'\n])*"
-PROGRAM = re.compile(
-    r"(?:python (train\.py|eval\.py|-m t2t_jax\.sweep)|(?:^|(?<=[|&;] ))(t2t-jax))"
-    rf"((?:\s{_ARGUMENTS})?)"
-)
+# At the start of a command, behind variables of its environment and what starts processes.
+PROGRAM = re.compile(rf"(?:^|[|&;] )\s*(?:\w+=\S+ |mpirun -np \d+ )?t2t-jax((?:\s{_ARGUMENTS})?)")
 
 
 def calls(path):
-    """Each call of a program in a document: the program, and its arguments."""
+    """The arguments of each call of `t2t-jax` in a document."""
     for block in blocks(path, "bash"):
         for line in commands(block):
             if line.startswith("t2t-jax data"):
                 continue
-            for script, entry_point, text in PROGRAM.findall(line):
+            for text in PROGRAM.findall(line):
                 # There is no bucket to look into for the run that goes on.
                 text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "")
-                arguments = shlex.split(text)
-                if entry_point:  # `t2t-jax train` is train.py
-                    script = ENTRY_POINT.get(arguments[0], "t2t-jax")
-                    arguments = arguments[1:] if arguments[0] in ENTRY_POINT else arguments
-                yield script, arguments
+                yield shlex.split(text)
 
-
-ENTRY_POINT = {"train": "train.py", "sweep": "-m t2t_jax.sweep"}
 
 CALLS = [
-    pytest.param(program, arguments, id=f"{path.name}: {program} {' '.join(arguments)}")
+    pytest.param(arguments, id=f"{path.name}: {' '.join(arguments)}")
     for path in DOCUMENTS
-    for program, arguments in calls(path)
+    for arguments in calls(path)
 ]
 
 
@@ -179,8 +169,6 @@ VARIANTS = {{
 def scratch(tmp_path_factory):
     """A directory that looks like a clone of the repository, in which all models are tiny."""
     folder = tmp_path_factory.mktemp("documents")
-    for program in ("train.py", "eval.py"):
-        (folder / program).symlink_to(ROOT / program)
     (folder / "configs").mkdir()
     for path in (ROOT / "configs").glob("*.py"):
         text = _SMALL_CONFIG.format(path=str(path), small=SMALL)
@@ -189,22 +177,18 @@ def scratch(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("program", "arguments"), CALLS)
-def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
+@pytest.mark.parametrize("arguments", CALLS)
+def test_a_command_of_the_documents_is_understood(scratch, arguments):
     with contextlib.chdir(scratch):
-        if program == "train.py":
+        if arguments[:1] == ["train"]:
             if "--config" not in arguments:  # to go on with a run
                 arguments = [*arguments, "--config", "configs/base.py"]
             place = arguments.index("--config") + 1
             if arguments[place].startswith("runs/"):  # which another command makes
                 arguments = [*arguments[:place], "configs/base.py", *arguments[place + 1 :]]
-            assert train_command(arguments).fields.model.d_model == SMALL["model.d_model"]
-        elif program == "eval.py":
-            assert eval_command(arguments)
-        elif program == "t2t-jax":
-            assert entry_command(arguments)
+            assert entry_command(arguments).fields.model.d_model == SMALL["model.d_model"]
         else:
-            assert command_of(SweepCommand, arguments, "sweep").config.startswith("configs/")
+            assert entry_command(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +223,7 @@ def test_the_python_of_a_document_runs_from_top_to_bottom(trained, path):
 
 
 _SHIMS = {
+    "t2t-jax": f'exec {shlex.quote(sys.executable)} -m t2t_jax "$@"',
     "python": f'exec {shlex.quote(sys.executable)} "$@"',
     "pip": "exit 0",
     "python3": "exit 0  # python3 -m venv",

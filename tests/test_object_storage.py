@@ -30,7 +30,7 @@ from rich.console import Console
 from werkzeug.datastructures import EnvironHeaders
 from werkzeug.serving import make_server
 
-from t2t_jax.commands.entry import entry_command, eval_command
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
@@ -544,16 +544,16 @@ def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
 @on_s3
 def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     there = trained.there
-    assert eval_command(["report", "--workdir", str(there)]).run() == 0
+    assert entry_command(["report", "--workdir", str(there)]).run() == 0
     assert (there / "report.md").read_text().startswith(f"# Report on {there}")
-    assert eval_command(["watch", str(there)]).run() == 0
+    assert entry_command(["watch", str(there)]).run() == 0
     assert "4 / 4" in capsys.readouterr().out
     assert entry_command(["goodput", str(there)]).run() == 0
     assert "Productive steps: 4." in capsys.readouterr().out
     (tmp_path / "lines").write_text("Hello\nWorld\n")
     target = there.with_name("translated")
     flags = ["--workdir", str(there), "--input", str(tmp_path / "lines"), "--output", str(target)]
-    assert eval_command(["translate", *flags]).run() == 0
+    assert entry_command(["translate", *flags]).run() == 0
     assert target.read_bytes().count(b"\n") == 2
     assert train_command(["--workdir", str(there)]).workdir == there
     with pytest.raises(UserError, match="copy it into the bucket afterwards"):

@@ -3,7 +3,7 @@
 Shares are those of parts of the model in the times of all operations. The tables of kernels have a
 row for each kind, which is the module and the operation as JAX names them: how many kernels the
 text of the compiled program starts, how many the profile has, the bytes and the operations of
-matrix products by that text, the least time by the rules of `train.py --compile-only`, and the time
+matrix products by that text, the least time by the rules of `--compile-only`, and the time
 that the profiler measured. Where measured / bound is far above 1, a kernel can be faster, or its
 bound says too little; where it is below 1, the bound is wrong. Where the profile has fewer kernels
 than are started, it shows a call or a loop of them as one. The program is compiled without CUDA

@@ -1,4 +1,4 @@
-"""Whole programs: the training loop of `train.py` beside its bare step, and a file translated.
+"""Whole programs: the training loop beside its bare step, and a file translated.
 
 The base model with 8,000 subwords learns from the bundled corpus, packed into rows of 64, with the
 log and checkpoints of any run. The bare step is the same step on one full batch that stays on the

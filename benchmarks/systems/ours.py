@@ -38,13 +38,13 @@ def _parameters(model: PortableModel) -> Parameters:
 
 
 def train(work: Training) -> Callable[[], float]:
-    """Prepare the training step of `train.py`."""
+    """Prepare the training step of `t2t-jax train`."""
     take = workload.training(_in_precision(work.config), len(work.targets), len(work.targets[0]))
     return partial(take, work.steps)
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """Prepare the search of `eval.py`."""
+    """Prepare the search of `t2t-jax translate`."""
     search = workload.decoding(
         _in_precision(work.config),
         _parameters(read_weights(work.weights)),

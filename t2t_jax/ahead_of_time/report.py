@@ -105,7 +105,7 @@ class StepReport:
 
 
 def format_report(report: StepReport) -> Iterator[str]:
-    """Yield the lines of a report, as `train.py --compile-only` prints them."""
+    """Yield the lines of a report, as `t2t-jax train --compile-only` prints them."""
     rows, source, target = report.shape
     axes = " ".join(f"{name}={size}" for name, size in report.mesh_shape.items())
     yield f"{report.devices} as {axes}; compiled in {report.compile_seconds:.1f} s"

@@ -103,7 +103,7 @@ def results_of(lowered: Any) -> Any:
 
 
 def format_search(report: SearchReport) -> Iterator[str]:
-    """Yield the lines of a report, as `train.py --compile-only` prints them."""
+    """Yield the lines of a report, as `t2t-jax train --compile-only` prints them."""
     how = f"a beam of {report.beam_size}" if report.beam_size > 1 else "greedy search"
     yield (
         f"a step of {how} for {report.sentences} sentences, {_SOURCE_LENGTH} source positions and "

@@ -1,4 +1,4 @@
-"""The choice of the command for a command line of `t2t-jax`, or of `eval.py`, which has fewer."""
+"""The choice of the command for a command line of `t2t-jax`, or of `train.py` and `eval.py`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config, takes_run
-from t2t_jax.commands.groups import COMMANDS, IN_EVAL
+from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
@@ -45,25 +45,6 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     return _command(name, flags, program)
 
 
-def eval_command(arguments: Sequence[str]) -> Command:
-    """Return the command that a command line of `eval.py` asks for.
-
-    Decoding settings that no flag names are those of the run.
-
-    Raises:
-      UserError: a flag or its value is refused.
-      SystemExit: the command line asked for help, which has been printed.
-    """
-    name, *flags = arguments or [""]
-    if name in ("-h", "--help"):
-        print(describe_commands("eval.py"))
-        raise SystemExit(0)
-    if name not in IN_EVAL:
-        given = f", not {name!r}" if name else ", as in bleu --workdir runs/base; see --help"
-        raise UserError(f"eval.py takes a command first ({', '.join(IN_EVAL)}){given}")
-    return _command(name, flags, "eval.py")
-
-
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
     file = name.replace("-", "_")
@@ -91,13 +72,10 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
 
 def describe_commands(program: str = "t2t-jax") -> str:
     """Return the list of the commands of a program, as its --help prints it."""
-    is_eval = program == "eval.py"
-    known = IN_EVAL if is_eval else _NAMES
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
     for group, commands in COMMANDS.items():
-        rows = [f"  {name:<15}{about}" for name, about in commands.items() if name in known]
-        lines += ["", f"{group}:", *rows] if rows else []
-    example = "bleu" if is_eval else "train --config configs/quickstart.py"
-    lines += ["", "example:", f"  {program} {example} --workdir runs/quickstart"]
+        lines += ["", f"{group}:", *(f"  {name:<15}{about}" for name, about in commands.items())]
+    example = "train --config configs/quickstart.py --workdir runs/quickstart"
+    lines += ["", "example:", f"  {program} {example}"]
     lines += ["", f"The flags of a command: {program} COMMAND --help"]
-    return "\n".join(lines if is_eval else [*lines, f"The version:            {program} --version"])
+    return "\n".join([*lines, f"The version:            {program} --version"])

@@ -51,11 +51,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 `ABCommand` of the module `a_b` of this package, whose fields are its flags and whose `run` runs it;
 or the function `a_b_command` makes it of the flags and of the program's name."""
 
-IN_EVAL = (
-    *("watch", "translate", "parse", "bleu", "parseval", "perplexity", "accuracy", "score"),
-    *("compare", "compare-trees", "report"),
-)
-"""The names of the commands that `eval.py` has too, in the order of the table."""
 _FOR_EVERY_MODEL = "figures", "export"
 
 

@@ -107,7 +107,7 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
     for argument in arguments:
         if len(argument.splitlines()) > 1:
             raise UserError(f"{argument!r} has several lines, for which a job has no place")
-    train = train_command(arguments, "t2t-jax train")
+    train = train_command(arguments)
     defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
     for name in _PLACES:
         if getattr(train, name) != defaults[name]:

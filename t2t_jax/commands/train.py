@@ -105,7 +105,7 @@ class TrainCommand:
 _Command = TypeVar("_Command", bound=TrainCommand)
 
 
-def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:
+def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> TrainCommand:
     """Return the command that a command line asks for; see `entry_command`.
 
     Raises:

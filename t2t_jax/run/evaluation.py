@@ -1,4 +1,4 @@
-"""The evaluation of a model on a split, which the training loop and `eval.py` share."""
+"""The evaluation of a model on a split, which the training loop and the commands share."""
 
 import dataclasses
 import time

@@ -1,12 +1,4 @@
-r"""Train a grid of configs and compare them.
-
-python -m t2t_jax.sweep --config configs/table3.py --dry-run
-python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --seeds 3
-python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --only base 'A-*'
-python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 \
-    --launcher slurm --slurm timeout_min=1440 slurm_partition=gpu gpus_per_node=8
-python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --report
-"""
+"""Train a grid of configs and compare them: `t2t-jax sweep`, as `python -m t2t_jax.sweep`."""
 
 from collections.abc import Sequence
 

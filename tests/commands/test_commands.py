@@ -12,7 +12,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax.commands import streams
-from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.on_split import which_average
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
@@ -94,7 +94,7 @@ def parser(folder):
 
 
 def command(*arguments):
-    return eval_command([str(argument) for argument in arguments]).run()
+    return entry_command([str(argument) for argument in arguments]).run()
 
 
 def test_score_writes_log_probabilities_that_add_up(workdir, folder, capfdbinary):

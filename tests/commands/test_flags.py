@@ -16,8 +16,7 @@ import pytest
 
 import t2t_jax.run.loading
 from t2t_jax.commands import model_flags, streams
-from t2t_jax.commands.entry import entry_command, eval_command
-from t2t_jax.commands.groups import IN_EVAL
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
@@ -131,8 +130,8 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
 
 
 @pytest.mark.parametrize("name", ["translate", "parse", "bleu", "parseval"])
-def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
-    text = show_help(capsys, eval_command, name, "--workdir", str(workdir))
+def test_help_of_a_command_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
+    text = show_help(capsys, entry_command, name, "--workdir", str(workdir))
     decoding = dataclasses.asdict(DecodingConfig())
     for field, value in (decoding | {"beam_size": 2, "max_extra_length": 5}).items():
         after = text.split(f" --{field.replace('_', '-')} ")[1]
@@ -146,11 +145,6 @@ def test_a_flag_of_several_values_takes_them_all(config_file):
     assert changed.training.freeze == ("embedding", "encoder/*")
     with pytest.raises(UserError, match="'a b' has white space"):
         train("--config", config_file, "--data.protected-tokens", "a b")
-
-
-def test_help_of_eval_lists_the_commands(capsys):
-    text = show_help(capsys, eval_command)
-    assert all(name in text for name in IN_EVAL)
 
 
 def test_flags_change_the_fields_of_the_config(config_file):
@@ -190,11 +184,11 @@ def test_a_run_goes_on_with_its_stored_config_and_the_flags(workdir):
 
 def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
     arguments = ["bleu", "--workdir", str(workdir), "--length-penalty", "1", "--step", "best"]
-    command = eval_command(arguments)
+    command = entry_command(arguments)
     expected = DecodingConfig(beam_size=2, max_extra_length=5, length_penalty=1.0)
     assert command.decoding == expected
     assert command.step == "best"
-    assert eval_command([*arguments[:-1], "12"]).step == 12
+    assert entry_command([*arguments[:-1], "12"]).step == 12
 
 
 @pytest.mark.parametrize(
@@ -223,7 +217,7 @@ def test_the_config_that_is_compiled_may_be_that_of_a_run(workdir):
 
 
 def test_a_run_has_a_directory(config_file):
-    with pytest.raises(UserError, match=r"Missing from train\.py: --workdir"):
+    with pytest.raises(UserError, match="Missing from t2t-jax train: --workdir"):
         train_command(["--config", config_file])
 
 
@@ -312,19 +306,15 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "takes a command first (watch, translate, parse, bleu, parseval"),
-        ("blue --workdir w", "not 'blue'"),
-        ("--workdir w bleu", "takes a command first"),
-        ("bleu", "Missing from eval.py bleu: --workdir"),
         ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
         ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
         ("bleu --workdir w --step worst", "--step: no type matching"),
         ("bleu --workdir w --beam-size 0", "beam_size=0 is outside"),
     ],
 )
-def test_a_bad_command_line_of_eval_is_refused(arguments, message):
+def test_a_bad_command_line_of_another_command_is_refused(arguments, message):
     with pytest.raises(UserError) as refusal:
-        eval_command(arguments.split())
+        entry_command(arguments.split())
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -403,7 +393,7 @@ def test_a_program_ends_with_the_code_of_its_main():
 
 
 def test_json_output_is_one_object_with_every_figure(workdir, one_translator, capsys):
-    code = eval_command(["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]).run()
+    code = entry_command(["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]).run()
     summary = json.loads(capsys.readouterr().out)
     assert code == 0
     assert summary["checkpoints"] == [3, 6]
@@ -422,7 +412,7 @@ def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monke
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
     flags = ["--step", "12", "--average", "3", "--parallel.fsdp", "2", "--parallel.data", "1"]
-    eval_command(["bleu", "--workdir", "w", *flags]).load()
+    entry_command(["bleu", "--workdir", "w", *flags]).load()
     mesh = MeshConfig(data=1, fsdp=2)
     assert called == {"step": 12, "average": 3, "parallel": mesh}
     assert called.keys() <= known.keys()
@@ -471,17 +461,17 @@ def test_a_figure_that_is_not_finite_is_null_in_json_and_named_in_the_table(
     poisoned = Translator(translator.config, translator.vocabulary, broken, steps=[6])
     monkeypatch.setattr(poisoned, "translate", lambda lines, **settings: lines)
     monkeypatch.setattr(t2t_jax.run.loading, "load", lambda workdir, **choice: poisoned)
-    eval_command(["bleu", "--workdir", str(workdir), "--json"]).run()
+    entry_command(["bleu", "--workdir", str(workdir), "--json"]).run()
     summary = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (summary["loss"], summary["nll"], summary["perplexity"]) == (None, None, None)
     assert summary["bleu"] >= 0
-    eval_command(["bleu", "--workdir", str(workdir)]).run()
+    entry_command(["bleu", "--workdir", str(workdir)]).run()
     assert "nan" in capsys.readouterr().out
 
 
 def test_the_table_shows_scores_with_signatures(workdir, one_translator, capsys, tmp_path):
     output = tmp_path / "hypotheses.de"
-    eval_command(
+    entry_command(
         f"bleu --workdir {workdir} --split dev --beam-size 1 --output {output}".split()
     ).run()
     table = capsys.readouterr().out
@@ -504,7 +494,7 @@ def test_another_corpus_can_be_scored(workdir, one_translator, tmp_path, capsys)
     (tmp_path / "test.en").write_text("the dog\n")
     (tmp_path / "test.de").write_text("der Hund\n")
     arguments = f"bleu --workdir {workdir} --beam-size 1 --json --corpus text:{tmp_path}"
-    eval_command(arguments.split()).run()
+    entry_command(arguments.split()).run()
     summary = json.loads(capsys.readouterr().out)
     assert (summary["corpus"], summary["num_sentences"]) == (f"text:{tmp_path}", 1)
 
@@ -522,7 +512,7 @@ def test_every_line_of_input_gives_one_line_of_output(
 ):
     monkeypatch.setattr(streams, "_LINES_AT_ONCE", 3)
     stdin(TEXT.encode())
-    assert eval_command(["translate", "--workdir", str(workdir)]).run() == 0
+    assert entry_command(["translate", "--workdir", str(workdir)]).run() == 0
     dog, house = one_translator.translate(["the dog", "a red\u2028house"])
     assert capfdbinary.readouterr().out.decode() == f"{dog}\n\n{house}\n{dog}\n"
 
@@ -532,7 +522,7 @@ def test_files_are_read_and_written(workdir, one_translator, tmp_path):
     source.write_text(TEXT, encoding="utf-8", newline="")
     output.write_text("old")
     command = f"translate --workdir {workdir} --input {source} --output {output}"
-    eval_command(command.split()).run()
+    entry_command(command.split()).run()
     assert output.read_text(encoding="utf-8").count("\n") == 4
     assert sorted(tmp_path.iterdir()) == [source, output]
 
@@ -542,7 +532,7 @@ def test_scores_are_written_in_the_format_of_moses(
 ):
     monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
     stdin(b"the dog\n\na red house\n")
-    eval_command(f"translate --workdir {workdir} --num-best 2".split()).run()
+    entry_command(f"translate --workdir {workdir} --num-best 2".split()).run()
     lines = capfdbinary.readouterr().out.decode().splitlines()
     found = one_translator.nbest(["the dog", "", "a red house"], 2)
     expected = [
@@ -553,7 +543,7 @@ def test_scores_are_written_in_the_format_of_moses(
     assert [line.split(" ||| ") for line in lines] == expected
     assert [line[0] for line in expected] == ["0", "0", "1", "2", "2"]
     stdin(b"the dog\n")
-    eval_command(f"translate --workdir {workdir} --scores".split()).run()
+    entry_command(f"translate --workdir {workdir} --scores".split()).run()
     assert capfdbinary.readouterr().out.decode().splitlines() == lines[:1]
 
 
@@ -565,7 +555,7 @@ def test_input_that_is_not_utf8_is_refused_by_line(
     output = tmp_path / "out"
     output.write_text("old")
     with pytest.raises(UserError, match=r"line 3 of the input is not UTF-8 \(byte 1 of the line"):
-        eval_command(f"translate --workdir {workdir} --output {output}".split()).run()
+        entry_command(f"translate --workdir {workdir} --output {output}".split()).run()
     assert output.read_text() == "old"
     assert list(tmp_path.iterdir()) == [output]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from t2t_jax.commands.entry import entry_command, eval_command
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.run.progress import PHASES
@@ -99,10 +99,10 @@ def test_figures_come_as_json_and_as_pictures(run, tmp_path, capsys):
 
 
 def test_the_report_and_the_curves_have_it_too(run, capsys):
-    assert eval_command(["report", "--workdir", str(run)]).run() == 0
+    assert entry_command(["report", "--workdir", str(run)]).run() == 0
     assert "| repeated steps | 30 min | 12.5% | 4.00 |" in (run / "report.md").read_text()
     capsys.readouterr()
-    assert eval_command(["watch", str(run)]).run() == 0
+    assert entry_command(["watch", str(run)]).run() == 0
     assert "time: 50% productive steps, 12% repeated steps, 12% start" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from t2t_jax.commands import model_flags, streams
-from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.flags import check_flags
 from t2t_jax.errors import UserError
 from t2t_jax.system import program
@@ -42,7 +42,7 @@ def no_model(here, monkeypatch):
 
 
 def command(line):
-    return eval_command(line.split()).run()
+    return entry_command(line.split()).run()
 
 
 TRANSLATE = "translate --workdir w --input lines"
@@ -295,7 +295,7 @@ def test_a_rate_that_is_none_is_refused(here, rate):
 @pytest.mark.parametrize("given", ["--workdir ", "--workdir=", "--workdir w --output "])
 def test_an_empty_value_is_refused(no_model, given):
     with pytest.raises(UserError, match=r"--\w+ is given an empty value; is a variable"):
-        eval_command(["translate", *given.split(" ")])
+        entry_command(["translate", *given.split(" ")])
 
 
 def test_the_cache_may_be_given_as_nothing_which_is_the_users_own():

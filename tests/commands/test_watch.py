@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.run import watch
@@ -63,7 +63,7 @@ def _write(workdir, records):
 
 
 def _watch(*arguments):
-    return eval_command(["watch", *map(str, arguments)]).run()
+    return entry_command(["watch", *map(str, arguments)]).run()
 
 
 def test_a_run_is_drawn_with_its_figures_and_warnings(tmp_path, capsys, monkeypatch):

@@ -319,17 +319,16 @@ def test_a_warning_that_nobody_reads_stops_nothing(tmp_path):
     assert finish(tmp_path, body)[0] == 7
 
 
-TRAIN, EVAL, SWEEP = ["train.py"], ["eval.py"], ["-m", "t2t_jax.sweep"]
+TRAIN, SWEEP = ["train.py"], ["-m", "t2t_jax.sweep"]
 
 
 @pytest.mark.parametrize(
     ("program", "message"),
     [
         (TRAIN, "--config configs/base.py --workdir runs/base"),
-        (EVAL, "takes a command first (watch, translate"),
         (SWEEP, "--config configs/table3.py --workdir runs/table3"),
     ],
-    ids=["train.py", "eval.py", "a sweep"],
+    ids=["train.py", "a sweep"],
 )
 def test_a_program_without_arguments_says_what_to_give(program, message):
     done = subprocess.run(
