@@ -2,9 +2,11 @@
 
 import difflib
 import errno
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _WAYS_OUT = {
     errno.ENOSPC: "make room there",
@@ -58,8 +60,31 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         raise UserError(
-            f"{purpose} needs {package}, which is not installed: pip install 't2t-jax[{extra}]'"
+            f"{purpose} needs {package}, which is not installed: {installing(extra)}"
         ) from error
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs an extra for this copy of the package.
+
+    A clone is installed where it lies. Any other copy is installed from where it came: from the
+    file of a wheel, from an address, or else from an index.
+    """
+    clone = Path(__file__).parents[1]
+    if (clone / "pyproject.toml").is_file():
+        place = "." if clone == Path.cwd() else clone
+        return f"pip install -e '{place}[{extra}]'"
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.request import url2pathname
+
+    origin = {}
+    with suppress(PackageNotFoundError):  # which pip and uv write, but for what is from an index
+        origin = json.loads(distribution("t2t-jax").read_text("direct_url.json") or "{}")
+    url, control = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
+    if url.startswith("file:") and not control:
+        return f"pip install '{url2pathname(url.removeprefix('file://'))}[{extra}]'"
+    address = f" @ {control}+{url}" if control else f" @ {url}" if url else ""
+    return f"pip install 't2t-jax[{extra}]{address}'"
 
 
 def warn(message: str) -> None:

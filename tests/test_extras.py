@@ -1,7 +1,9 @@
 """What the package needs, what its extras add, and what is said where one is missing."""
 
 import ast
+import json
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -11,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
+from t2t_jax import errors
 from t2t_jax.config import DataConfig, network_config
 from t2t_jax.data.images import checked_image, image_splits
 from t2t_jax.data.vocabularies import moses, pretrained
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, installing
 from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
 from t2t_jax.sweep.launchers import Cluster
 from tests.sweep.test_comparison import GRID, result
@@ -137,7 +141,7 @@ def test_a_missing_package_is_one_line_that_names_the_extra(missing, extra, use,
 
 def _check(error: BaseException, missing: str, extra: str) -> None:
     package = missing.partition(".")[0]
-    assert f" needs {package}, which is not installed: pip install 't2t-jax[{extra}]'" in str(error)
+    assert f" needs {package}, which is not installed: {installing(extra)}" in str(error)
     assert len(str(error).splitlines()) == 1
 
 
@@ -179,4 +183,50 @@ def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, m
     assert {file.name for file in tmp_path.iterdir()} == {"table.md", "table.csv"}
     warning = capsys.readouterr().err
     assert warning.startswith("warning: table.png needs matplotlib")
-    assert warning.endswith("pip install 't2t-jax[plots]'\n")
+    assert warning.endswith("[plots]'\n")
+
+
+@pytest.fixture
+def copy_from(tmp_path, monkeypatch):
+    """A function that says of a copy of the package in a site where an installer had it from."""
+
+    def copy_from(origin: dict[str, object] | None) -> None:
+        information = tmp_path / "site/t2t_jax-0.2.0.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text("Metadata-Version: 2.4\nName: t2t-jax\n")
+        if origin:  # https://packaging.python.org/en/latest/specifications/direct-url/
+            (information / "direct_url.json").write_text(json.dumps(origin))
+        monkeypatch.syspath_prepend(tmp_path / "site")
+        monkeypatch.setattr(errors, "__file__", str(tmp_path / "site/t2t_jax/errors.py"))
+
+    return copy_from
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        ({"url": "file:///my%20wheels/t.whl", "archive_info": {}}, "'/my wheels/t.whl[plots]'"),
+        ({"url": "file:///clone", "dir_info": {}}, "'/clone[plots]'"),
+        (
+            {"url": "https://a.org/t.git", "vcs_info": {"vcs": "git", "commit_id": "1"}},
+            "'t2t-jax[plots] @ git+https://a.org/t.git'",
+        ),
+        (
+            {"url": "https://a.org/t.whl", "archive_info": {}},
+            "'t2t-jax[plots] @ https://a.org/t.whl'",
+        ),
+        (None, "'t2t-jax[plots]'"),
+    ],
+    ids=["a wheel", "a directory", "Git", "an address", "an index"],
+)
+def test_an_extra_is_installed_from_where_the_package_came(copy_from, origin, said):
+    copy_from(origin)
+    assert installing("plots") == f"pip install {said}"
+    assert all(Requirement(word) for word in shlex.split(said) if word.startswith("t2t-jax"))
+
+
+def test_an_extra_of_a_clone_is_installed_in_the_clone(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert installing("plots") == "pip install -e '.[plots]'"
+    monkeypatch.chdir(tmp_path)
+    assert installing("plots") == f"pip install -e '{ROOT}[plots]'"

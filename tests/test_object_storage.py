@@ -436,7 +436,7 @@ def test_a_store_that_cannot_be_reached_is_one_line(
 def test_a_missing_package_is_named_with_its_extra(scheme, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
-    with pytest.raises(UserError, match=rf"{package}, .*: pip install 't2t-jax\[{extra}\]'"):
+    with pytest.raises(UserError, match=rf"{package}, .*: pip install -e '.*\[{extra}\]'"):
         load(f"{scheme}://bucket/run")
 
 

@@ -113,7 +113,7 @@ class Languages:
             raise RefusedError(
                 501,
                 "no detector of languages is installed: name the source language, or have "
-                "the server installed with pip install -e '.[detect]'",
+                "the server installed with the extra detect",
             ) from None
         if len(self._codes) < 2:
             codes = ", ".join(self.sources)

@@ -142,8 +142,8 @@ def test_what_pmap_would_run_is_not_compiled():
 @pytest.mark.parametrize(
     ("topology", "installed", "message"),
     [
-        ("v5e:4x4", {}, r"needs libtpu, .*pip install 't2t-jax\[tpu\]'"),
-        ("h200:8", {}, r"needs jax-cuda13-plugin, .*pip install 't2t-jax\[cuda13\]'"),
+        ("v5e:4x4", {}, r"needs libtpu, .*pip install -e '.*\[tpu\]'"),
+        ("h200:8", {}, r"needs jax-cuda13-plugin, .*pip install -e '.*\[cuda13\]'"),
         (
             "h200:8",
             {"jax-cuda13-plugin": "0.4.1"},

@@ -198,6 +198,16 @@ def test_a_wheel_needs_no_clone(tmp_path):
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
+    code = "from t2t_jax.errors import installing; print(installing('serve'))"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == f"pip install '{wheel}[serve]'\n"
     assert "--model.d-model" in run("train", "--config", "configs/quickstart.py", "--help")
     assert "20 variants" in run("sweep", "--config", "configs/table3_small.py", "--dry-run")
     assert "3 steps are done" in run("train", "--config", "own.py", "--workdir", "runs/own")

@@ -149,5 +149,5 @@ def test_a_damaged_vocabulary_is_refused(old, new, message, tmp_path):
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "subword_nmt.apply_bpe", None)
-    with pytest.raises(UserError, match=r"pip install 't2t-jax\[interchange\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '.*\[interchange\]'"):
         parse_vocabulary(vocabulary().serialized)

@@ -300,7 +300,7 @@ def test_a_tracker_that_is_down_to_the_end_is_a_warning_with_the_way_out(workdir
 
 def test_a_tracker_that_cannot_work_is_refused_before_the_training(tmp_path, libraries):
     for target, refusal in {
-        "mlflow:demo": r"mlflow:demo needs mlflow, .*: pip install 't2t-jax\[mlflow\]'",
+        "mlflow:demo": r"mlflow:demo needs mlflow, .*: pip install -e '.*\[mlflow\]'",
         "trackio:bad": "trackio:bad is refused: a bad name",
     }.items():
         with pytest.raises(UserError, match=refusal), followed(tmp_path / "new", [target]):
