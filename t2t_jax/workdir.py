@@ -10,11 +10,11 @@ W/imported.json        instead of corpus.sha256, for an imported model: the sour
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
 W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
-W/trackers             see `run.trackers`
-W/profile              a directory for each profile of some steps; see `run.profile`
+W/trackers, W/profile  see `run.trackers` and `run.profile`
 W/launch/              the job that trains it, and the logs of its scheduler: see `launch`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
+W/model.safetensors    parameters of an exported run; see `training.parameter_file`
 """
 
 import hashlib
@@ -33,21 +33,25 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.bucket import as_path
 from t2t_jax.system.lock import holding, is_held
+from t2t_jax.system.opening import opened
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
+PARAMETERS = "model.safetensors"
+"""The file of an exported run with its parameters, which stand for its checkpoints."""
 TRACKERS_FOLDER = "trackers"
 """The directory of a run with how far the run was sent to each tracker."""
 LAUNCH = "launch"
 """The directory of a run that has the job that trains it, which is there before the run is."""
 
-_CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
-_VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
+CONFIG, VOCABULARY, CALIBRATION = "config.json", "vocabulary.model", "calibration.json"
+_CORPUS, _VOCABULARY_HASH, _IMPORTED = "corpus.sha256", "vocabulary.sha256", "imported.json"
 _REGISTERED = "registered"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
+RECORDS = _CORPUS, _IMPORTED, _SCORES, CALIBRATION
+"""The files of a run that say where its model comes from and how good it is."""
 _SECONDS_TO_BE_SEEN = 60.0
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
@@ -78,14 +82,14 @@ _SCORE_SCHEMA = Schema(
 
 def is_run(workdir: Path) -> bool:
     """Return whether a run was started in a directory."""
-    return (workdir / _CONFIG).is_file()
+    return (workdir / CONFIG).is_file()
 
 
 def read_config(workdir: Path) -> Config:
     """Read the config of a run; refuse a directory that is no run's, and a damaged config."""
-    path = workdir / _CONFIG
+    path = workdir / CONFIG
     if not path.is_file():
-        raise UserError(f"{workdir} is not a run directory: it has no {_CONFIG}")
+        raise UserError(f"{workdir} is not a run directory: it has no {CONFIG}")
     try:
         return Config.from_json(path.read_text(encoding="utf-8"))
     except UnregisteredError as error:
@@ -142,7 +146,7 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
     Raises:
       UserError: the vocabulary is missing or damaged, or is not that of the start of the run.
     """
-    path, stored = workdir / _VOCABULARY, workdir / _VOCABULARY_HASH
+    path, stored = workdir / VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
     expected = _first_word(stored)
     if expected is not None and expected != vocabulary.fingerprint:
@@ -162,7 +166,7 @@ def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
 def read_fingerprints(workdir: Path) -> dict[str, str]:
     """Read the `fingerprints` of the run in a directory, without those whose file is missing."""
     found = {"corpus": _first_word(workdir / _CORPUS)}
-    with suppress(FileNotFoundError), (workdir / _VOCABULARY).open("rb") as file:
+    with suppress(FileNotFoundError), (workdir / VOCABULARY).open("rb") as file:
         # `Vocabulary.fingerprint`, without reading the model a second time.
         found["vocabulary"] = hashlib.file_digest(file, hashlib.sha256).hexdigest()
     return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
@@ -211,11 +215,13 @@ def check_workdir(config: Config, workdir: Path) -> bool:
 
 
 def _check_was_trained(workdir: Path) -> None:
-    """Refuse to continue an imported model, which has no optimiser state and no training text."""
-    if (workdir / _IMPORTED).exists():
+    """Refuse to continue an imported or exported model, which has no optimiser state."""
+    is_imported = (workdir / _IMPORTED).exists()
+    if is_imported or ((workdir / PARAMETERS).exists() and not _has_steps(workdir / CHECKPOINTS)):
         raise UserError(
-            f"{workdir} holds a model that was imported, and no training to go on with; choose "
-            f"another --workdir, and start there with --training.init-from {workdir}"
+            f"{workdir} holds a model that was {'imported' if is_imported else 'exported'}, and no "
+            "training to go on with; choose another --workdir, and start there with "
+            f"--training.init-from {workdir}"
         )
 
 
@@ -267,12 +273,12 @@ def run_vocabulary(
 
     def learn() -> Vocabulary:
         start = config.training.init_from
-        given = None if start is None else _vocabulary_of(config, as_path(start))
+        given = None if start is None else _vocabulary_of(config, opened(start))
         return make(config, corpus, given)
 
     if workdir is None:
         return learn()
-    stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
+    stored, vocabulary = workdir / _CORPUS, workdir / VOCABULARY
     if not stored.exists() and not vocabulary.exists():
         return learn()
     fingerprint = _first_word(stored)
@@ -313,7 +319,7 @@ def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabul
     before, and a run with another config, which has no checkpoint, is replaced.
     """
     if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
-        for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
+        for name in (VOCABULARY, _VOCABULARY_HASH, _CORPUS):
             (workdir / name).unlink(missing_ok=True)
         claim(workdir, config, corpus, vocabulary)
 
@@ -325,11 +331,11 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     """
     if not is_main():
         return
-    write_whole(workdir / _CONFIG, config.to_json().encode())
+    write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
-    if not (workdir / _VOCABULARY).exists():
+    if not (workdir / VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
-        _write_vocabulary(workdir, vocabulary)
+        write_vocabulary(workdir, vocabulary)
 
 
 def claim_for_import(
@@ -339,16 +345,17 @@ def claim_for_import(
 
     The record `imported` says where the model came from.
     """
-    write_whole(workdir / _CONFIG, config.to_json().encode())
+    write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
     write_whole(workdir / _IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
-    _write_vocabulary(workdir, vocabulary)
+    write_vocabulary(workdir, vocabulary)
 
 
-def _write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
-    line = f"{vocabulary.fingerprint}  {_VOCABULARY}\n"
+def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
+    """Write the vocabulary of a run, and its hash ahead of it."""
+    line = f"{vocabulary.fingerprint}  {VOCABULARY}\n"
     write_whole(workdir / _VOCABULARY_HASH, line.encode())
-    vocabulary.save(workdir / _VOCABULARY)
+    vocabulary.save(workdir / VOCABULARY)
 
 
 def log_file(workdir: Path) -> Path:
@@ -366,7 +373,7 @@ def record_scores(workdir: Path, record: Record) -> None:
 
     Models are also scored in places where they are published, which may be read-only.
     """
-    with suppress(OSError):
+    with suppress(OSError, UserError):
         append_line(workdir / _SCORES, record)
 
 

@@ -32,10 +32,10 @@ from jaxtyping import Float32
 
 from t2t_jax.config import ModelConfig, network_config
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.portable import PortableModel, portable_model
 from t2t_jax.interchange.rewriting import position_table
 from t2t_jax.interchange.runs import write_run
+from t2t_jax.modules.names import Arrays
 from t2t_jax.system.program import run
 
 _Array = Float32[np.ndarray, "..."]

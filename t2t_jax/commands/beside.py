@@ -31,12 +31,14 @@ class FilesBeside:
 
     def __post_init__(self) -> None:
         """Read the calibration of the model, if confidences are written."""
-        from t2t_jax.run.calibration import FILE, read_calibration
+        from t2t_jax.run.calibration import read_calibration
+        from t2t_jax.workdir import CALIBRATION
 
         self._calibration: Calibration | None = None
         if self.confidences:
             self._calibration = read_calibration(self.workdirs, self.translator)
-            stored = [path / FILE for path in self.workdirs if (path / FILE).is_file()]
+            files = [path / CALIBRATION for path in self.workdirs]
+            stored = [file for file in files if file.is_file()]
             if stored and self._calibration is None:
                 print(f"{stored[0]} is of other checkpoints, and not used", file=sys.stderr)
 

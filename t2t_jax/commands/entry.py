@@ -11,6 +11,7 @@ from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.system.opening import opened
 
 _NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -63,7 +64,7 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
     if not flags and hasattr(made, "advice"):
         raise UserError(made.advice.format(program=program))
     check_flags(flags, names(made), takes_run=takes_run(made))
-    _, workdir = peek(flags)
+    _, workdir = peek(flags, opened)
     settings = {}
     if issubclass(made, DecodingFlags):
         settings["default"] = made(decoding=(stored_config(workdir) or Config()).decoding)

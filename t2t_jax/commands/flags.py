@@ -10,7 +10,7 @@ import dataclasses
 import io
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import fields_of, foreign_field
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
+from t2t_jax.system.opening import opened
 
 _parsing = threading.Lock()
 _OTHER_NAMES = {
@@ -122,27 +123,34 @@ def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
     return did_you_mean(flag, flags, "see --help for all flags")
 
 
-def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
+def peek(
+    arguments: Sequence[str], place: Callable[[str], Path] = as_path
+) -> tuple[str | None, Path | None]:
     """Return `--config` and (the first) `--workdir`, which give the defaults of all other flags.
 
     The name of a directory has to be UTF-8, as checkpoints cannot be in it otherwise.
 
+    Args:
+      arguments: the command line.
+      place: the function that makes a path of a name: `as_path`, or `opened` for a run that is only
+        read.
+
     Raises:
-      UserError: the name of a directory is not UTF-8, so checkpoints cannot be in it.
+      UserError: there is no such place, or its name is not UTF-8, so checkpoints cannot be in it.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
-    parser.add_argument("--workdir", nargs="*", type=as_path, default=[])
+    parser.add_argument("--workdir", nargs="*", default=[])
     named, _ = parser.parse_known_args(arguments)
     for workdir in named.workdir:
         try:
-            str(workdir).encode()
+            workdir.encode()
         except UnicodeEncodeError as error:
             raise UserError(
                 f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the "
                 "libraries that read and write checkpoints need it; give it another name"
             ) from error
-    return named.config, next(iter(named.workdir), None)
+    return named.config, next(map(place, named.workdir), None)
 
 
 def with_family(config: Config, arguments: Sequence[str]) -> Config:
@@ -203,7 +211,7 @@ def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
 
 
 def _registry() -> ConstructorRegistry:
-    """Return the rules by which tyro parses values: a path may also be one in a bucket."""
+    """Return the rules by which tyro parses values: a path may be any that `opened` takes."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
@@ -213,7 +221,7 @@ def _registry() -> ConstructorRegistry:
         return PrimitiveConstructorSpec(
             nargs=1,
             metavar="PATH",
-            instance_from_str=lambda words: as_path(words[0]),
+            instance_from_str=lambda words: opened(words[0]),
             is_instance=lambda value: isinstance(value, Path),
             str_from_instance=lambda path: [str(path)],
         )

@@ -19,7 +19,7 @@ from t2t_jax.commands.flags import (
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.system.bucket import as_path
+from t2t_jax.system.opening import opened
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def command_of_run(made: type[_Command], arguments: Sequence[str], program: str)
     check_flags(arguments, names(made))
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
-    base = stored_config(as_path(config_file) if config_file else workdir)
+    base = stored_config(opened(config_file) if config_file else workdir)
     if config_file and base is None:
         base = load_config(config_file)
     defaults = made(fields=with_family(base or Config(), arguments))

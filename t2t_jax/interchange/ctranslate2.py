@@ -27,7 +27,6 @@ from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.carried import Carried, any_value, common_search
-from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import (
     position_table,
@@ -35,6 +34,7 @@ from t2t_jax.interchange.rewriting import (
     without_residual_scale,
 )
 from t2t_jax.modules.models import start_id
+from t2t_jax.modules.names import Arrays
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary, MosesVocabulary
 

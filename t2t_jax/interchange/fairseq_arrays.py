@@ -51,7 +51,7 @@ def renamed(
 def parameters_of_fairseq(
     taking: Tensors, model: ModelConfig
 ) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Return the parameters by the names of `interchange.names`, with entries in fairseq's order.
+    """Return the parameters by the names of `modules.names`, with entries in fairseq's order.
 
     Args:
       taking: the arrays, under the names that `renamed` gives.

@@ -41,6 +41,7 @@ class Format(NamedTuple):
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
 
 FORMATS = Rows(
+    run=Format("the run without its checkpoints, which opens as the run does"),
     safetensors=Format(
         "every parameter under its name in the paper; goes in again bit for bit",
         "what export --to safetensors wrote",

@@ -19,11 +19,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import ANY, Carried, tied_output
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
-from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import NONE
 from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, Schema
 
 VOCABULARIES = (PretrainedVocabulary,)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.modules.names import Arrays
 
 
 class Place(NamedTuple):

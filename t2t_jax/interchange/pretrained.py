@@ -29,11 +29,12 @@ from t2t_jax.interchange.model_files import (
     read_bytes,
     read_json,
 )
-from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import new_order
-from t2t_jax.interchange.tensors import Tensors, read_safetensors
+from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
+from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Each, Kinds, Record, Schema
+from t2t_jax.system.safetensors_file import read_safetensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 """The name in transformers of each of our activations."""

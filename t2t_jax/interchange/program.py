@@ -31,11 +31,11 @@ from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.decoding.search import search
 from t2t_jax.interchange.carried import ANY, Carried, any_value
-from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_decoding_model, make_model
+from t2t_jax.modules.names import parameters_of
 from t2t_jax.modules.network import declared_parameters
 
 VOCABULARIES = (SharedVocabulary,)

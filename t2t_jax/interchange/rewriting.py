@@ -8,7 +8,7 @@ from jaxtyping import Float32, Int
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.registry import load_named
 from t2t_jax.inspect.head_kinds import Attention
-from t2t_jax.interchange.names import Arrays
+from t2t_jax.modules.names import Arrays
 
 _STACKS = "encoder", "decoder"
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")

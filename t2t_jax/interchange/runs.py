@@ -10,9 +10,9 @@ import orbax.checkpoint as ocp
 
 from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.names import parameters_of
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
@@ -36,7 +36,8 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
       UserError: the arrays are not those of a model with its config, or the directory cannot be
         written.
     """
-    config = model.config.replace({"model.compute_dtype": model.config.model.dtype})
+    one_set = {"training.ema_decay": None}  # of parameters, which may be that average
+    config = model.config.replace({"model.compute_dtype": model.config.model.dtype, **one_set})
     mesh = make_mesh(MeshConfig(), local_devices())
     network = make_model(config, len(model.vocabulary), mesh)
     like = nn.unbox(declared_parameters(network))

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, Int
-from safetensors import safe_open
 
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.numbering import NONE, rows_in
-from t2t_jax.system.regular_file import regular
 
 _WEIGHTS = ("float64", "float32", "float16", "bfloat16")
-_INTEGERS = {f"{kind}{bits}" for kind in "IU" for bits in (8, 16, 32, 64)}
-_READABLE = {"F64", "F32", "F16", "BF16", "BOOL", *_INTEGERS}  # buffers may be integers
 
 
 class Tensors:
@@ -112,28 +108,3 @@ class Tensors:
                 f"{self.file} has the array {ascii(min(left))[1:-1]:.80}, which no model of "
                 "t2t_jax with its options has; choose a checkpoint without"
             )
-
-
-def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-    """Read a file of safetensors: return its arrays and its metadata.
-
-    Raises:
-      UserError: the file is missing or damaged, or has a dtype that cannot be read.
-    """
-    try:
-        with safe_open(regular(file), framework="numpy") as opened:
-            names = opened.keys()
-            for name in names:
-                if (dtype := opened.get_slice(name).get_dtype()) not in _READABLE:
-                    raise UserError(
-                        f"{file} has numbers of the kind {dtype} in the array {name!r:.80}; import "
-                        "the model in float32, float16 or bfloat16"
-                    )
-            return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # the library raises a class of its own, and those of NumPy
-        why = " ".join(str(error).split())
-        raise UserError(f"{file} is damaged, or no file of safetensors: {why:.200}") from error

@@ -20,9 +20,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.tasks.measures.isotonic import Isotonic, isotonic_regression
-
-FILE = "calibration.json"
-"""Name of the file in a run directory."""
+from t2t_jax.workdir import CALIBRATION
 
 _FEWEST = 4
 
@@ -117,7 +115,7 @@ def save_calibration(calibration: Calibration, translator: Translator, workdir: 
     """
     fields = {**_identity(translator), **calibration._asdict(), **calibration.curve._asdict()}
     del fields["curve"]
-    write_whole(workdir / FILE, f"{json.dumps(fields, indent=2)}\n".encode())
+    write_whole(workdir / CALIBRATION, f"{json.dumps(fields, indent=2)}\n".encode())
 
 
 def read_calibration(workdirs: Sequence[Path], translator: Translator) -> Calibration | None:
@@ -131,7 +129,7 @@ def read_calibration(workdirs: Sequence[Path], translator: Translator) -> Calibr
     Raises:
       UserError: the file is damaged.
     """
-    if len(workdirs) != 1 or not (path := workdirs[0] / FILE).is_file():
+    if len(workdirs) != 1 or not (path := workdirs[0] / CALIBRATION).is_file():
         return None
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))

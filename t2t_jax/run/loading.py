@@ -15,7 +15,7 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.system.bucket import as_path
+from t2t_jax.system.opening import opened
 from t2t_jax.training.averaging import load_parameters, reads_ema
 from t2t_jax.training.state import abstract_state
 from t2t_jax.workdir import read_config, read_vocabulary
@@ -33,8 +33,9 @@ def load(
     """Load the translator of a run, or of several runs as an ensemble, from their directories.
 
     Args:
-      workdir: the run directory, which may be in a bucket, as `s3://bucket/name`; several make an
-        ensemble, whose config is that of the first.
+      workdir: the run directory, which may be in a bucket, as `s3://bucket/name`, or on the hub, as
+        `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`, or in an archive (.tar.gz, .zip); several
+        make an ensemble, whose config is that of the first.
       average: how many of the last checkpoints of a run to average (section 6.1). None is the
         moving average of a run with `training.ema_decay`, or else what its `checkpoint.average`
         says, or all if there are fewer. The best checkpoint is never averaged with others.
@@ -56,7 +57,7 @@ def load(
                 f"workdir={each!r} is a {type(each).__name__}; give the path of a run directory, "
                 "or a list of several"
             )
-    places = [as_path(each) for each in given]
+    places = [opened(each) for each in given]
     runs = [_Run(place, read_config(place), read_vocabulary(place)) for place in places]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")

@@ -9,12 +9,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
-from t2t_jax.system.bucket import as_path
-from t2t_jax.training.averaging import load_parameters
+from t2t_jax.system.opening import opened
+from t2t_jax.training.averaging import load_parameters, saved_steps
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.state import TrainState, abstract_state, create_state
-from t2t_jax.training.storage import steps_in
-from t2t_jax.workdir import CHECKPOINTS, is_run, read_config, read_vocabulary
+from t2t_jax.workdir import is_run, read_config, read_vocabulary
 
 _HEAD = "output_projection", "output_bias", "output_transform"
 _OF_HEAD = (
@@ -36,9 +35,8 @@ def check_start(config: Config) -> None:
     """
     if config.training.init_from is None:
         return
-    workdir, step = as_path(config.training.init_from), config.training.init_step
-    directory = workdir / CHECKPOINTS
-    there = steps_in(directory) if directory.is_dir() else []
+    workdir, step = opened(config.training.init_from), config.training.init_step
+    there = saved_steps(workdir) if is_run(workdir) else []
     if is_run(workdir) and (not there or step not in (None, *there)):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
@@ -91,7 +89,7 @@ def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
     """
     start = config.training
     assert start.init_from is not None
-    workdir = as_path(start.init_from)
+    workdir = opened(start.init_from)
     other, size = read_config(workdir), len(read_vocabulary(workdir))
     other = other.replace({"parallel.remat": config.parallel.remat})
     like = abstract_state(other, make_model(other, size, mesh), mesh).params

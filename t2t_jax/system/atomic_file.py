@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.bucket import BucketPath, as_path
+from t2t_jax.system.fetched_path import check_own
 
 _unfinished: set[Path] = set()
 _opening = threading.Lock()
@@ -60,6 +61,7 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
       UserError: the file cannot be written; what was there before is still there.
     """
     path = as_path(path)
+    check_own(path)
     with _sent(path) if isinstance(path, BucketPath) else _renamed(path) as file:
         yield file
 
@@ -79,6 +81,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
             f"{path} is in a bucket; name a directory of this machine, and copy it into the bucket "
             "afterwards"
         )
+    check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists; choose another directory, or remove that one first")
     unfinished = _hidden_name(path.absolute())
@@ -101,6 +104,7 @@ def check_writable(directory: Path) -> None:
 
     Whether the credentials allow writing to a bucket shows only once something is written.
     """
+    check_own(directory)
     if isinstance(directory, BucketPath):
         directory.exists()  # which refuses a bucket that is none
         return

@@ -51,13 +51,24 @@ def as_path(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file, a directory or an object, by its name.
 
     A name `s3://bucket/name` or `gs://bucket/name` gives a `BucketPath`, another an ordinary path.
+    `system.opening.opened` takes the names of runs on the hub and in archives too.
+
+    Raises:
+      UserError: the name is that of a run on the hub, which is only read.
     """
     text = os.fspath(name)
+    if text.startswith("hf:/"):
+        raise UserError(
+            f"{text} is on the hub, where runs are only read; name a directory or a bucket, and "
+            "send the run there by t2t-jax publish"
+        )
     # An ordinary path that was made of such a name has lost one of the two slashes.
     is_bucket = text.startswith(("s3://", "gs://")) or (
         isinstance(name, Path) and text.startswith(("s3:/", "gs:/"))
     )
-    return BucketPath(text) if is_bucket else Path(name)
+    if is_bucket:
+        return BucketPath(text)
+    return name if isinstance(name, Path) else Path(name)
 
 
 def on_this_machine(path: Path) -> Path:
@@ -69,6 +80,21 @@ def on_this_machine(path: Path) -> Path:
     if not isinstance(path, BucketPath):
         return path
     return user_folder("state") / "buckets" / str(path).replace("://", "/", 1)
+
+
+@contextmanager
+def local_copy(path: Path) -> Iterator[Path]:
+    """Give the path of a file of this machine: a copy of an object, which the end removes.
+
+    Raises:
+      FileNotFoundError: there is no such object.
+    """
+    if not isinstance(path, BucketPath):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as fetched:
+        path.fetch_to(Path(fetched.name))
+        yield Path(fetched.name)
 
 
 def is_directory(path: Path) -> bool:
@@ -183,10 +209,9 @@ class BucketPath(PosixPath):
             return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, line_buffering=True)
         if not mode.startswith("r") or "+" in mode:
             raise io.UnsupportedOperation(f"{self} is written whole, by write_bytes, not by {mode}")
-        with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as fetched:
-            self.fetch_to(Path(fetched.name))
+        with local_copy(self) as copy:
             # It stays readable when its name is gone.
-            raw = io.BufferedReader(io.FileIO(fetched.name))
+            raw = io.BufferedReader(io.FileIO(copy))
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
 
     def read_bytes(self) -> bytes:

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, warn
+from t2t_jax.system.fetched_path import check_own
 from t2t_jax.system.regular_file import regular
 
 Record = dict[str, Any]
@@ -195,7 +196,9 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 
     Raises:
       OSError: the file cannot be written.
+      UserError: the file is a copy in a cache.
     """
+    check_own(path)
     # Written in one call: of two processes that add a line at once, neither cuts the other's.
     with path.open("ab", buffering=0) as file:
         file.write(_end_of_cut_line(path) + as_line(record).encode() + b"\n")

@@ -10,13 +10,17 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Array
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
+from t2t_jax.modules.names import parameters_of
 from t2t_jax.system.records import Record
+from t2t_jax.system.sums import check_sums
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
+from t2t_jax.training.parameter_file import read_parameters, read_steps
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import (
     Manager,
@@ -25,7 +29,15 @@ from t2t_jax.training.storage import (
     restore,
     steps_in,
 )
-from t2t_jax.workdir import BEST, CHECKPOINTS, read_config, read_fingerprints
+from t2t_jax.workdir import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    PARAMETERS,
+    VOCABULARY,
+    read_config,
+    read_fingerprints,
+)
 
 # A trainer that replaces its checkpoints removes some while they are read here.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
@@ -58,6 +70,15 @@ def reads_ema(config: Config, average: int | None) -> bool:
     return average is None and config.training.ema_decay is not None
 
 
+def saved_steps(workdir: Path) -> list[int]:
+    """List the steps at which the parameters of a run can be loaded, the oldest first."""
+    directory = workdir / CHECKPOINTS
+    there = steps_in(directory) if directory.is_dir() else []
+    if there or not (workdir / PARAMETERS).is_file():
+        return there
+    return read_steps(workdir / PARAMETERS)[-1:]
+
+
 def load_parameters(
     workdir: Path,
     like: Parameters,
@@ -72,7 +93,8 @@ def load_parameters(
     that leaves one checkpoint or none, and `average` is None, the newest of all is loaded.
 
     For a run with `training.ema_decay`, the moving average that the run keeps is loaded instead,
-    unless `average` asks for checkpoints.
+    unless `average` asks for checkpoints. An exported run has its parameters in a file, which
+    counts unless there is a newer checkpoint, or one that is asked for.
 
     The run may still be training: where it removes a checkpoint while that is read, the checkpoints
     are chosen again among those that exist by then.
@@ -94,11 +116,9 @@ def load_parameters(
     """
     average, step = _checked(average, step)
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
-    directory = workdir / (BEST if step == "best" else CHECKPOINTS)
-    if not directory.is_dir():
-        raise UserError(
-            f"{workdir} has no {directory.name}/ directory: nothing was saved there yet"
-        )
+    if _is_in_a_file(workdir, average, step):
+        return _of_file(workdir, identity, like, average, step)
+    directory = _directory(workdir, step)
     item = "ema" if reads_ema(identity.config, average) else "params"
     only_one = step == "best" or item == "ema"
     usual = 1 if only_one else identity.config.checkpoint.average
@@ -117,6 +137,60 @@ def load_parameters(
                 continue
             raise _damaged(error, there) from error
     raise AssertionError("the last attempt returns or raises")
+
+
+def _directory(workdir: Path, step: int | str | None) -> Path:
+    """Return the directory of the checkpoints that are asked for, or refuse a run without it."""
+    directory = workdir / (BEST if step == "best" else CHECKPOINTS)
+    if not directory.is_dir():
+        raise UserError(
+            f"{workdir} has no {directory.name}/ directory: nothing was saved there yet"
+        )
+    return directory
+
+
+def _is_in_a_file(workdir: Path, average: int | None, step: int | str | None) -> bool:
+    """Return whether a file has the parameters of a run, and not its checkpoints."""
+    if not (workdir / PARAMETERS).is_file():
+        return False
+    there = steps_in(workdir / CHECKPOINTS) if (workdir / CHECKPOINTS).is_dir() else []
+    if there and (average, step) == (None, None):
+        return there[-1] <= read_steps(workdir / PARAMETERS)[-1]
+    return not there
+
+
+def _of_file(
+    workdir: Path,
+    identity: Identity,
+    like: Parameters,
+    average: int | None,
+    step: int | str | None,
+) -> tuple[Parameters, list[int]]:
+    """Load the parameters of an exported run from their file; see `load_parameters`."""
+    file = workdir / PARAMETERS
+    check_sums(workdir, (CONFIG, VOCABULARY, PARAMETERS))
+    saved = read_parameters(file)
+    if saved.vocabulary != identity.fingerprints["vocabulary"]:
+        raise UserError(
+            f"{workdir / VOCABULARY} is not the vocabulary that {file} was written with"
+        )
+    number = None if reads_ema(identity.config, None) else len(saved.steps)
+    if average not in (None, number) or step not in (None, *saved.steps[-1:]):
+        raise UserError(
+            f"{workdir} is an exported run, whose parameters are the average of the steps "
+            f"{list(saved.steps)}: average={average} step={step} asks for others; leave both out, "
+            "or name the run that it was exported from"
+        )
+    try:
+        arrays = parameters_of(saved.arrays, like)
+    except UserError as error:
+        raise UserError(f"{file}: {error}; it is of a run with another {CONFIG}") from error
+    return jax.tree.map(_placed, arrays, dict(like)), list(saved.steps)
+
+
+def _placed(array: np.ndarray, like: jax.ShapeDtypeStruct) -> Array:
+    """Return an array on the devices, of which each gets its own part."""
+    return jax.make_array_from_callback(array.shape, like.sharding, lambda part: array[part])
 
 
 def _damaged(error: UnreadableError, there: list[int]) -> UserError:

@@ -13,9 +13,9 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.interchange.names import named_arrays, parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.names import named_arrays, parameters_of
 from t2t_jax.modules.network import declared_parameters
 
 _SIZES = {

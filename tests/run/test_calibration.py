@@ -12,8 +12,8 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.run import calibration
 from t2t_jax.run.calibration import confidence, fit, read_calibration, save_calibration
+from t2t_jax.workdir import CALIBRATION
 
 BLANK = Hypothesis("", 0.0, 0.0, ())
 
@@ -97,7 +97,7 @@ def test_it_is_read_as_it_was_written_and_only_for_the_model_that_it_is_of(tmp_p
 def test_a_damaged_file_is_refused(change, tmp_path):
     found = fit(np.array([-4.0, -3.0, -2.0, -1.0]), np.array([0.1, 0.2, 0.3, 0.4]))
     save_calibration(found, Model({}), tmp_path)
-    path = tmp_path / calibration.FILE
+    path = tmp_path / CALIBRATION
     fields = json.loads(path.read_text())
     for name, value in (change or {}).items():
         fields[name] = value

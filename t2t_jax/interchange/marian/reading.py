@@ -34,12 +34,12 @@ from t2t_jax.interchange.model_files import (
     read_bytes,
     read_json,
 )
-from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import permuted_channels
 from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, Schema
 
 Positions: TypeAlias = Literal["huggingface", "marian-nmt"]

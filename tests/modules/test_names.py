@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from t2t_jax import UserError
-from t2t_jax.interchange.names import named_arrays, parameters_of
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.names import named_arrays, parameters_of
 from t2t_jax.modules.network import declared_parameters
 from tests.interchange.models import OPTIONS, portable
 

@@ -1,0 +1,22 @@
+"""The small form of a run, which `t2t_jax.load` and every command open as they do the run.
+
+OUT/config.json ... README.md   as in the format safetensors
+OUT/scores.jsonl ...            what the run recorded of its origin and its quality
+OUT/SHA256SUMS                  the hash of each file
+"""
+
+from pathlib import Path
+
+from t2t_jax.interchange import safetensors
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.safetensors import VOCABULARIES as VOCABULARIES
+from t2t_jax.interchange.safetensors import carried as carried
+from t2t_jax.system.sums import write_sums
+
+
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a run in its small form."""
+    safetensors.write(model, directory)
+    for name, content in model.records.items():
+        (directory / name).write_bytes(content)
+    write_sums(directory)

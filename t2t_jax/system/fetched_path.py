@@ -1,0 +1,22 @@
+"""Paths of copies that programs keep in a cache, and that nobody may change."""
+
+from pathlib import Path, PosixPath
+
+from t2t_jax.errors import UserError
+
+
+class FetchedPath(PosixPath):
+    """A file or a directory of a run that was fetched or unpacked into a cache."""
+
+
+def check_own(path: Path) -> None:
+    """Refuse to write to a copy in a cache, which is to stay as it was fetched.
+
+    Raises:
+      UserError: the path is a `FetchedPath`.
+    """
+    if isinstance(path, FetchedPath):
+        raise UserError(
+            f"{path} is a copy of a run in a cache, which is not changed; write to a directory of "
+            "your own, where t2t-jax publish RUN DIRECTORY makes a copy"
+        )

@@ -1,0 +1,140 @@
+"""Runs on the Hugging Face Hub, by their names `hf://NAME/MODEL` and `hf://NAME/MODEL@REVISION`.
+
+The hub is reached through huggingface_hub, with its settings: its cache, its token (`hf auth
+login`, HF_TOKEN), HF_ENDPOINT and HF_HUB_OFFLINE. Only the files of a run are fetched, of which
+none is ever executed.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from t2t_jax.errors import UserError, needs_extra, way_out_of
+from t2t_jax.system.fetched_path import FetchedPath
+
+RUN_FILES = (
+    "config.json",
+    "vocabulary.model",
+    "vocabulary.sha256",
+    "model.safetensors",
+    "corpus.sha256",
+    "imported.json",
+    "scores.jsonl",
+    "calibration.json",
+    "SHA256SUMS",
+    "README.md",
+)
+"""The files by which a run opens, as patterns; the config comes first."""
+STATE_FILES = "log.jsonl", "checkpoints/*", "best/*"
+"""The further files from which a training goes on, as patterns."""
+_NEVER = "*.py", "*.pkl", "*.pickle", "*.pt", "*.bin", "*.so"
+_PART = r"[\w-][\w.-]*"
+_ADDRESS = re.compile(rf"hf://({_PART}/{_PART})(?:@([\w.][\w./-]*))?", re.ASCII)
+
+
+class Address(NamedTuple):
+    """The name of a run on the hub."""
+
+    repository: str
+    """The name of the model, as NAME/MODEL."""
+    revision: str | None
+    """A branch, a tag or the hash of a commit; None is the newest of the main branch."""
+
+    def __str__(self) -> str:
+        """Return the name as it was given."""
+        return f"hf://{self.repository}" + (f"@{self.revision}" if self.revision else "")
+
+
+def address(name: str | os.PathLike[str]) -> Address | None:
+    """Return the name of a run on the hub; None for any other name.
+
+    Raises:
+      UserError: the name begins with hf://, and is not that of a model.
+    """
+    text = os.fspath(name)
+    if isinstance(name, Path):  # which has lost one of the two slashes
+        text = re.sub("^hf:/", "hf://", text)
+    if not text.startswith("hf://"):
+        return None
+    if not (found := _ADDRESS.fullmatch(text)):
+        raise UserError(f"{text} names no model; give hf://NAME/MODEL, or hf://NAME/MODEL@REVISION")
+    return Address(found[1], found[2])
+
+
+def fetch(run: Address, *, with_state: bool = False) -> Path:
+    """Fetch a run into the cache of huggingface_hub, as far as it is not there, and return it.
+
+    Without a connection, what the cache has of the revision is returned.
+
+    Args:
+      with_state: whether to fetch what a training goes on from, too.
+
+    Raises:
+      UserError: there is no such run or no right to read it, or it can be neither reached nor found
+        in the cache.
+    """
+    patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
+    with reaching(run) as library:
+        found = library.snapshot_download(
+            run.repository,
+            revision=run.revision,
+            allow_patterns=patterns,
+            ignore_patterns=list(_NEVER),
+            library_name="t2t_jax",
+        )
+    place = FetchedPath(found)
+    if not (place / RUN_FILES[0]).is_file():
+        raise UserError(f"{run} has no {RUN_FILES[0]}: t2t-jax publish did not write it")
+    return place
+
+
+@contextmanager
+def reaching(run: Address) -> Iterator[ModuleType]:
+    """Give huggingface_hub within a block, and turn its errors into messages of one line.
+
+    Raises:
+      UserError: the library is not installed, there is no such model or no right to it, or the hub
+        does not answer.
+    """
+    with needs_extra("hub", f"{run}"):
+        import huggingface_hub
+        from huggingface_hub import constants, errors
+    try:
+        yield huggingface_hub
+    except UserError:
+        raise
+    except errors.GatedRepoError as error:
+        raise UserError(
+            f"{run} is gated: ask for access on {constants.ENDPOINT}/{run.repository}, then run: "
+            "hf auth login"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"{run} does not exist, or you have no right to it: check the name; for a private one, "
+            "run: hf auth login, or set HF_TOKEN; t2t-jax publish makes a new one"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"{run} does not exist: the model has no branch, tag or commit {run.revision}; check "
+            "it, or leave it out"
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise UserError(
+            f"{run} cannot be reached, and is not in the cache {constants.HF_HUB_CACHE}: check the "
+            "network, HF_HUB_OFFLINE and HF_ENDPOINT; the same command goes on from there"
+        ) from error
+    except Exception as error:  # of many kinds, from the libraries below
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            raise UserError(
+                f"{run} is refused: you have no right to it; run: hf auth login, or set HF_TOKEN "
+                "to a token that may write"
+            ) from error
+        known = isinstance(error, OSError) and error.errno
+        way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{run} cannot be reached: {why:.200}; {way_out}") from error

@@ -1,0 +1,57 @@
+"""The reader of files of safetensors, which trusts none of them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import local_copy
+from t2t_jax.system.regular_file import regular
+
+_INTEGERS = {f"{kind}{bits}" for kind in "IU" for bits in (8, 16, 32, 64)}
+_READABLE = {"F64", "F32", "F16", "BF16", "BOOL", *_INTEGERS}  # buffers may be integers
+
+
+def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
+    """Read a file of safetensors: return its arrays and its metadata.
+
+    Raises:
+      UserError: the file is missing or damaged, or has a dtype that cannot be read.
+    """
+    with _reading(file) as opened:
+        names = opened.keys()
+        for name in names:
+            if (dtype := opened.get_slice(name).get_dtype()) not in _READABLE:
+                raise UserError(
+                    f"{file} has numbers of the kind {dtype} in the array {name!r:.80}; import "
+                    "the model in float32, float16 or bfloat16"
+                )
+        return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
+
+
+def read_metadata(file: Path) -> Mapping[str, str]:
+    """Read the metadata of a file of safetensors.
+
+    Raises:
+      UserError: the file is missing or damaged.
+    """
+    with _reading(file) as opened:
+        return opened.metadata() or {}
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[Any]:
+    try:
+        with local_copy(file) as copy, safe_open(regular(copy), framework="numpy") as opened:
+            yield opened
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # the library raises a class of its own, and those of NumPy
+        why = " ".join(str(error).split())
+        raise UserError(f"{file} is damaged, or no file of safetensors: {why:.200}") from error

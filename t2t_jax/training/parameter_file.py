@@ -1,0 +1,73 @@
+"""The file `model.safetensors` of a run: the parameters that are loaded in place of checkpoints.
+
+It has an array for every parameter, in float32, under the names of `modules.names`. Its metadata
+say of which steps and of which vocabulary they are.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors.numpy import save
+
+from t2t_jax.errors import UserError
+from t2t_jax.modules.names import Arrays
+from t2t_jax.system.records import Each, Record, Schema, parse_object
+from t2t_jax.system.safetensors_file import read_metadata, read_safetensors
+
+_ABOUT, _VERSION = "t2t_jax", 1
+_SCHEMA = Schema({"version": int, "steps": Each(list, int), "vocabulary": str})
+
+
+class SavedParameters(NamedTuple):
+    """The parameters of a model on the host, and what they belong to."""
+
+    arrays: Arrays
+    """The parameters, as `modules.names` names them."""
+    steps: tuple[int, ...]
+    """The training steps of the checkpoints that the parameters are the mean of; () if unknown."""
+    vocabulary: str
+    """The hash of the vocabulary (`Vocabulary.fingerprint`)."""
+
+
+def write_parameters(file: Path, saved: SavedParameters) -> None:
+    """Write parameters into a new file; the same parameters give the same bytes."""
+    about = {"version": _VERSION, "steps": saved.steps, "vocabulary": saved.vocabulary}
+    # One entry alone: safetensors writes several in an order that changes each time.
+    metadata = {_ABOUT: json.dumps(about)}
+    # safetensors writes the memory of an array, whatever its strides are.
+    arrays = {name: np.asarray(array, order="C") for name, array in saved.arrays.items()}
+    file.write_bytes(save(arrays, metadata))
+
+
+def read_parameters(file: Path) -> SavedParameters:
+    """Read the parameters that `write_parameters` wrote.
+
+    Raises:
+      UserError: the file is missing or damaged, or something else wrote it.
+    """
+    arrays, metadata = read_safetensors(file)
+    about = _checked(file, metadata.get(_ABOUT, "{}"))
+    return SavedParameters(arrays, tuple(about["steps"]), about["vocabulary"])
+
+
+def read_steps(file: Path) -> list[int]:
+    """Read of which steps a file has the parameters, the oldest first; [0] if they are unknown.
+
+    Raises:
+      UserError: the file is missing or damaged, or something else wrote it.
+    """
+    return _checked(file, read_metadata(file).get(_ABOUT, "{}"))["steps"] or [0]
+
+
+def _checked(file: Path, stored: str) -> Record:
+    try:
+        about = parse_object(stored, _SCHEMA)
+    except ValueError as error:
+        raise UserError(
+            f"{file} was not written by t2t-jax export --to run or --to safetensors: {error}"
+        ) from error
+    if about["version"] != _VERSION:
+        raise UserError(f"{file} was written by a later t2t_jax, which has to read it")
+    return about
