@@ -5,6 +5,7 @@ import errno
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 
 _WAYS_OUT = {
     errno.ENOSPC: "make room there",
@@ -60,6 +61,18 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
         raise UserError(
             f"{purpose} needs {package}, which is not installed: pip install 't2t-jax[{extra}]'"
         ) from error
+
+
+def check_installed(extra: str, purpose: str, *packages: str) -> None:
+    """Refuse work that would lack a package of an extra later, without importing the packages.
+
+    Raises:
+      UserError: one of the packages is not installed.
+    """
+    for package in packages:
+        with needs_extra(extra, purpose):
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)
 
 
 def warn(message: str) -> None:
