@@ -5,7 +5,7 @@
 #
 # Every other command, as a job of Kubernetes that trains (docs/launch.md) has it:
 #
-#   docker build -t t2t-jax --build-arg EXTRAS=cuda13,gcs .
+#   docker build -t t2t-jax --build-arg EXTRAS=train,cuda13,gcs .
 #   docker run --gpus all --entrypoint t2t-jax t2t-jax train --config configs/base.py --workdir gs://BUCKET/base
 FROM python:3.12-slim
 

@@ -1,6 +1,6 @@
 """Compare the speed of t2t_jax with that of other toolkits on the same work and machine.
 
-    pip install -e '.[bench]'
+    pip install -e '.[train,bench]'
     python benchmarks/peers.py train --flax-wmt ~/flax
     python benchmarks/peers.py decode --flax-wmt ~/flax
     python benchmarks/peers.py translate --workdir runs/base

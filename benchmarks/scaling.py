@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py
 
-It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[tpu]'`). On two
+It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[train,tpu]'`). On two
 cores that were busy it took about half an hour.
 """
 

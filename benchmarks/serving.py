@@ -1,6 +1,6 @@
 """Measure the latency and throughput of translation servers, in a closed loop and an open loop.
 
-    pip install -e '.[bench,serve]'
+    pip install -e '.[train,bench,serve]'
     python benchmarks/serving.py --workdir runs/quickstart
     python benchmarks/serving.py --workdir runs/quickstart --base-size
 

@@ -1,6 +1,6 @@
 """A small vision transformer that reads handwritten digits, trained in minutes on two CPU cores.
 
-    pip install -e '.[digits]'
+    pip install -e '.[train,digits]'
     t2t-jax train --config configs/vit_digits.py --workdir runs/vit_digits
     t2t-jax accuracy --workdir runs/vit_digits
 

@@ -2,8 +2,11 @@
 
 import ast
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -16,19 +19,23 @@ import pytest
 from packaging.requirements import Requirement
 
 from t2t_jax import errors
-from t2t_jax.config import DataConfig, network_config
+from t2t_jax.config import Config, DataConfig, network_config
 from t2t_jax.data.images import checked_image, image_splits
+from t2t_jax.data.tfds import tfds_builder
 from t2t_jax.data.vocabularies import moses, pretrained
 from t2t_jax.errors import UserError, installing
+from t2t_jax.run.preparing import planned
 from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
+from t2t_jax.tasks.measures.bleu import corpus_scores
+from t2t_jax.tasks.measures.significance import paired_bootstrap
+from t2t_jax.tasks.translation import TASK
 from tests.sweep.test_comparison import GRID, result
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "sacrebleu"}
-UNDECLARED = {"importlib-resources"}  # tensorflow-datasets imports it, and does not declare it
+ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
 BROUGHT = {"fsspec"}  # by s3fs and gcsfs
 LAZY_ROOMS = "inspect/figures/", "interchange/", "run/trackers/", "serving/"
 """The folders that are imported within `needs_extra`."""
@@ -80,8 +87,8 @@ def _imported(*, lazy: bool, without: tuple[str, ...] = ()) -> set[str]:
 def test_what_is_always_installed_is_little_and_all_of_it_is_used():
     needed = set(map(_name, PROJECT["dependencies"]))
     assert needed >= ALWAYS
-    assert len(needed) <= 19
-    assert needed - UNDECLARED <= _imported(lazy=True)
+    assert len(needed) <= 12
+    assert needed <= _imported(lazy=True)
 
 
 def test_whatever_is_imported_is_declared():
@@ -113,6 +120,14 @@ def _image() -> object:
     return checked_image(np.zeros((8, 8, 3), np.uint8), model, "image 1", resize=True)
 
 
+def _training() -> object:
+    return planned(Config(), Path("runs/none"))
+
+
+def _split() -> object:
+    return TASK.examples(Config(), None, None, "test", 1.0)  # it is refused before it is read
+
+
 def _digits() -> object:
     return list(image_splits("digits:", DataConfig())["train"].read())
 
@@ -124,6 +139,11 @@ def _tfds() -> object:
 @pytest.mark.parametrize(
     ("missing", "extra", "use"),
     [
+        *((name, "train", _training) for name in ("grain", "sacrebleu", "tensorboardX")),
+        ("sacremoses", "train", _split),
+        ("sacrebleu.metrics.bleu", "train", lambda: corpus_scores(["a"], ["a"], "en")),
+        ("sacrebleu.significance", "train", lambda: paired_bootstrap(["a"], ["b"], ["a"])),
+        ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),
         ("plotext", "plots", _curve),
         ("submitit", "slurm", _slurm),
         ("PIL", "images", _image),
@@ -139,6 +159,52 @@ def test_a_missing_package_is_one_line_that_names_the_extra(missing, extra, use,
     with pytest.raises(UserError) as refusal:
         use()
     _check(refusal.value, missing, extra)
+
+
+# Importing any of these fails: the packages that extras bring, but for what the core brings too.
+_HIDE = """
+import sys
+class Hidden:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Hidden)
+"""
+_USE_THE_CORE = """
+import sys, t2t_jax
+translator = t2t_jax.load(sys.argv[1])
+print(*translator.translate(["No devices found"]))
+assert t2t_jax.score(translator, ["No"], ["Nein"])[0].log_prob < 0
+assert t2t_jax.attention_maps(translator, "No").cross.ndim == 4
+t2t_jax.explore(translator, "No")
+from t2t_jax.__main__ import start
+sys.argv[1:] = ["translate", "--workdir", sys.argv[1]]
+start()
+"""
+
+
+def test_loading_and_translating_need_the_core_alone(tmp_path):
+    """The import of the packages of all extras is refused, in another process."""
+    shutil.copytree(ROOT / "tests/goldens/runs/0.1.0/run", tmp_path / "run")
+    brought = {"array_record", "scipy", "yaml", "safetensors"}  # by Orbax and JAX, or of the core
+    of_extras = {
+        module
+        for module, names in packages_distributions().items()
+        if _extras() & set(map(_name, names))
+    }
+    assert {"grain", "sacrebleu", "tensorboardX", "matplotlib"} <= of_extras
+    done = subprocess.run(
+        [sys.executable, "-c", _HIDE.format(names=of_extras - brought) + _USE_THE_CORE, "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="No devices found\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == second
 
 
 def _check(error: BaseException, missing: str, extra: str) -> None:

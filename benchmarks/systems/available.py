@@ -63,7 +63,7 @@ class System:
         """Return what the measurement lacks, and how to get it; None if nothing is missing."""
         for package in self.packages:
             if find_spec(package) is None:
-                return f"{package} is not installed: pip install -e '.[bench]'"
+                return f"{package} is not installed: pip install -e '.[train,bench]'"
         return self.obstacle(self)
 
 

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-import grain
 import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt, UInt8
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
 
@@ -148,7 +147,12 @@ class Batches:
 
         Args:
           rows_of: gives the numbers of the rows to make for a shape; None makes all rows.
+
+        Raises:
+          UserError: grain is not installed.
         """
+        with needs_extra("train", "training"):
+            import grain
         steps = grain.MapDataset.range(start, stop)
         options = grain.ReadOptions(
             num_threads=min(2, self._prefetch), prefetch_buffer_size=self._prefetch

@@ -9,7 +9,7 @@ from typing import Any
 
 from t2t_jax.data import splits as parts
 from t2t_jax.data.splits import Chunk, Split, digest
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.regular_file import check_regular
 
 _SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
@@ -26,9 +26,9 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
     Raises:
       UserError: there is no such data set, or it lacks a language or a readable format.
     """
+    builder = tfds_builder(name)
     from tensorflow_datasets.core.features import Text
 
-    builder = tfds_builder(name)
     known, languages = features_of(builder), (source_language, target_language)
     for language in languages:
         if language not in known:
@@ -79,8 +79,9 @@ def parts_of(
 
 def tfds_builder(name: str) -> Any:
     """Return the builder of a TFDS data set that is prepared on disk."""
-    import tensorflow_datasets as tfds
-    import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
+    with needs_extra("train", f"data.corpus='tfds:{name}'"):
+        import tensorflow_datasets as tfds
+        import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
 
     # TFDS reads this variable once, on import; a later change of it should count too.
     data_dir = os.environ.get("TFDS_DATA_DIR")

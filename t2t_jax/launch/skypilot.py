@@ -21,7 +21,7 @@ class SkyPilot(GpuHosts, TrainJob):
     """GPUs of a host, of the kind of --gpu; 0 trains on its CPU."""
     gpu: str = "H100"
     """Kind of the GPUs, as SkyPilot names it."""
-    setup: tuple[str, ...] = ("pip install -e '.[cuda13,gcs,s3]'",)
+    setup: tuple[str, ...] = ("pip install -e '.[train,cuda13,gcs,s3]'",)
     """Lines of shell that each host runs once, in the copy of the current directory."""
 
     file: ClassVar[str] = "skypilot.yaml"

@@ -28,7 +28,7 @@ class Tpu(TrainJob):
     """Zone of the slice."""
     setup: tuple[str, ...] = (
         "python3 -m venv .venv && . .venv/bin/activate",
-        "pip install --quiet -e '.[tpu,gcs]' || exit",
+        "pip install --quiet -e '.[train,tpu,gcs]' || exit",
     )
     """Lines of shell that each host runs before the training, in a copy of this directory."""
 

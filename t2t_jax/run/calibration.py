@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from sacrebleu.metrics.chrf import CHRF
 
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.tasks.measures.bleu import chrf_metric
 from t2t_jax.tasks.measures.isotonic import Isotonic, isotonic_regression
 from t2t_jax.workdir import CALIBRATION
 
@@ -69,8 +69,10 @@ def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibrati
       corpus: where the dev split is; None is the corpus of the model's config.
 
     Raises:
-      UserError: the corpus is no parallel text, or has too few sentences that are not blank.
+      UserError: the corpus is no parallel text, or has too few sentences that are not blank, or
+        sacreBLEU is not installed.
     """
+    chrf = chrf_metric()
     corpus = open_corpus(translator.config.data) if corpus is None else corpus
     if "calibrate" not in corpus.facts.commands:
         raise UserError(f"{corpus.name} is no parallel text, and has no chrF to calibrate by")
@@ -82,7 +84,6 @@ def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibrati
             f"the dev split of {corpus.name} has {len(kept)} sentences that are not blank; at "
             f"least {_FEWEST} are needed to calibrate"
         )
-    chrf = CHRF()
     x = np.array([mean_log_prob(best) for best, _ in kept])
     y = np.array([chrf.sentence_score(best.text, [line]).score / 100 for best, line in kept])
     return fit(x, y)

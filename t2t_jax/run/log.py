@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import scalar
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.evaluation import Evaluation
 from t2t_jax.run.health import Health
@@ -47,7 +44,12 @@ class RunLog:
         Args:
           health: the rules by which the records are checked; None checks nothing.
           predicted: the plural name of what the model predicts, in which its speed is printed.
+
+        Raises:
+          UserError: tensorboardX is not installed.
         """
+        with needs_extra("train", "training"):
+            import tensorboardX
         self._health, self._step, self._predicted = health, start_step, predicted
         self._console = ProgressConsole(
             soft_wrap=True,
@@ -73,11 +75,13 @@ class RunLog:
             # Its name has the time, which is that of an older file if the clock was set back. The
             # number makes the names differ.
             number = len([*workdir.glob("events.out.tfevents.*")])
-            self._events: EventsWriter | None = None
+            self._tensorboard, self._events = tensorboardX, None
             if not isinstance(workdir, BucketPath):  # objects in a bucket cannot grow
-                self._events = EventsWriter(str(workdir / "events"), f".{number}")
+                writer = tensorboardX.event_file_writer.EventsWriter
+                self._events = writer(str(workdir / "events"), f".{number}")
             # This makes TensorBoard forget the events of later steps.
-            start = SessionLog(status=SessionLog.START)
+            session_log = tensorboardX.proto.event_pb2.SessionLog
+            start = session_log(status=session_log.START)
             self._add_event(start_step + 1, session_log=start)
         self._progress = Progress(
             TextColumn("step"),
@@ -210,7 +214,7 @@ class RunLog:
         try:
             self._file.write(line + "\n")
             for figure, value in scalars(record).items():
-                self._add_event(step, summary=scalar(figure, value))
+                self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
             if self._events:
                 self._events.flush()
         except OSError as error:
@@ -221,7 +225,8 @@ class RunLog:
 
     def _add_event(self, step: int, **what: Any) -> None:
         if self._events:
-            self._events.write_event(Event(wall_time=time.time(), step=step, **what))
+            event = self._tensorboard.proto.event_pb2.Event
+            self._events.write_event(event(wall_time=time.time(), step=step, **what))
 
 
 def _minutes(seconds: float) -> str:

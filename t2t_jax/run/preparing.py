@@ -17,7 +17,7 @@ from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, check_installed
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
@@ -117,8 +117,10 @@ def planned(config: Config, workdir: Path) -> Plan:
     Each process does so by itself.
 
     Raises:
-      UserError: the config, the corpus or the directory does not fit.
+      UserError: the config, the corpus or the directory does not fit, or a package of the extra
+        `train` is not installed.
     """
+    check_installed("train", "training", "tensorboardX", "grain", "sacrebleu", "sacremoses")
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)

@@ -4,6 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from t2t_jax import paper
 from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import check_installed
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.newstest import (
     NEWSTEST2014_FILTERED,
@@ -28,6 +32,17 @@ class Translation(TextToText):
         Measure("chrf", "chrF", "chrf_signature"),
     )
     grid = GridMeasures(measures[0], measures[1], bootstrap=True)
+
+    def examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
+    ) -> TokenizedSplit:
+        """Return the pairs of a split, before which it is checked that they can be scored.
+
+        Raises:
+          UserError: sacreBLEU or sacremoses is not installed, or the pairs of text are refused.
+        """
+        check_installed("train", "BLEU", "sacrebleu", "sacremoses")
+        return super().examples(config, corpus, vocabulary, split, longest)
 
     def score_outputs(
         self,

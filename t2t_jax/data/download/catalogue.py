@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_jax.data.download.cleaning import Cleaning
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, needs_extra
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class PublicCorpus:
 
 def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
     """Return a test set as sacreBLEU's table has it: archive, MD5 sum and the two files in it."""
-    from sacrebleu.dataset import DATASETS
+    with needs_extra("train", f"the test set {test_set}"):
+        from sacrebleu.dataset import DATASETS
 
     dataset: Any = DATASETS[test_set]
     (url,), (md5,) = dataset.data, dataset.md5

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sacremoses import MosesDetokenizer, MosesTokenizer
-
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.data.vocabularies.tables import TableVocabulary
 from t2t_jax.data.vocabulary import Rows, before_end
@@ -52,8 +50,10 @@ class MosesVocabulary(TableVocabulary):
 
         Raises:
           ValueError: the bytes are damaged; the message says in what way.
-          UserError: subword-nmt is not installed.
+          UserError: sacremoses or subword-nmt is not installed.
         """
+        with needs_extra("interchange", "a vocabulary of Moses"):
+            from sacremoses import MosesDetokenizer, MosesTokenizer
         super().__init__(serialized, _SCHEMA, _SPECIAL)
         self._codes: str = self.content["codes"]
         self.splits_dashes: bool = self.content["splits_dashes"]

@@ -12,11 +12,9 @@ words. Use it for comparison with those numbers, and sacreBLEU for any other com
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.tasks.measures.newstest import NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
 
 TOKENIZED_SPLIT_BLEU_SIGNATURE = (
@@ -78,10 +76,11 @@ def corpus_scores(
       language: ISO 639 code of their language (`de`), by which the paper's BLEU tokenises.
 
     Raises:
-      UserError: `check_references` refuses the numbers of translations and references.
+      UserError: `check_references` refuses the numbers of translations and references, or
+        sacreBLEU is not installed.
     """
     check_references(hypotheses, references)
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = bleu_metric(), chrf_metric()
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
     # A signature counts the references, so it is known only after a score.
@@ -111,12 +110,13 @@ def tokenized_split_bleu(
       0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.
 
     Raises:
-      UserError: `check_references` refuses the numbers of translations and references.
+      UserError: `check_references` refuses the numbers of translations and references, or
+        sacreBLEU or sacremoses is not installed.
     """
     check_references(hypotheses, references)
     words = [split_words(lines, language) for lines in (hypotheses, references)]
     # `force` is not to be warned that the text is tokenised.
-    bleu = BLEU(tokenize="none", smooth_method="none", force=True)
+    bleu = bleu_metric(tokenize="none", smooth_method="none", force=True)
     return bleu.corpus_score(words[0], [words[1]]).score
 
 
@@ -124,10 +124,14 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
     """Tokenise lines as `tokenized_split_bleu` does, with a space between words.
 
     Markup is escaped as Moses does (`&quot;`), and a hyphen within a compound is `##AT##-##AT##`.
+
+    Raises:
+      UserError: sacremoses is not installed.
     """
     # These take a second to import, and most commands score nothing.
-    import regex
-    from sacremoses import MosesTokenizer
+    with needs_extra("train", "the paper's BLEU"):
+        import regex
+        from sacremoses import MosesTokenizer
 
     tokenizer = MosesTokenizer(language)
     # The package's own table of letters lacks Chinese, Japanese, Korean and younger characters.
@@ -142,6 +146,28 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
         return _HYPHEN.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
 
     return [words(line) for line in lines]
+
+
+def bleu_metric(**settings: Any) -> Any:
+    """Return sacreBLEU's metric BLEU with some of its settings, such as `tokenize`.
+
+    Raises:
+      UserError: sacreBLEU is not installed.
+    """
+    with needs_extra("train", "BLEU"):
+        from sacrebleu.metrics.bleu import BLEU
+    return BLEU(**settings)
+
+
+def chrf_metric() -> Any:
+    """Return sacreBLEU's metric chrF2.
+
+    Raises:
+      UserError: sacreBLEU is not installed.
+    """
+    with needs_extra("train", "chrF"):
+        from sacrebleu.metrics.chrf import CHRF
+    return CHRF()
 
 
 def check_references(hypotheses: Sequence[str], references: Sequence[str]) -> None:

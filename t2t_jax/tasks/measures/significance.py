@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.significance import PairedTest
-
-from t2t_jax.tasks.measures.bleu import check_references
+from t2t_jax.errors import needs_extra
+from t2t_jax.tasks.measures.bleu import bleu_metric, check_references
 
 _SEED_VARIABLE = "SACREBLEU_SEED"
 
@@ -49,18 +47,21 @@ def paired_bootstrap(
       seed: seed of the draws; positive, as sacreBLEU takes 0 for none.
 
     Raises:
-      UserError: a system has not as many translations as there are references.
+      UserError: a system has not as many translations as there are references, or sacreBLEU is not
+        installed.
       ValueError: `num_samples` or `seed` is not positive.
     """
     check_references(baseline, references)
     check_references(system, references)
     if num_samples < 1 or seed < 1:
         raise ValueError(f"{num_samples=} and {seed=} must be positive")
+    with needs_extra("train", "the paired bootstrap"):
+        from sacrebleu.significance import PairedTest
     with _seeded(seed):
         # `force` is not to be warned of periods after a space.
         test = PairedTest(
             [("baseline", baseline), ("system", system)],
-            {"BLEU": BLEU(force=True)},
+            {"BLEU": bleu_metric(force=True)},
             [references],
             test_type="bs",
             n_samples=num_samples,
