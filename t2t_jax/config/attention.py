@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from t2t_jax.config.checks import require
 from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
 from t2t_jax.errors import UserError
 
@@ -28,10 +29,10 @@ class AttentionConfig:
     """Width of the vectors that the attention takes and returns."""
     num_heads: int
     """Attention heads h (section 3.2.2)."""
-    d_k: int
-    """Width of a head's queries and keys."""
-    d_v: int
-    """Width of a head's values."""
+    d_k: int = 0
+    """Width of a head's queries and keys; 0 becomes d_model / num_heads, as in the paper."""
+    d_v: int = 0
+    """Width of a head's values; 0 becomes d_model / num_heads, as in the paper."""
     dropout_rate: float = 0.0
     """Share of the attention weights set to zero in training."""
     num_kv_heads: int | None = None
@@ -42,6 +43,24 @@ class AttentionConfig:
     """Whether a bias is added in each of the four projections."""
     query_key_norm: NormConfig | None = None
     """The normalisation of every head's queries and keys; None means none."""
+
+    def __post_init__(self) -> None:
+        """Work out the widths of a head, and check the sizes."""
+        width, heads, groups = self.d_model, self.num_heads, self.groups
+        for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", groups)):
+            require(size >= 1, f"{name}={size} is not positive")
+        for name in ("d_k", "d_v"):
+            given = getattr(self, name)
+            require(
+                given or width % heads == 0,
+                f"d_model={width} is not divisible by num_heads={heads}; set d_k and d_v",
+            )
+            object.__setattr__(self, name, given or width // heads)
+        require(
+            heads % groups == 0,
+            f"num_heads={heads} is not a multiple of num_kv_heads={groups}, which share the heads "
+            "equally; choose a divisor",
+        )
 
     @property
     def groups(self) -> int:

@@ -174,11 +174,6 @@ class ModelConfig(ABC):
         for name in ("d_k", "d_v"):
             size = getattr(self, name)
             require(size is None or size >= 1, f"{name}={size} is not positive")
-            require(
-                size is not None or self.d_model % self.num_heads == 0,
-                f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
-                "set d_k and d_v",
-            )
         self._check_heads()
         self._check_positions()
 
@@ -186,11 +181,7 @@ class ModelConfig(ABC):
         shared = self.num_kv_heads
         check_positive(self, "num_kv_heads", "attention_window")
         check_fits(self, "attention_window")
-        require(
-            shared is None or self.num_heads % shared == 0,
-            f"model.num_heads={self.num_heads} is not a multiple of model.num_kv_heads={shared}, "
-            "which share the heads equally; choose a divisor",
-        )
+        _ = self.attention  # which has checks of its own
         names = [f"{part}_heads" for part in PARTS if self._heads_of(part) is not None]
         check_positive(self, *names)
         check_fits(self, *names)
@@ -319,8 +310,8 @@ class ModelConfig(ABC):
         return AttentionConfig(
             self.d_model,
             self.num_heads,
-            self.key_size,
-            self.value_size,
+            self.d_k or 0,
+            self.d_v or 0,
             self.attention_dropout_rate,
             self.num_kv_heads,
             self.score_function,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import AttentionConfig
 from t2t_jax.config.tables import SCORE_FUNCTIONS
+from t2t_jax.errors import UserError
 from t2t_jax.functional.attention import (
     Score,
     attention_weights,
@@ -17,7 +18,7 @@ from t2t_jax.functional.attention import (
     repeat_heads,
     split_heads,
 )
-from t2t_jax.functional.masks import SegmentMask, distances
+from t2t_jax.functional.masks import SegmentMask, attention_mask, distances
 from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import (
     DistanceBias,
@@ -38,7 +39,7 @@ from t2t_jax.modules.cache import (
     cached_order,
     keeps_order,
 )
-from t2t_jax.modules.context import Context, Mask
+from t2t_jax.modules.context import DEFAULT_CONTEXT, Context, Mask
 from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import learned, score_function
 from t2t_jax.modules.normalization import Norm
@@ -129,7 +130,7 @@ class MultiHeadAttention(nn.Module):
         self.scores = Scores(config)
 
     def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
+        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
         """Let the positions in `x` attend to each other where the mask is True: self-attention."""
         key, value = self.keys_values(x, context)
@@ -139,9 +140,16 @@ class MultiHeadAttention(nn.Module):
     def attend_to_encoded(
         self, x: Float[Array, "b q d_model"], context: Context
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to the encoder's output: cross-attention."""
-        assert context.encoded is not None
-        assert context.encoded_mask is not None
+        """Let the positions in `x` attend to the encoder's output: cross-attention.
+
+        Raises:
+          UserError: the context has no output of an encoder.
+        """
+        if context.encoded is None:
+            raise UserError(
+                "attention to an encoder's output is called without one; pass "
+                "Context(encoded=...), with an array [batch, time, d_model]"
+            )
         key, value = self.keys_values(context.encoded, context)
         query = self.queries(x, context)
         return self._attend(query, key, value, context.encoded_mask, None, context)
@@ -151,11 +159,13 @@ class MultiHeadAttention(nn.Module):
         query: Float[Array, "b q h d_k"],
         key: Float[Array, "b k groups d_k"],
         value: Float[Array, "b k groups d_v"],
-        mask: Mask,
+        mask: Mask | None,
         bias: DistanceBias | None,
         context: Context,
     ) -> Float[Array, "b q d_model"]:
         score = self.scores.function
+        if mask is None:
+            mask = attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
             self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
         heads, rows = heads_and_rows(
@@ -187,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         """Return the keys and values of the positions in `x`, in the form that `recall` takes."""
         if keeps_order(self.config, x.dtype, context.kernels):
             key, value = self.keys_values(x, context)
-            assert not isinstance(context.mask, SegmentMask)
+            assert isinstance(context.mask, jax.Array)
             # Values of padding are zero, as `fused_cached_attention` asks.
             return InOrder(key, jnp.where(context.mask[:, 0, 0, :, None, None], value, 0))
         kept = cache_dtype(x.dtype, context.kernels.products)
@@ -255,7 +265,7 @@ class CachedSelfAttention(nn.Module):
         query, key, value = self._projected(x, context)
         # Keys are cached after the rotation: their positions do not change.
         query, key = rotated(query, key, context)
-        assert not isinstance(context.mask, SegmentMask)
+        assert isinstance(context.mask, jax.Array)
         bias = None
         if context.bias is not None:
             assert context.apart is not None
@@ -278,6 +288,7 @@ class CachedSelfAttention(nn.Module):
         """
         query, key, value = self._projected(x, context)
         query, key = rotated(query, key, context)
+        assert context.mask is not None
         heads, rows = heads_and_rows(
             query,
             key,
@@ -334,10 +345,10 @@ def rotated(
     """
     if context.rotary is None:
         return query, key
-    return (
-        rotate(query, context.positions, context.rotary),
-        rotate(key, context.positions, context.rotary),
-    )
+    positions = context.positions
+    if positions is None:
+        positions = jnp.arange(query.shape[1])[None]
+    return rotate(query, positions, context.rotary), rotate(key, positions, context.rotary)
 
 
 def _weights(

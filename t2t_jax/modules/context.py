@@ -19,17 +19,23 @@ Mask: TypeAlias = Bool[Array, "b #h #q k"] | SegmentMask
 class Context:
     """The arguments that every layer of a stack gets besides its input, the same for all layers.
 
+    Every field has a default: a layer without a context takes each row for one whole sentence, and
+    drops nothing.
+
     Attributes:
-      positions: position of each input within its sentence, from 0.
-      length: a number greater than every position.
-      mask: which positions may attend to which, in self-attention.
+      positions: position of each input within its sentence, from 0; None means the place in its
+        row.
+      length: a number greater than every position, where positions are added to embeddings.
+      mask: which positions may attend to which, in self-attention; None means all to all, and in a
+        `Layer` what its stack says, such as that of a decoder, which attends to nothing later.
       rotary: the frequencies with which self-attention turns queries and keys by their positions;
         None means that it does not turn them.
       bias: the function of distances that self-attention adds to its scores; None means none.
       apart: distances of queries and keys in a cache, for `bias`; None where the keys of
         self-attention stand at the places of the queries.
       encoded: the encoder's output, which a decoder attends to.
-      encoded_mask: which positions may attend to which positions of the encoder's output.
+      encoded_mask: which positions may attend to which positions of the encoder's output; None
+        means all to all.
       deterministic: whether dropout is off. If not, every module draws from its own stream of
         `rngs["dropout"]`.
       first_row: number of the arrays' first row in the global batch. Dropout depends on it, and so
@@ -37,9 +43,9 @@ class Context:
       kernels: the implementations of attention and products for the devices.
     """
 
-    positions: Int[Array, "b t"]
-    length: int
-    mask: Bool[Array, "b #h #t k"] | SegmentMask
+    positions: Int[Array, "b t"] | None = None
+    length: int = 0
+    mask: Bool[Array, "b #h #t k"] | SegmentMask | None = None
     rotary: Float32[Array, " pairs"] | None = None
     bias: DistanceBias | None = None
     apart: Int[Array, "q k"] | None = None
@@ -61,3 +67,7 @@ class Context:
         if self.deterministic:
             return None
         return DropoutKey(module.make_rng("dropout"), self.first_row)
+
+
+DEFAULT_CONTEXT = Context()
+"""The context of a layer that is called without one."""

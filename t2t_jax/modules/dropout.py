@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import dropout
 from t2t_jax.kernels.dropout import dropout_found_again
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 
 
 class Dropout(nn.Module):
@@ -19,7 +19,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
+        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
         """Set elements of `x` to zero, and scale the others up, unless dropout is off."""
         drop = dropout_found_again if context.kernels.dropout == "found_again" else dropout

@@ -22,7 +22,6 @@ from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import ImageEncoderConfig, ModelConfig
 from t2t_jax.config.families import EncoderAloneConfig
 from t2t_jax.config.tables import ACTIVATIONS
-from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.matrices import glorot_uniform, matrix
@@ -96,14 +95,11 @@ class EncoderModel(TokenNetwork):
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
         """Return the encoder's output from which each target is predicted."""
-        inputs, segments = batch.inputs, batch.inputs.segments
-        mask = attention_mask(segments, segments, window=self.config.attention_window)
-        dropout: Any = {"deterministic": deterministic, "first_row": first_row}
-        context = self.context("source", inputs.positions, mask, **dropout)
-        x = self.embed_inputs(inputs, context)
-        x = self.encoder(self.embedding_dropout(x, context), context)
+        x = self.encode(batch.inputs, deterministic=deterministic, first_row=first_row)
         x = jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
-        return self.output_transform(x, context) if self.config.output_transform else x
+        if not self.config.output_transform:
+            return x
+        return self.output_transform(x, Context(kernels=self.kernels))
 
 
 class ImageModel(EncoderModel):

@@ -11,7 +11,7 @@ from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_feed_forward
 from t2t_jax.kernels.activation import activation_of
 from t2t_jax.kernels.products import linear
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import elementwise
 
@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
+        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
         """Apply the network to every position."""
         config, dtype, kernels = self.config, x.dtype, context.kernels

@@ -1,15 +1,18 @@
 """The layer of every stack (section 3.1): sub-layers with residual connections around them."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
+from t2t_jax.functional.masks import attention_mask
 from t2t_jax.modules.attention import MultiHeadAttention
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.modules.normalization import Norm
@@ -84,9 +87,22 @@ class Layer(nn.Module):
         return FeedForward(self.config, self.stack.initial_gain)
 
     def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
+        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
-        """Compute the layer at all positions at once."""
+        """Compute the layer at all positions at once.
+
+        Args:
+          x: the layer's input.
+          context: the context of the stack. Without a mask, positions attend as far as the stack
+            and `attention_window` let them.
+
+        Raises:
+          UserError: the layer attends to an encoder's output, and the context has none.
+        """
+        if context.mask is None:
+            segments = jnp.ones(x.shape[:2], jnp.int32)
+            reach: Any = {"causal": self.stack.is_causal, "window": self.config.attention_window}
+            context = replace(context, mask=attention_mask(segments, segments, **reach))
         return self.sublayers(
             x,
             lambda y: self.self_attention(y, context),

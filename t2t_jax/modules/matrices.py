@@ -12,6 +12,7 @@ from jaxtyping import Array, DTypeLike, Float
 from t2t_jax.kernels.bfloat16 import transpose
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
 from t2t_jax.kernels.products import Transposed
+from t2t_jax.parallel.axes import boxed
 
 Parameters: TypeAlias = dict[str, Any]
 """The parameters of a model: arrays by module and name."""
@@ -33,7 +34,7 @@ def glorot_uniform(gain: float = 1.0) -> Callable[..., Any]:
 
 
 class MatrixBox(nn.LogicallyPartitioned):
-    """A box that declares a parameter to be a matrix, around its array in the result of `init`.
+    """A box that declares a parameter to be a matrix, in what `init_parameters` returns.
 
     Attributes:
       summed_axis: the axis that products with the matrix sum over, counted from the end: layers may
@@ -67,8 +68,8 @@ def matrix(
     if isinstance(held, Transposed | Int8Matrix):
         return held if dtype is None else held.astype(dtype)
 
-    def declared(key: Array, shape: tuple[int, int]) -> MatrixBox:
-        return MatrixBox(init(key, shape), axes, summed_axis=summed_axis)
+    def declared(key: Array, shape: tuple[int, int]) -> Any:
+        return boxed(MatrixBox, init(key, shape), axes, summed_axis=summed_axis)
 
     made: Any = module.param(name, declared, shape)  # out of its box
     return made if dtype is None else made.astype(dtype)
@@ -89,8 +90,8 @@ def summand(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLik
       dtype: dtype of the products.
     """
 
-    def declared(key: Array, shape: tuple[int]) -> SummandBox:
-        return SummandBox(nn.initializers.zeros(key, shape), (axis,))
+    def declared(key: Array, shape: tuple[int]) -> Any:
+        return boxed(SummandBox, nn.initializers.zeros(key, shape), (axis,))
 
     made: Any = module.param(name, declared, (width,))  # out of its box
     return made.astype(dtype)
@@ -100,7 +101,7 @@ def is_stacked(declared: Any) -> bool:
     """Return whether a parameter belongs to all layers of a stack: its first axis is the layer.
 
     Args:
-      declared: the parameter as a module's `init` returns it, in the box that declares it.
+      declared: the parameter as `init_parameters` returns it, in the box that declares it.
     """
     return isinstance(declared, nn.LogicallyPartitioned) and declared.names[:1] == ("layers",)
 
@@ -128,7 +129,7 @@ def whether_each(condition: Callable[[Any], bool], declared: Parameters) -> Para
 
     Args:
       condition: a function of a declared parameter.
-      declared: the parameters as a module's `init` returns them.
+      declared: the parameters as `init_parameters` returns them.
     """
     return jax.tree.map(condition, declared, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
 
@@ -138,7 +139,7 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 
     Args:
       params: the parameters as training has them.
-      declared: the same tree as a module's `init` returns it, with a `MatrixBox` for every matrix.
+      declared: the same tree from `init_parameters`, with a `MatrixBox` for every matrix.
     """
     return _with_boxes(
         MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
@@ -152,7 +153,7 @@ def rounded(
 
     Args:
       params: the parameters as training has them, or a part of them.
-      declared: the same tree as a module's `init` returns it; see `quantized`.
+      declared: the same tree from `init_parameters`; see `quantized`.
       dtype: dtype of the products.
       summands: whether biases of products are converted too. XLA for GPUs adds a bias within the
         product, unless it has to convert the bias.
@@ -169,7 +170,7 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 
     Args:
       params: the parameters of one layer.
-      declared: the parameters of a stack of such layers as `init` returns them; see `quantized`.
+      declared: the parameters of a stack of such layers from `init_parameters`; see `quantized`.
     """
 
     def turn(_: Any, x: Float[Array, "*stack m n"]) -> Transposed:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.parallel.axes import declaring
 
 
 @runtime_checkable
@@ -74,7 +75,8 @@ def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
       model: the network.
       key: PRNG key for the initialisers.
     """
-    return model.init(key, model.example(), deterministic=True)["params"]
+    with declaring():
+        return model.init(key, model.example(), deterministic=True)["params"]
 
 
 @cache

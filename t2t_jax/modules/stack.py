@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.kernels.products import PRODUCT, has_form
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.layers import Layer
 from t2t_jax.modules.normalization import Norm
 
@@ -41,7 +41,7 @@ class LayerStack(nn.Module):
         self.norm = last_norm(self.config)
 
     def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
+        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
         """Pass embedded tokens through all layers."""
         x = _scan(self.layers, self.stack.num_layers, self.remat, x, context)

@@ -14,6 +14,7 @@ from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.functional.loss import projected_cross_entropy
+from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.kernels.normalizer import NORMALIZERS
 from t2t_jax.kernels.products import pre_softmax_logits, rounded_logits, target_logits
@@ -90,7 +91,7 @@ class TokenNetwork(nn.Module):
         """Return the last layer's output at every target; arguments as for `__call__`."""
 
     def __call__(
-        self, batch: Batch, *, deterministic: bool, first_row: Int[Array, ""] | int = 0
+        self, batch: Batch, *, deterministic: bool = True, first_row: Int[Array, ""] | int = 0
     ) -> Float[Array, "b t vocab"]:
         """Compute the logits of every target token, given the source and earlier target tokens.
 
@@ -204,6 +205,19 @@ class TokenNetwork(nn.Module):
           context: the context of the stack.
         """
         return self.embed("source", inputs.tokens, context)
+
+    def encode(self, inputs: Any, **dropout: Any) -> Float[Array, "b s d_model"]:
+        """Return the output of the encoder, which the network has to have.
+
+        Args:
+          inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
+          dropout: `deterministic` and `first_row`, as for `__call__`; none means no dropout.
+        """
+        segments, window = inputs.segments, self.config.attention_window
+        mask = attention_mask(segments, segments, window=window)
+        context = self.context("source", inputs.positions, mask, **dropout)
+        x = self.embed_inputs(inputs, context)
+        return self.encoder(self.embedding_dropout(x, context), context)
 
     def output_matrix(self) -> Any:
         """Return the matrix of the output projection, one row for every entry of the vocabulary."""

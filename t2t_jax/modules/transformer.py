@@ -44,19 +44,6 @@ class Transformer(DecoderNetwork):
         x = self.embed("target", previous, context)
         return self.decoder(self.embedding_dropout(x, context), context)
 
-    def encode(self, inputs: Any, **dropout: Any) -> Float[Array, "b s d_model"]:
-        """Return the encoder's output.
-
-        Args:
-          inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
-          dropout: `deterministic` and `first_row`, as for `__call__`; none means no dropout.
-        """
-        segments, window = inputs.segments, self.config.attention_window
-        mask = attention_mask(segments, segments, window=window)
-        context = self.context("source", inputs.positions, mask, **dropout)
-        x = self.embed_inputs(inputs, context)
-        return self.encoder(self.embedding_dropout(x, context), context)
-
     def memory(self, inputs: Any) -> TransformerMemory:
         """Encode sources `[b, s]`, one a row; see `DecodingModel.memory`."""
         mask = (inputs.segments != 0)[:, None, None, :]

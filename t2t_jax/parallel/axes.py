@@ -91,9 +91,37 @@ HEADS = "batch", "length", "heads", None
 """The logical axes of queries, keys and values that are split into heads."""
 
 
+_declares: ContextVar[bool] = ContextVar("declares", default=False)
+
+
+@contextlib.contextmanager
+def declaring() -> Iterator[None]:
+    """Let parameters that are made within come in the boxes that declare what they are.
+
+    Everywhere else, a module's `init` gives plain arrays.
+    """
+    before = _declares.set(True)
+    try:
+        yield
+    finally:
+        _declares.reset(before)
+
+
+def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], **facts: Any) -> Any:
+    """Return a new parameter: in a box within `declaring`, as a plain array elsewhere.
+
+    Args:
+      box: the class of the box, `nn.LogicallyPartitioned` or one that inherits from it.
+      value: the array.
+      axes: the logical axes of the parameter.
+      facts: the other fields of the box.
+    """
+    return box(value, axes, **facts) if _declares.get() else value
+
+
 def named(initialize: Any, *axes: str | None) -> Any:
-    """Return an initialiser of parameters that carry the names of their axes until `nn.unbox`."""
-    return nn.with_logical_partitioning(initialize, axes)
+    """Return an initialiser of parameters whose boxes have the names of their axes; see `boxed`."""
+    return lambda *how: boxed(nn.LogicallyPartitioned, initialize(*how), axes)
 
 
 _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)

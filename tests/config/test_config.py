@@ -178,11 +178,11 @@ _REFUSED = [
     (_MODEL, {"position": "rotary", "d_model": 24}, "d_k=3 is odd"),
     (_MODEL, {"rotary_scale": 0.5}, "outside [1, inf]"),
     (_MODEL, {"rotary_base": 1.0}, "outside [2, inf]"),
-    (_MODEL, {"num_kv_heads": 3}, "num_heads=8 is not a multiple of model.num_kv_heads=3"),
+    (_MODEL, {"num_kv_heads": 3}, "num_heads=8 is not a multiple of num_kv_heads=3"),
     (
         _MODEL,
         {"num_kv_heads": 16},
-        "num_heads=8 is not a multiple of model.num_kv_heads=16",
+        "num_heads=8 is not a multiple of num_kv_heads=16",
     ),
     (_MODEL, {"num_kv_heads": 0}, "is not positive; use None"),
     (_MODEL, {"attention_window": 0}, "is not positive; use None"),

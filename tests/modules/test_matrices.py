@@ -14,6 +14,7 @@ from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.matrices import quantized
 from t2t_jax.modules.network import declared_parameters, init_parameters
 from t2t_jax.modules.transformer import Transformer, TransformerDecoding
+from t2t_jax.parallel.axes import declaring
 from tests.selection import thorough_after
 
 _VOCAB = 60
@@ -98,7 +99,8 @@ def test_a_parameter_that_no_module_declares_a_matrix_stays_as_it_is():
         def __call__(self, x):
             return x * self.param("kernel", nn.initializers.ones, x.shape)
 
-    declared = Gate().init(jax.random.key(0), jnp.ones((4, 4)))["params"]
+    with declaring():
+        declared = Gate().init(jax.random.key(0), jnp.ones((4, 4)))["params"]
     assert quantized(declared, declared)["kernel"].dtype == jnp.float32
 
 

@@ -119,10 +119,10 @@ def test_numbers_start_as_they_are_declared():
         "drawn", _layer, lambda n: {"scale": Parameter((n,), 3.0, 0.5), "bias": Parameter((n,))}
     )
     made = Norm(NormConfig("drawn")).init(jax.random.key(0), jnp.ones((1, 4096)))["params"]
-    scale = np.asarray(made["scale"].value)
+    scale = np.asarray(made["scale"])
     assert abs(scale.mean() - 3) < 0.05
     assert abs(scale.std() - 0.5) < 0.05
-    assert not np.any(made["bias"].value)
+    assert not np.any(made["bias"])
 
 
 def test_a_config_with_registered_functions_is_one_value():

@@ -20,6 +20,7 @@ from t2t_jax.parallel.axes import (
     RULES,
     AxisRules,
     constrain,
+    declaring,
     named,
     on_mesh,
     shardings,
@@ -168,7 +169,10 @@ def test_a_tree_is_laid_out_by_its_specs_and_refused_by_its_paths():
 
 def test_initialisers_keep_their_values_and_say_their_axes():
     plain = jax.nn.initializers.normal()
-    boxed = named(plain, "vocab", "embed")(jax.random.key(0), (3, 4), jnp.float32)
+    initialise, how = named(plain, "vocab", "embed"), (jax.random.key(0), (3, 4), jnp.float32)
+    assert isinstance(initialise(*how), jax.Array)
+    with declaring():
+        boxed = initialise(*how)
     assert boxed.get_partition_spec() == P("vocab", "embed")
     np.testing.assert_array_equal(nn.unbox(boxed), plain(jax.random.key(0), (3, 4), jnp.float32))
 
