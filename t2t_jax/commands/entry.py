@@ -1,12 +1,13 @@
 """The choice of the command for a command line of `t2t-jax`, or of `eval.py`, which has fewer."""
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config, takes_run
+from t2t_jax.commands.flags import parse_flags, peek, stored_config
 from t2t_jax.commands.groups import COMMANDS, IN_EVAL
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
@@ -32,7 +33,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
       UserError: there is no such command, or a flag or its value is refused.
     """
     name, *flags = arguments or ["--help"]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--help-all"):
         return None
     if name.startswith("-"):
         raise UserError(
@@ -55,7 +56,7 @@ def eval_command(arguments: Sequence[str]) -> Command:
       SystemExit: the command line asked for help, which has been printed.
     """
     name, *flags = arguments or [""]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--help-all"):
         print(describe_commands("eval.py"))
         raise SystemExit(0)
     if name not in IN_EVAL:
@@ -66,12 +67,18 @@ def eval_command(arguments: Sequence[str]) -> Command:
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
+    kind = command_class(name)
+    make = getattr(sys.modules[kind.__module__], f"{name.replace('-', '_')}_command", None)
+    command: Command = (make or partial(command_of, kind))(flags, f"{program} {name}")
+    return command
+
+
+def command_class(name: str) -> type:
+    """Return the dataclass of a command, whose fields are its flags."""
     file = name.replace("-", "_")
     module = import_module(f"t2t_jax.commands.{file}{'_' * iskeyword(file)}")
-    kind = "".join(map(str.capitalize, name.split("-"))) + "Command"
-    make = getattr(module, f"{file}_command", None) or partial(command_of, getattr(module, kind))
-    command: Command = make(flags, f"{program} {name}")
-    return command
+    kind: type = getattr(module, "".join(map(str.capitalize, name.split("-"))) + "Command")
+    return kind
 
 
 def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
@@ -81,12 +88,12 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
     """
     if not flags and hasattr(made, "advice"):
         raise UserError(made.advice.format(program=program))
-    check_flags(flags, names(made), takes_run=takes_run(made))
-    _, workdir = peek(flags)
-    settings = {}
-    if issubclass(made, DecodingFlags):
-        settings["default"] = made(decoding=(stored_config(workdir) or Config()).decoding)
-    return parse_flags(made, flags, prog=program, **settings)
+
+    def of_run(line: list[str]) -> DecodingFlags:
+        _, workdir = peek(line)
+        return made(decoding=(stored_config(workdir) or Config()).decoding)
+
+    return parse_flags(made, flags, program, of_run if issubclass(made, DecodingFlags) else None)
 
 
 def describe_commands(program: str = "t2t-jax") -> str:

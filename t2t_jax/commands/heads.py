@@ -50,7 +50,7 @@ class HeadsCommand(RunFlags):
             from t2t_jax.inspect.figures.heads import worth
         from t2t_jax.inspect.heads import weigh_heads
 
-        translator = load_for("heads", [self.run_directory], self)
+        translator = load_for("heads", [self.workdir], self)
         if self.prune is not None:
             return self._prune(translator, *self.prune)
         report = weigh_heads(
@@ -72,7 +72,7 @@ class HeadsCommand(RunFlags):
 
         importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
         heads = heads_to_prune(importance, share)
-        prune_run(self.run_directory, out, heads, average=self.average, step=self.step)
+        prune_run(self.workdir, out, heads, average=self.average, step=self.step)
         model = translator.config.model
         total = sum(size.size for size in importance)
         print_result(

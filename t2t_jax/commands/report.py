@@ -3,10 +3,10 @@
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.console import ResultConsole
@@ -19,7 +19,7 @@ class ReportCommand:
     The report is printed, and written to `report.md` in the run directory.
     """
 
-    workdir: Path = tyro.MISSING
+    workdir: OneRun = tyro.MISSING
     """Directory of the run."""
     sustained_tflops: float | None = None
     """Sustained TFLOP/s of one device, for the paper's estimate of the training cost; the paper

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 from rich.table import Table
@@ -30,9 +30,13 @@ class SweepCommand:
         "a sweep takes a config file with VARIANTS and a directory, as in --config "
         "configs/table3.py --workdir runs/table3; see --help"
     )
+    examples: ClassVar = (
+        "--config configs/table3_small.py --dry-run",
+        "--config configs/table3.py runs/table3 --seeds 3 --only base 'A-*'",
+    )
     config: str = tyro.MISSING
     """Config file with VARIANTS, such as configs/table3.py."""
-    workdir: Path | None = None
+    workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
     """Directory of the grid, for runs in VARIANT/seedN/, and table.md, table.csv and table.png."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""

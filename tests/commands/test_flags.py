@@ -107,9 +107,9 @@ def config_file(tmp_path):
 
 def show_help(capsys, command, *arguments: str) -> str:
     with pytest.raises(SystemExit) as end:
-        command([*arguments, "--help"])
+        command([*arguments, "--help-all"])
     assert end.value.code == 0
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+    return " ".join(capsys.readouterr().out.split())
 
 
 def words(value: object) -> str:
@@ -223,7 +223,7 @@ def test_the_config_that_is_compiled_may_be_that_of_a_run(workdir):
 
 
 def test_a_run_has_a_directory(config_file):
-    with pytest.raises(UserError, match=r"Missing from train\.py: --workdir"):
+    with pytest.raises(UserError, match=r"train\.py takes a run, as in train\.py runs/base; see"):
         train_command(["--config", config_file])
 
 
@@ -283,7 +283,7 @@ def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file
     [
         ("--model.d-fff 3", "unknown flag --model.d-fff; did you mean --model.d-ff?"),
         ("--norm_order=pre", "unknown flag --norm_order; did you mean --model.norm-order?"),
-        ("--qqq 3", "unknown flag --qqq; see --help"),
+        ("--qqq 3", "unknown flag --qqq; see --help-all for all flags"),
         (
             "--model.norm-order prel",
             "'prel' for argument '--model.norm-order'. Expected one of ('p",
@@ -295,7 +295,7 @@ def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file
         ("--model.position learned --model.max-positions 9", "raise model.max_positions to 306"),
         ("--workdir v", "--workdir is given twice; give it once, with all of its values"),
         ("--config", "Missing value for argument '--config'"),
-        ("extra", "Unrecognized options: extra"),
+        ("extra", "'extra' and --workdir both name the run; give one of them"),
         ("--config nowhere.py", "no config file nowhere.py"),
         ("--num-processes two", "--num-processes: no type matching {None}|INT"),
         ("--compile-only v5e:4x4 --compile_only", "--compile_only is given twice"),
@@ -315,7 +315,7 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
         ("", "takes a command first (watch, translate, parse, bleu, parseval"),
         ("blue --workdir w", "not 'blue'"),
         ("--workdir w bleu", "takes a command first"),
-        ("bleu", "Missing from eval.py bleu: --workdir"),
+        ("bleu", "eval.py bleu takes a run, as in eval.py bleu runs/base; see --help"),
         ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
         ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
         ("bleu --workdir w --step worst", "--step: no type matching"),
