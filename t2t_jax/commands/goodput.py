@@ -9,9 +9,9 @@ from pathlib import Path
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.console import ResultConsole
 
 _WIDTH = 120  # the number of columns without a terminal
 
@@ -66,5 +66,5 @@ class GoodputCommand:
             sections = goodput_sections(found, self.price, self.watts)
             report = RunReport(f"What the time of {self.workdir} went to", [], sections)
             width = None if sys.stdout.isatty() else _WIDTH
-            ResultConsole(width=width, highlight=False).print(report.terminal())
+            result_console(width=width, highlight=False).print(report.terminal())
         return 0

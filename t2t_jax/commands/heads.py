@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from t2t_jax.decoding.translator import Translator
     from t2t_jax.inspect.heads import HeadReport
 
@@ -91,7 +91,7 @@ def _tell(report: "HeadReport") -> None:
     print_result(_curve(report))
 
 
-def _heads(report: "HeadReport") -> Table:
+def _heads(report: "HeadReport") -> "Table":
     table = grid("attention", "layer", "head", "loss", "BLEU", "importance", "entropy", "kind")
     for head in report.heads:
         table.add_row(
@@ -107,7 +107,7 @@ def _heads(report: "HeadReport") -> Table:
     return table
 
 
-def _curve(report: "HeadReport") -> Table:
+def _curve(report: "HeadReport") -> "Table":
     table = grid("heads masked", "share", "loss", "BLEU")
     for point in report.curve:
         score = "" if point.bleu is None else f"{point.bleu:.2f}"

@@ -98,8 +98,13 @@ def wrapped(text: str, width: int | None = None, first: str = "", later: str = "
 
     Without a width, it is that of the terminal.
     """
-    indents = {"initial_indent": first, "subsequent_indent": later}
-    return textwrap.wrap(text, width or _columns(), break_on_hyphens=False, **indents)
+    return textwrap.wrap(
+        text,
+        width or _columns(),
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+    )
 
 
 def _columns() -> int:

