@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 from measuring import machine
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, with_family
+from t2t_jax.commands.flags import parse_flags, peek, with_family
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
@@ -42,9 +42,12 @@ def command(
     Raises:
       UserError: a flag or its value is refused.
     """
-    check_flags(arguments, names(kind))
-    config = change(load_config(peek(arguments)[0] or kind.config))
-    asked = parse_flags(kind, arguments, default=kind(fields=with_family(config, arguments)))
+
+    def defaults(line: list[str]) -> _Command:
+        config = change(load_config(peek(line)[0] or kind.config))
+        return kind(fields=with_family(config, line))
+
+    asked = parse_flags(kind, arguments, defaults=defaults)
     if asked.repeats < 1:
         raise UserError(f"repeats={asked.repeats} is not positive")
     if "auto" in (asked.fields.model.compute_dtype, asked.fields.parallel.tokens_per_device):

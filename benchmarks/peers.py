@@ -36,7 +36,7 @@ from systems.available import Kind, System, available_systems, build_mkl_fast_pa
 from systems.protocol import Decoding, Training, Work, Worker, call_program
 from systems.results import Result, share_equal, show
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
@@ -152,7 +152,6 @@ def _shared_weights(config: Config, folder: Path) -> Path:
 
 
 def _translate(arguments: Sequence[str]) -> None:
-    check_flags(arguments, names(Translate))
     asked: Translate = parse_flags(Translate, arguments)
     config = read_config(asked.workdir)
     if (dtype := config.model.compute_dtype) != "float32":

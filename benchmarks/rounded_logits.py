@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from measuring import machine, show
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config.file import load_config
 from t2t_jax.kernels.choice import Kernels, LogitsForm, kernels_of
 from t2t_jax.run.trainer import train
@@ -43,7 +43,6 @@ class RoundedLogits:
 
 def main(arguments: Sequence[str]) -> int:
     """Train everything, and print the table."""
-    check_flags(arguments, names(RoundedLogits))
     asked: RoundedLogits = parse_flags(RoundedLogits, arguments)
     rows = []
     forms: tuple[LogitsForm, ...] = "float32", "rounded"

@@ -50,7 +50,7 @@ from servers.processes import Offline, Served, allow_many_connections, exported,
 from systems.available import System
 from systems.protocol import call_program
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
@@ -133,7 +133,6 @@ class _Bench:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    check_flags(arguments, names(Serving))
     asked: Serving = parse_flags(Serving, arguments)
     config = _checked(asked)
     allow_many_connections()

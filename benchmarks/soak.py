@@ -49,7 +49,7 @@ from servers.pool import lines_of
 from servers.processes import Offline, Served, allow_many_connections, run_job
 from servers.watching import Sample, sample, slope
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
@@ -123,7 +123,6 @@ class _Seen:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line asks for, and return 1 if a check fails."""
-    check_flags(arguments, names(Soak))
     asked: Soak = parse_flags(Soak, arguments)
     for name in ("minutes", "load", "reload_minutes", "num_lines", "sample_seconds"):
         if getattr(asked, name) <= 0:

@@ -28,7 +28,7 @@ from measuring import machine, show
 from rich.table import Table
 
 from t2t_jax.batch import Batch, one_a_row
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_grid
 from t2t_jax.functional.attention import additive_scores, attention_weights
@@ -58,7 +58,6 @@ class SoftmaxGradient:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    check_flags(arguments, names(SoftmaxGradient))
     asked: SoftmaxGradient = parse_flags(SoftmaxGradient, arguments)
     rows = []
     for name, config in load_grid(asked.config).variants.items():

@@ -18,7 +18,7 @@ import workload
 from command_line import rows_and_tokens
 from measuring import machine, show
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError
@@ -43,7 +43,6 @@ class Variants:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    check_flags(arguments, names(Variants))
     asked: Variants = parse_flags(Variants, arguments)
     grid = load_grid(asked.config)
     if unknown := [name for name in asked.only if name not in grid.variants]:

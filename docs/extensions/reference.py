@@ -3,22 +3,21 @@
 `{config-reference}` and `{command-reference}` stand for them in a document.
 """
 
-import contextlib
 import dataclasses
-import io
-import os
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_type_hints
-from unittest import mock
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 from t2t_jax import paper
-from t2t_jax.commands.entry import COMMANDS, entry_command
+from t2t_jax.commands.entry import COMMANDS, command_class
+from t2t_jax.commands.flag_table import flags_of
+from t2t_jax.commands.help import documented, meaning, usage
+from t2t_jax.commands.launch import usage_of_launch
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import FAMILIES, fields_of
@@ -27,7 +26,6 @@ from t2t_jax.config.tables import NAMED
 # What the paper states of these is stated of what follows from them.
 _STATED_OF = {"model.d_k": "model.key_size", "model.d_v": "model.value_size"}
 _FAMILY = "model.architecture"
-_COLUMNS = 120  # in a wider terminal a help has boxes side by side
 
 
 def config_reference() -> str:
@@ -61,9 +59,8 @@ def _meanings(classes: Sequence[type]) -> dict[str, list[str]]:
     """The documentation of the fields of some classes, by the name of the field."""
     found: dict[str, list[str]] = {}
     for kind in (base for one in classes for base in reversed(one.__mro__[:-1])):
-        if kind.__module__.startswith("t2t_jax"):
-            texts = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
-            found |= {name: text for (of, name), text in texts.items() if of == kind.__name__}
+        texts = documented(kind)
+        found |= {name: [*inspect.cleandoc(text).split("\n"), ""] for name, text in texts.items()}
     return found
 
 
@@ -94,56 +91,33 @@ def _remarks(path: str, field: "dataclasses.Field[Any]") -> Iterator[str]:
 
 
 def command_reference() -> str:
-    """Every command of `t2t-jax`, in Markdown: what it does and its flags, out of its help."""
+    """Every command of `t2t-jax`, in Markdown: what it does and its flags.
+
+    Fields of the config, which are flags of training, are left to their own reference.
+    """
     lines: list[str] = []
     for group, commands in COMMANDS.items():
         lines += [f"## {group.capitalize()}", ""]
         for name in commands:
-            program = f"t2t-jax {name}"
-            usage, about, flags = _parts(_help(name), has_config=name in ("train", "preflight"))
-            lines += [f"### {program}", "", about, "", "```text", usage, "```", ""]
+            program, kind = f"t2t-jax {name}", command_class(name)
+            flags = [] if name == "launch" else flags_of(kind)
+            if any(flag.name == _FAMILY for flag in flags):
+                flags = [flag for flag in flags if flag.name not in known_fields()]
+            about = _with_flags(inspect.cleandoc(kind.__doc__ or ""))
+            call = usage(flags, program) if flags else f"usage: {usage_of_launch(program)}"
+            lines += [f"### {program}", "", about, "", "```text", call, "```", ""]
             lines += [f"```{{program}} {program}", "```", ""]
-            for flag, meaning in flags:
-                lines += [f"```{{option}} {flag}", meaning, "```", ""]
+            for flag in flags:
+                default = "required" if flag.is_required else f"default: {flag.written}"
+                lines += [f"```{{option}} {flag.label}", _with_flags(meaning(flag)), f"({default})"]
+                lines += ["```", ""]
     return "\n".join(lines)
-
-
-def _parts(text: str, has_config: bool) -> tuple[str, str, list[tuple[str, str]]]:
-    """The parts of a help: the usage, what the command does, and each flag with its meaning.
-
-    Fields of the config, which are flags of training, are left to their own reference.
-    """
-    usage, _, rest = text.partition("\n\n")
-    about, *boxes = re.split(r"\n (?=[\w ]+\n -{9})", rest)
-    sections = [f"{name} options" for name in get_type_hints(Config)] if has_config else []
-    flags: list[tuple[str, str]] = []
-    for box in boxes:
-        if box.startswith(tuple(sections)):
-            continue
-        described = box.rpartition(f"\n  {'-' * 9}")[2]  # what a section is, stands above a rule
-        for entry in re.split(r"\n  (?=\S)", described)[1:]:
-            flag, meaning = re.split(r"\s\s+|\n", entry, maxsplit=1)
-            if flag != "-h, --help":
-                flags.append((flag, _with_flags(" ".join(meaning.split()))))
-    return usage, _with_flags(about), flags
 
 
 def _with_flags(text: str) -> str:
     """A text with the flags in it as code: elsewhere, two hyphens become a dash."""
     code_or_flag = r"`[^`]*`|(?<![\w-])--[a-z][\w-]*(?:\.[\w-]+)?"
     return re.sub(code_or_flag, lambda found: f"`{found[0].strip('`')}`", text)
-
-
-def _help(command: str) -> str:
-    """What a command prints with --help."""
-    printed = io.StringIO()
-    with (
-        mock.patch.dict(os.environ, COLUMNS=str(_COLUMNS)),
-        contextlib.redirect_stdout(printed),
-        contextlib.suppress(SystemExit),
-    ):
-        entry_command([command, "--help"])
-    return printed.getvalue()
 
 
 def _directive(make: Callable[[], str]) -> type[SphinxDirective]:

@@ -11,4 +11,8 @@ from t2t_jax.commands.on_split import OnSplit
 class BleuCommand(OnSplit, DecodingFlags):
     """Score a model on a split: BLEU as sacreBLEU and as the paper have it, chrF, perplexity."""
 
+    examples: ClassVar = (
+        "runs/base",
+        "runs/base --split dev --beam-size 1 --json",
+    )
     command: ClassVar = "bleu"

@@ -18,11 +18,11 @@ class CalibrateCommand(RunFlags):
         from t2t_jax.run.calibration import calibrate, save_calibration
         from t2t_jax.workdir import CALIBRATION
 
-        translator = load_for("calibrate", [self.run_directory], self)
+        translator = load_for("calibrate", [self.workdir], self)
         found = calibrate(translator)
-        save_calibration(found, translator, self.run_directory)
+        save_calibration(found, translator, self.workdir)
         print_line(
-            f"{self.run_directory / CALIBRATION} is fitted to {found.num_sentences:,} sentences; "
+            f"{self.workdir / CALIBRATION} is fitted to {found.num_sentences:,} sentences; "
             "of a half that was held out from a fit to the other, it tells chrF with correlation "
             f"{found.correlation:.2f} and mean absolute error {100 * found.mean_absolute_error:.1f}"
             f", where the same guess for all has {100 * found.constant_error:.1f}"

@@ -3,16 +3,17 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.data.download.catalogue import CORPORA, Archive
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.console import ProgressConsole
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,18 @@ class DataCommand:
             raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
 
 
-def _bars() -> Progress:
+def _bars() -> "Progress":
     """Return bars that show the share of each archive that has arrived; on a terminal they move."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+
+    from t2t_jax.system.console import ProgressConsole
+
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,12 +1,13 @@
 """The choice of the command for a command line of `t2t-jax`, or of `train.py` and `eval.py`."""
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config, takes_run
+from t2t_jax.commands.flags import parse_flags, peek, stored_config
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
@@ -33,7 +34,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
       UserError: there is no such command, or a flag or its value is refused.
     """
     name, *flags = arguments or ["--help"]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--help-all"):
         return None
     if name.startswith("-"):
         raise UserError(
@@ -48,12 +49,18 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
+    kind = command_class(name)
+    make = getattr(sys.modules[kind.__module__], f"{name.replace('-', '_')}_command", None)
+    command: Command = (make or partial(command_of, kind))(flags, f"{program} {name}")
+    return command
+
+
+def command_class(name: str) -> type:
+    """Return the dataclass of a command, whose fields are its flags."""
     file = name.replace("-", "_")
     module = import_module(f"t2t_jax.commands.{file}{'_' * iskeyword(file)}")
-    kind = "".join(map(str.capitalize, name.split("-"))) + "Command"
-    make = getattr(module, f"{file}_command", None) or partial(command_of, getattr(module, kind))
-    command: Command = make(flags, f"{program} {name}")
-    return command
+    kind: type = getattr(module, "".join(map(str.capitalize, name.split("-"))) + "Command")
+    return kind
 
 
 def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
@@ -63,12 +70,12 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
     """
     if not flags and hasattr(made, "advice"):
         raise UserError(made.advice.format(program=program))
-    check_flags(flags, names(made), takes_run=takes_run(made))
-    _, workdir = peek(flags, opened)
-    settings = {}
-    if issubclass(made, DecodingFlags):
-        settings["default"] = made(decoding=(stored_config(workdir) or Config()).decoding)
-    return parse_flags(made, flags, prog=program, **settings)
+
+    def of_run(line: list[str]) -> DecodingFlags:
+        _, workdir = peek(line, opened)
+        return made(decoding=(stored_config(workdir) or Config()).decoding)
+
+    return parse_flags(made, flags, program, of_run if issubclass(made, DecodingFlags) else None)
 
 
 def describe_commands(program: str = "t2t-jax") -> str:

@@ -35,7 +35,7 @@ class ExploreCommand(RunFlags):
 
         if (self.text is None) == (self.images is None):
             raise UserError("give a sentence with --text, or a file of images with --images")
-        translator = load_for("explore", [self.run_directory], self)
+        translator = load_for("explore", [self.workdir], self)
         given = self.text if self.images is None else self._image(self.images)
         explore(translator, given, self.references).save(self.output)
         print_line(f"{self.output} shows it; open it in a browser")

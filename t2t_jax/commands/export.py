@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import WRITTEN, check_dtype, described_formats, write_model
 
@@ -19,9 +20,8 @@ else:
 class ExportCommand:
     """Write the model of a run in a format of another program, all of it or nothing."""
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
+    examples: ClassVar = ("runs/base models/base --to ctranslate2",)
+    workdir: OneRun = tyro.MISSING
     """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
     """The directory to write."""
@@ -39,7 +39,7 @@ class ExportCommand:
         from t2t_jax.interchange.portable import portable_model
 
         check_dtype(self.to, self.dtype)
-        model = portable_model(self.run_directory, average=self.average, step=self.step)
+        model = portable_model(self.workdir, average=self.average, step=self.step)
         write_model(model, self.to, self.output, self.dtype)
         print_line(
             f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"

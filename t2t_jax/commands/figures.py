@@ -19,7 +19,7 @@ class FiguresCommand:
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
     """Directory for the files, which is made if missing; files of the same names are replaced."""
-    workdir: Path | None = None
+    workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """Directory of the run to draw; None is the paper's base model, without attention."""
     text: str | None = None
     """Sentence whose attention is drawn; None is "No devices were found."."""

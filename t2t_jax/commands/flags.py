@@ -6,30 +6,31 @@ flags are checked, so that `--help` and a misspelt flag answer at once.
 
 import argparse
 import contextlib
-import dataclasses
 import io
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.text import Text
 from tyro.constructors import (
     ConstructorRegistry,
     PrimitiveConstructorSpec,
     PrimitiveTypeInfo,
 )
 
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, Flag, flags_of
 from t2t_jax.config import Config
-from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import fields_of, foreign_field
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.opening import opened
 
+RUN = "--workdir"
+"""The flag that may stand before the directory of a run, in every command that takes one."""
+_HELP = ("--help", "--help-all")
 _parsing = threading.Lock()
 _OTHER_NAMES = {
     "--training.peak-learning-rate": ("--lr", "--max-lr"),
@@ -42,57 +43,19 @@ _OTHER_NAMES = {
     "--parallel.data": ("--devices", "--num-devices", "--num-gpus"),
     "--parallel.fsdp": ("--fsdp",),
     "--parallel.tensor": ("--tensor", "--tensor-parallel-size"),
-    "--workdir": ("--output-dir", "--save-dir", "--model-dir"),
+    "--workdir": ("--output-dir", "--save-dir", "--model-dir", "--run-directory"),
     "--beam-size": ("--beam", "--num-beams"),
 }
 """The names of flags in other programs, where they are not close to the names of this package."""
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
-def names(command: type) -> list[str]:
-    """Return the names of a dataclass's fields, which are its flags.
-
-    A field that is a dataclass has flags of its own, with its name as their prefix unless its
-    annotation sets an empty name. A field whose value stands on the command line without a flag is
-    left out.
-    """
-    found: list[str] = []
-    for field in dataclasses.fields(command):
-        kind = _dataclass_of(field)
-        if kind is None:
-            found += [] if _is_positional(field) else [field.name]
-        elif kind is Config:
-            found += known_fields()
-        else:
-            settings = getattr(field.type, "__metadata__", ())
-            is_bare = any(getattr(one, "name", None) == "" for one in settings)
-            found += [name if is_bare else f"{field.name}.{name}" for name in names(kind)]
-    return found
-
-
-def _is_positional(field: "dataclasses.Field[Any]") -> bool:
-    """Return whether the value of a field stands on the command line without a flag."""
-    return tyro.conf.Positional in getattr(field.type, "__metadata__", ())
-
-
-def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
-    """Return the dataclass that is the default of a field; None for other defaults."""
-    kind = field.default_factory
-    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
-
-
-def takes_run(command: type) -> bool:
-    """Return whether a command takes the directories of runs without a flag."""
-    fields = dataclasses.fields(command)
-    return any(_is_positional(one) and one.name in ("runs", "run_directory") for one in fields)
-
-
-def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool = False) -> None:
+def check_flags(arguments: Sequence[str], known: Sequence[str]) -> None:
     """Refuse a flag of a command line that is not known, given twice or empty; propose the nearest.
 
-    With `takes_run`, the directories of runs stand without a flag.
+    Raises:
+      UserError: a flag is refused.
     """
-    flags = [f"--{name.replace('_', '-')}" for name in known]
     seen: set[str] = set()
     flag = ""
     for argument in arguments:
@@ -100,8 +63,8 @@ def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool =
         if argument.startswith("--"):
             given, equals, value = argument.partition("=")
             flag = given.replace("_", "-")
-            if flag not in (*flags, "--help"):
-                raise UserError(f"unknown flag {given}; {_hint(flag, flags, takes_run)}")
+            if flag not in (*known, *_HELP):
+                raise UserError(f"unknown flag {given}; {_hint(flag, known)}")
             if flag in seen:
                 raise UserError(f"{given} is given twice; give it once, with all of its values")
             seen.add(flag)
@@ -111,24 +74,99 @@ def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool =
             raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
 
 
-def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
+def _hint(flag: str, flags: Sequence[str]) -> str:
     """Return the advice for an unknown flag."""
     if flag == "--version":
         return "the version is printed by t2t-jax --version"
-    if flag == "--workdir" and takes_run:
-        return "the directory of a run stands without a flag here, as in watch runs/base"
     for known in flags:
         if flag in _OTHER_NAMES.get(known, ()):
             return f"did you mean {known}?"
-    return did_you_mean(flag, flags, "see --help for all flags")
+    return did_you_mean(flag, flags, "see --help-all for all flags")
+
+
+def ordered(made: type, arguments: Sequence[str]) -> list[str]:
+    """Return a checked command line in the order in which every later step reads it.
+
+    Words without a flag come first, the run among them, whether or not `--workdir` stood before it;
+    then come the flags, spelt with hyphens and apart from their values.
+
+    Raises:
+      UserError: a flag is refused, or a run is given in both ways.
+    """
+    table = flags_of(made)
+    places = [flag for flag in table if flag.is_positional]
+    takes = {flag.flag: flag.takes for flag in table if not flag.is_positional}
+    run = next((index for index, place in enumerate(places) if place.is_run), None)
+    if run is not None:
+        takes[RUN] = places[run].takes
+    check_flags(arguments, list(takes))
+    words, flags = _divided(arguments, takes)
+    runs = flags.pop(RUN, None)
+    if runs is not None and run is not None:
+        _check_place(places, run, words)
+        words[run:run] = runs or [""]
+    if run is not None:
+        _check_runs(words[run:] if places[run].takes is None else words[run : run + 1])
+    for flag in table:
+        if MAY_STAND_ALONE in flag.settings and flags.get(flag.flag) == []:
+            flags[flag.flag] = [""]
+    return [*words, *(word for flag, values in flags.items() for word in (flag, *values))]
+
+
+def _divided(
+    arguments: Sequence[str], takes: dict[str, int | None]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the words without a flag, and each flag with its values."""
+    words: list[str] = []
+    flags: dict[str, list[str]] = {}
+    values, room = words, None
+    for argument in arguments:
+        if argument.startswith("--") or argument == "-h":
+            name, equals, value = argument.partition("=")
+            name = "--help" if name == "-h" else name.replace("_", "-")
+            values = flags.setdefault(name, [value] if equals else [])
+            room = takes.get(name)
+        else:
+            if room is not None and len(values) >= room:
+                values, room = words, None
+            values.append(argument)
+    return words, flags
+
+
+def _check_place(places: Sequence[Flag], run: int, words: Sequence[str]) -> None:
+    """Refuse `--workdir` beside a run without it, or where what stands ahead of a run is missing.
+
+    Args:
+      places: what stands without a flag, of which number `run` is the run.
+      words: the words without a flag.
+    """
+    others = [place for place in places if not place.is_run]
+    if len(words) < run:
+        raise UserError(f"{others[len(words)].flag} is missing; see --help")
+    if len(words) > len(others) and all(place.takes for place in others):
+        raise UserError(f"{words[run]!r} and {RUN} both name the run; give one of them")
+
+
+def _check_runs(directories: Iterable[str]) -> None:
+    """Refuse a run without a name, or with one that is not UTF-8: checkpoints cannot be in it."""
+    for directory in directories:
+        if not directory:
+            raise UserError("the name of the run is empty; is a variable of the shell unset?")
+        try:
+            directory.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the name of the directory {os.fsencode(directory)!r} is not UTF-8, as the "
+                "libraries that read and write checkpoints need it; give it another name"
+            ) from error
 
 
 def peek(
     arguments: Sequence[str], place: Callable[[str], Path] = as_path
 ) -> tuple[str | None, Path | None]:
-    """Return `--config` and (the first) `--workdir`, which give the defaults of all other flags.
+    """Return the `--config` and the first word of a command line as `ordered` returns it.
 
-    The name of a directory has to be UTF-8, as checkpoints cannot be in it otherwise.
+    The word is the (first) run; both give the defaults of all other flags.
 
     Args:
       arguments: the command line.
@@ -136,21 +174,13 @@ def peek(
         read.
 
     Raises:
-      UserError: there is no such place, or its name is not UTF-8, so checkpoints cannot be in it.
+      UserError: there is no such place.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
-    parser.add_argument("--workdir", nargs="*", default=[])
     named, _ = parser.parse_known_args(arguments)
-    for workdir in named.workdir:
-        try:
-            workdir.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the "
-                "libraries that read and write checkpoints need it; give it another name"
-            ) from error
-    return named.config, next(map(place, named.workdir), None)
+    [*words] = takewhile(lambda word: not word.startswith("--"), arguments)
+    return named.config, place(words[0]) if words else None
 
 
 def with_family(config: Config, arguments: Sequence[str]) -> Config:
@@ -187,12 +217,35 @@ def stored_config(workdir: Path | None) -> Config | None:
     return read_config(workdir) if is_run(workdir) else None
 
 
-def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """Parse a command line into a dataclass: `tyro.cli` with settings, and with one-line errors.
+def parse_flags(
+    command: Any,
+    arguments: Sequence[str],
+    program: str | None = None,
+    defaults: Callable[[list[str]], Any] | None = None,
+) -> Any:
+    """Return an object of a dataclass with the values that a command line gives its fields.
+
+    Args:
+      command: the dataclass, whose fields are flags.
+      program: the name of the program in help and errors; None is that of the process.
+      defaults: a function that makes an object of the dataclass with the defaults, out of the
+        command line as `ordered` returns it; None leaves them to the dataclass.
 
     Raises:
       UserError: the command line is refused.
+      SystemExit: the command line asked for help, which has been printed.
     """
+    arguments = ordered(command, arguments)
+    default = defaults(arguments) if defaults else None
+    flags = flags_of(command, default)
+    if {*_HELP} & {*arguments}:
+        from t2t_jax.commands.help import print_help
+
+        print_help(command, flags, program, arguments)
+        raise SystemExit(0)
+    first = next(iter(flag for flag in flags if flag.is_positional), None)
+    if first and first.is_run and first.is_required and not (arguments and _is_word(arguments[0])):
+        raise UserError(f"{program} takes a run, as in {program} runs/base; see --help")
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.
@@ -200,14 +253,17 @@ def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
             return tyro.cli(
                 command,
                 args=arguments,
+                prog=program,
                 config=(tyro.conf.FlagCreatePairsOff,),
                 registry=_registry(),
-                **settings,
+                **({} if default is None else {"default": default}),
             )
     except SystemExit as end:
-        if not end.code:  # --help
-            raise
         raise _refusal(end, printed.getvalue()) from end
+
+
+def _is_word(argument: str) -> bool:
+    return not argument.startswith("--")
 
 
 def _registry() -> ConstructorRegistry:
@@ -231,6 +287,8 @@ def _registry() -> ConstructorRegistry:
 
 def _refusal(end: BaseException, printed: str) -> UserError:
     """Return the error of a refused command line: the config's own, or else tyro's in one line."""
+    from rich.text import Text
+
     cause = end.__context__
     while cause:
         if isinstance(cause, UserError):

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.streams import reading, writing
@@ -21,6 +21,7 @@ class GenerateCommand(RunFlags):
     terminal, the text of a single prompt is written as it comes.
     """
 
+    examples: ClassVar = ("runs/lm --prompt 'Once upon a time' --max-tokens 100",)
     prompt: tuple[str, ...] = ()
     """Texts to continue; without any, each line of the input is a prompt. "" begins a new text."""
     input: Path | None = None
@@ -51,7 +52,7 @@ class GenerateCommand(RunFlags):
         if self.prompt and self.input is not None:
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with writing(self.output) as file:
-            translator = load_for("generate", [self.run_directory], self)
+            translator = load_for("generate", [self.workdir], self)
             done = 0
             if (
                 len(self.prompt) == 1

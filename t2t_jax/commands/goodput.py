@@ -5,13 +5,13 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.console import ResultConsole
 
 _WIDTH = 120  # the number of columns without a terminal
 
@@ -25,9 +25,7 @@ class GoodputCommand:
     the time between jobs. The run may be under way.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
+    workdir: OneRun = tyro.MISSING
     """Directory of the run."""
     price: float | None = None
     """Price of a device hour, in any currency, for the cost of each part; None leaves it out."""
@@ -50,11 +48,11 @@ class GoodputCommand:
         from t2t_jax.run.report.goodput import goodput_sections
         from t2t_jax.workdir import read_config
 
-        read_config(self.run_directory)  # which refuses what is no run
-        found = read_goodput(self.run_directory)
+        read_config(self.workdir)  # which refuses what is no run
+        found = read_goodput(self.workdir)
         if found is None:
             raise UserError(
-                f"{self.run_directory} has no accounts of its time (jobs/*.json), which trainings "
+                f"{self.workdir} has no accounts of its time (jobs/*.json), which trainings "
                 "keep from release 0.1.1 on; a run begins to keep them when it goes on"
             )
         if self.output is not None:
@@ -66,7 +64,7 @@ class GoodputCommand:
             print(json.dumps(found.figures(self.price, self.watts)))
         else:
             sections = goodput_sections(found, self.price, self.watts)
-            report = RunReport(f"What the time of {self.run_directory} went to", [], sections)
+            report = RunReport(f"What the time of {self.workdir} went to", [], sections)
             width = None if sys.stdout.isatty() else _WIDTH
-            ResultConsole(width=width, highlight=False).print(report.terminal())
+            result_console(width=width, highlight=False).print(report.terminal())
         return 0

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from t2t_jax.decoding.translator import Translator
     from t2t_jax.inspect.heads import HeadReport
 
@@ -50,7 +50,7 @@ class HeadsCommand(RunFlags):
             from t2t_jax.inspect.figures.heads import worth
         from t2t_jax.inspect.heads import weigh_heads
 
-        translator = load_for("heads", [self.run_directory], self)
+        translator = load_for("heads", [self.workdir], self)
         if self.prune is not None:
             return self._prune(translator, *self.prune)
         report = weigh_heads(
@@ -72,7 +72,7 @@ class HeadsCommand(RunFlags):
 
         importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
         heads = heads_to_prune(importance, share)
-        prune_run(self.run_directory, out, heads, average=self.average, step=self.step)
+        prune_run(self.workdir, out, heads, average=self.average, step=self.step)
         model = translator.config.model
         total = sum(size.size for size in importance)
         print_result(
@@ -91,7 +91,7 @@ def _tell(report: "HeadReport") -> None:
     print_result(_curve(report))
 
 
-def _heads(report: "HeadReport") -> Table:
+def _heads(report: "HeadReport") -> "Table":
     table = grid("attention", "layer", "head", "loss", "BLEU", "importance", "entropy", "kind")
     for head in report.heads:
         table.add_row(
@@ -107,7 +107,7 @@ def _heads(report: "HeadReport") -> Table:
     return table
 
 
-def _curve(report: "HeadReport") -> Table:
+def _curve(report: "HeadReport") -> "Table":
     table = grid("heads masked", "share", "loss", "BLEU")
     for point in report.curve:
         score = "" if point.bleu is None else f"{point.bleu:.2f}"

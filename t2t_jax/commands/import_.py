@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import FORMATS, READ, described_formats, read_model
 
@@ -23,14 +24,13 @@ class ImportCommand:
     ensemble and export, or to continue text, fill in words or label images.
     """
 
+    examples: ClassVar = ("marian models/opus-mt-en-de runs/opus",)
     format: Annotated[
         _Format, tyro.conf.Positional, tyro.conf.arg(help=described_formats(READ))
     ] = tyro.MISSING
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """Directory of the model, or its file."""
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
+    workdir: OneRun = tyro.MISSING
     """The run directory to write."""
 
     positions: Literal["huggingface", "marian-nmt"] = "huggingface"
@@ -52,6 +52,6 @@ class ImportCommand:
         named = {"source": self.source_language, "target": self.target_language}
         languages = {f"data.{side}_language": name for side, name in named.items() if name}
         model = replace(model, config=model.config.replace(languages))
-        write_run(model, self.run_directory, {"format": self.format, "path": str(self.path)})
-        print_line(f"{self.run_directory} is a run with the model of {self.path}")
+        write_run(model, self.workdir, {"format": self.format, "path": str(self.path)})
+        print_line(f"{self.workdir} is a run with the model of {self.path}")
         return 0

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.flags import parse_flags
+from t2t_jax.commands.help import wrapped
 from t2t_jax.commands.train import TrainCommand, train_command
 from t2t_jax.errors import UserError, did_you_mean, warn
 from t2t_jax.launch.job import LaunchedTraining, TrainJob
@@ -81,25 +82,28 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
       UserError: there is no such scheduler, or a flag of it or of the training is refused.
       SystemExit: the command line asked for help, which has been printed.
     """
-    known = ",".join(SCHEDULERS)
-    usage = f"{program} {{{known}}} [--flag value ...] -- train --config FILE --workdir RUN"
+    known, call = ", ".join(SCHEDULERS), usage_of_launch(program)
     scheduler, *flags = arguments or [""]
-    if scheduler in ("-h", "--help"):
-        print(f"usage: {usage}\n\n{LaunchCommand.__doc__}\n")
-        print(f"The flags of a scheduler: {program} slurm --help")
+    if scheduler in ("-h", "--help", "--help-all"):
+        print(f"usage: {call}", "", *wrapped(LaunchCommand.__doc__ or ""), "", sep="\n")
+        print(f"The schedulers: {known}.\nThe flags of each: {program} slurm --help")
         raise SystemExit(0)
     if scheduler not in SCHEDULERS:
-        hint = did_you_mean(scheduler, SCHEDULERS, f"as in {usage}")
+        hint = did_you_mean(scheduler, SCHEDULERS, f"as in {call}")
         given = f"not {scheduler!r}" if scheduler else "which is missing"
         raise UserError(f"{program} takes a scheduler first ({known}), {given}; {hint}")
     end = flags.index("--") if "--" in flags else len(flags)
     flags, command = flags[:end], flags[end + 1 :]
-    if command[:1] != ["train"] and not {"-h", "--help"} & {*flags}:
-        raise UserError(f"{program} {scheduler} takes -- and a training last, as in {usage}")
+    if command[:1] != ["train"] and not {"-h", "--help", "--help-all"} & {*flags}:
+        raise UserError(f"{program} {scheduler} takes -- and a training last, as in {call}")
     made = SCHEDULERS[scheduler]
-    check_flags(flags, names(made))
-    job: TrainJob = parse_flags(made, flags, prog=f"{program} {scheduler}")
+    job: TrainJob = parse_flags(made, flags, f"{program} {scheduler}")
     return LaunchCommand(job, _training(command[1:]))
+
+
+def usage_of_launch(program: str) -> str:
+    """Return how the command is called."""
+    return f"{program} SCHEDULER [--flag ...] -- train [--flag ...] RUN"
 
 
 def _training(arguments: Sequence[str]) -> LaunchedTraining:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun, Runs
 from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.streams import reading
 from t2t_jax.config import DecodingConfig, MeshConfig
@@ -43,9 +44,7 @@ def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translato
 class RunFlags(LoadFlags):
     """Flags that choose a trained model, with its directory as an argument without a flag."""
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
+    workdir: OneRun = tyro.MISSING
     """Directory of the run."""
 
 
@@ -55,7 +54,7 @@ class ModelFlags(LoadFlags):
 
     command: ClassVar[str]
     """Name of the command."""
-    workdir: tuple[Path, ...] = tyro.MISSING
+    workdir: Runs = tyro.MISSING
     """Directory of the run; several are an ensemble, which predicts their mean probabilities."""
 
     def load(self) -> "Translator":

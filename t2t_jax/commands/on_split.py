@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rich.table import Table
-
 from t2t_jax.commands.groups import wrong_command
 from t2t_jax.commands.model_flags import ModelFlags
 from t2t_jax.commands.streams import check_heard, writing
@@ -17,6 +15,8 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from t2t_jax.data.corpus import Corpus
     from t2t_jax.decoding.translator import Translator
 
@@ -122,8 +122,10 @@ class OnSplit(ModelFlags):
         return record
 
 
-def _figures(summary: dict[str, Any]) -> Table:
+def _figures(summary: dict[str, Any]) -> "Table":
     """Return the figures of an evaluation as a table, each beside its definition."""
+    from rich.table import Table
+
     from t2t_jax.tasks import task_of
 
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -18,6 +18,7 @@ class ParseCommand(DecodingFlags):
     repaired, and the number of repaired trees is printed at the end. A blank line stays blank.
     """
 
+    examples: ClassVar = ("runs/parser --input sentences --output trees.mrg",)
     command: ClassVar = "parse"
     input: Path | None = None
     """File of sentences, plain or .gz; None is the standard input."""

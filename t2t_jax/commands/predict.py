@@ -35,7 +35,7 @@ class PredictCommand(RunFlags):
         from t2t_jax.tasks.task import Predicting
 
         with writing(self.output) as file:
-            translator = load_for("predict", [self.run_directory], self)
+            translator = load_for("predict", [self.workdir], self)
             config, done = translator.config, 0
             task = task_of(config.data.corpus, config.data.task)
             assert isinstance(task, Predicting)

@@ -3,13 +3,13 @@
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ReportCommand:
     The report is printed, and written to `report.md` in the run directory.
     """
 
-    workdir: Path = tyro.MISSING
+    workdir: OneRun = tyro.MISSING
     """Directory of the run."""
     sustained_tflops: float | None = None
     """Sustained TFLOP/s of one device, for the paper's estimate of the training cost; the paper
@@ -35,7 +35,7 @@ class ReportCommand:
                 "9.5 for a P100"
             )
         report = build_report(self.workdir, self.sustained_tflops)
-        ResultConsole(highlight=False).print(report.terminal())
+        result_console(highlight=False).print(report.terminal())
         with suppress(UserError):  # a published run cannot be written to
             write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0

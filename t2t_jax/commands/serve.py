@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
+from t2t_jax.commands.flag_table import Runs
 from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.model_flags import LoadFlags
 from t2t_jax.commands.tables import print_line
@@ -30,9 +31,11 @@ class ServeCommand(LoadFlags):
     SIGHUP loads the newest checkpoints.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
+    examples: ClassVar = (
+        "runs/en-de runs/de-en --port 8000",
+        "runs/en-de --host 0.0.0.0 --api-keys keys.txt",
     )
+    workdir: Runs = tyro.MISSING
     """Directories of the runs, each for another language pair."""
     host: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0 is every interface of the machine."""
@@ -127,8 +130,8 @@ class ServeCommand(LoadFlags):
         from t2t_jax.workdir import read_config
 
         found: dict[tuple[str, str], Path] = {}
-        check_command("serve", self.runs)
-        for run in self.runs:
+        check_command("serve", self.workdir)
+        for run in self.workdir:
             data = read_config(run).data
             pair = data.source_language.lower(), data.target_language.lower()
             if pair in found:
@@ -136,8 +139,6 @@ class ServeCommand(LoadFlags):
                     f"{found[pair]} and {run} both translate {' to '.join(pair)}; name one of them"
                 )
             found[pair] = run
-        if not found:
-            raise UserError("no run is given; name one, or several of other language pairs")
         return found
 
     def _engine(self, run: Path) -> "Searches":

@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
-from rich.table import Table
 
-from t2t_jax.config.cost import num_parameters
-from t2t_jax.config.file import Grid, describe_difference, load_grid
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.grid import GridOutcome, check_seeds, chosen_variants, collect, run_grid
-from t2t_jax.sweep.launchers import Cluster, Local
-from t2t_jax.sweep.published_columns import published_columns
-from t2t_jax.system.atomic_file import check_writable
-from t2t_jax.system.console import ResultConsole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from t2t_jax.config.file import Grid
+    from t2t_jax.sweep.grid import GridOutcome
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,13 @@ class SweepCommand:
         "a sweep takes a config file with VARIANTS and a directory, as in --config "
         "configs/table3.py --workdir runs/table3; see --help"
     )
+    examples: ClassVar = (
+        "--config configs/table3_small.py --dry-run",
+        "--config configs/table3.py runs/table3 --seeds 3 --only base 'A-*'",
+    )
     config: str = tyro.MISSING
     """Config file with VARIANTS, such as configs/table3.py."""
-    workdir: Path | None = None
+    workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
     """Directory of the grid, for runs in VARIANT/seedN/, and table.md, table.csv and table.png."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
@@ -55,11 +58,16 @@ class SweepCommand:
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
+        from t2t_jax.config.file import load_grid
+        from t2t_jax.sweep.grid import check_seeds, chosen_variants, collect, run_grid
+        from t2t_jax.sweep.launchers import Cluster, Local
+        from t2t_jax.system.atomic_file import check_writable
+
         grid = load_grid(self.config)
         chosen = chosen_variants(grid, self.only)
         check_seeds(self.seeds)
         if self.dry_run:
-            ResultConsole().print(_listing(grid, chosen, self.seeds))
+            result_console().print(_listing(grid, chosen, self.seeds))
             return 0
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
@@ -67,7 +75,7 @@ class SweepCommand:
         self._check_launcher()
         self._check_trackers()
         if self.report:
-            outcome = collect(grid, self.workdir, self.seeds, ResultConsole())
+            outcome = collect(grid, self.workdir, self.seeds, result_console())
         else:
             outcome = run_grid(
                 grid,
@@ -102,18 +110,24 @@ class SweepCommand:
             )
 
 
-def _print(outcome: GridOutcome, workdir: Path) -> None:
+def _print(outcome: "GridOutcome", workdir: Path) -> None:
     """Print the table of the finished variants, and the path of the whole table."""
     from t2t_jax.sweep.tables import summary
 
-    console = ResultConsole(highlight=False)
+    console = result_console(highlight=False)
     console.print(summary(outcome.rows, outcome.results))
     console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
 
 
-def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
+def _listing(grid: "Grid", chosen: Sequence[str], num_seeds: int) -> "Table":
     """Return a table of the variants: their differences from the base, their numbers of parameters,
     and their published figures."""
+    from rich.table import Table
+
+    from t2t_jax.config.cost import num_parameters
+    from t2t_jax.config.file import describe_difference
+    from t2t_jax.sweep.published_columns import published_columns
+
     base = grid.variants[grid.base]
     columns = published_columns(grid.published, chosen)
     table = Table(

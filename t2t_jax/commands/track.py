@@ -4,11 +4,11 @@ import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.errors import UserError
 
 
@@ -20,9 +20,7 @@ class TrackCommand:
     has not ended are sent later, as the run may take these steps again.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
+    workdir: OneRun = tyro.MISSING
     """Directory of the run, finished or under way."""
     trackers: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACKER:PROJECT")
@@ -42,21 +40,21 @@ class TrackCommand:
         from t2t_jax.run.trackers.tracker import targets_of
         from t2t_jax.workdir import read_config
 
-        read_config(self.run_directory)  # which refuses what is no run
-        targets = targets_of(self.trackers) or remembered(self.run_directory)
+        read_config(self.workdir)  # which refuses what is no run
+        targets = targets_of(self.trackers) or remembered(self.workdir)
         if not targets:
             raise UserError(
-                f"{self.run_directory} was sent to no tracker yet; name one, as in track "
-                f"{self.run_directory} wandb:translation"
+                f"{self.workdir} was sent to no tracker yet; name one, as in track "
+                f"{self.workdir} wandb:translation"
             )
-        followers = [Follower(self.run_directory, target) for target in targets]
+        followers = [Follower(self.workdir, target) for target in targets]
         with ExitStack() as stack:
             for follower in followers:
                 try:
                     stack.enter_context(follower.held())
                 except BlockingIOError as error:
                     raise UserError(
-                        f"another process sends {self.run_directory} to {follower.target}, such as "
+                        f"another process sends {self.workdir} to {follower.target}, such as "
                         "that of its training; wait for it"
                     ) from error
             while self.follow:
@@ -67,7 +65,7 @@ class TrackCommand:
                 time.sleep(self.interval)
             for follower in followers:
                 follower.follow(is_over=True)
-                print(f"{follower.target} has {follower.rows:,} records of {self.run_directory}")
+                print(f"{follower.target} has {follower.rows:,} records of {self.workdir}")
         errors = [f"{one.target}: {one.error}" for one in followers if one.error]
         if errors:
             raise UserError(f"{'; '.join(errors)}; the same command sends the rest")

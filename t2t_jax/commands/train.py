@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import tyro
 
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, OneRun
 from t2t_jax.commands.flags import (
-    check_flags,
-    names,
     parse_flags,
     peek,
     stored_config,
@@ -26,15 +25,22 @@ from t2t_jax.system.opening import opened
 class TrainCommand:
     """Train a Transformer, or go on with a run that was stopped."""
 
-    workdir: Path = tyro.MISSING
+    common: ClassVar = ("config", "dry_run", "compile_only", "track")
+    examples: ClassVar = (
+        "--config configs/quickstart.py runs/quickstart",
+        "--config configs/base.py --data.corpus text:corpora/mine runs/mine",
+        "runs/mine --training.num-train-steps 200000",
+        "--config configs/big.py --compile-only h100:8",
+    )
+    workdir: OneRun = tyro.MISSING
     """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME; or the directory of another run, for a
     new run with the same config. A run that goes on needs none."""
-    compile_only: str | None = None
-    """Train nothing: compile the step and print whether it fits, and how fast it can be. The value
+    compile_only: Annotated[str | None, MAY_STAND_ALONE] = None
+    """Compile the step, print whether it fits and how fast it can be, and train nothing. The value
     names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
-    value, it is those of this machine. Needs no --workdir."""
+    value, it is those of this machine. Needs no RUN."""
     write_program: Path | None = None
     """With --compile-only: the file for the text of the compiled program."""
     track: tuple[str, ...] = ()
@@ -127,31 +133,20 @@ def command_of_run(made: type[_Command], arguments: Sequence[str], program: str)
             f"{program} takes a config and the directory of the run, as in --config "
             "configs/base.py --workdir runs/base; see --help"
         )
-    check_flags(arguments, names(made))
-    arguments = _with_empty_value(arguments, "--compile-only")
-    config_file, workdir = peek(arguments)
-    base = stored_config(opened(config_file) if config_file else workdir)
-    if config_file and base is None:
-        base = load_config(config_file)
-    defaults = made(fields=with_family(base or Config(), arguments))
-    if "--compile-only" in arguments:
-        defaults = dataclasses.replace(defaults, workdir=Path())  # not read
-    command: _Command = parse_flags(made, arguments, prog=program, default=defaults)
+    base = workdir = None
+
+    def defaults(line: list[str]) -> _Command:
+        nonlocal base, workdir
+        file, workdir = peek(line)
+        base = stored_config(opened(file) if file else workdir)
+        if file and base is None:
+            base = load_config(file)
+        command = made(fields=with_family(base or Config(), line))
+        is_read = "--compile-only" not in line
+        return command if is_read else dataclasses.replace(command, workdir=Path())
+
+    command: _Command = parse_flags(made, arguments, program, defaults)
     if base is None:
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")
     return command
-
-
-def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
-    """Give a flag an empty value if the flag stands alone: tyro has no optional values."""
-    filled: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
-        name, equals, value = argument.partition("=")
-        if name.replace("_", "-") != flag:
-            filled.append(argument)
-        elif equals:
-            filled += [flag, value]
-        else:
-            filled += [flag, ""] if following.startswith("--") else [flag]
-    return filled

@@ -26,6 +26,10 @@ class TranslateCommand(DecodingFlags):
     `index ||| translation ||| log-probability ||| score`, where index counts input lines from 0.
     """
 
+    examples: ClassVar = (
+        "runs/base --input test.en --output test.de",
+        "runs/base runs/other --num-best 4 --beam-size 8",
+    )
     command: ClassVar = "translate"
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""

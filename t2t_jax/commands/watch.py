@@ -3,13 +3,12 @@
 import math
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
 import tyro
 
+from t2t_jax.commands.flag_table import Runs
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
-from t2t_jax.system.console import ResultConsole
 
 _WIDTH = 100  # the number of columns without a terminal
 
@@ -21,9 +20,7 @@ class WatchCommand:
     The runs may be under way. The error of a failed run, and the reason of its end, are shown too.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
+    workdir: Runs = tyro.MISSING
     """Directories of runs, or the directory of a grid, all of whose runs are drawn."""
     follow: bool = False
     """Draw again whenever a log has grown, until all runs have ended; of a grid, until Ctrl-C."""
@@ -32,16 +29,14 @@ class WatchCommand:
 
     def run(self) -> int:
         """Draw the runs, and return the exit code: 128 + n if signal n ended the command."""
-        if not self.runs:
-            raise UserError("no run is given; name its directory, as in watch runs/base")
         if not 0 < self.interval < math.inf:
             raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
         from t2t_jax.run.watch import follow_runs, show_runs
 
         width = None if sys.stdout.isatty() else _WIDTH
-        console = ResultConsole(width=width, highlight=False, markup=False)
+        console = result_console(width=width, highlight=False, markup=False)
         if not self.follow:
-            show_runs(self.runs, console)
+            show_runs(self.workdir, console)
             return 0
-        signal = follow_runs(self.runs, console, self.interval)
+        signal = follow_runs(self.workdir, console, self.interval)
         return 128 + signal if signal else 0

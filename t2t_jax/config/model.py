@@ -83,9 +83,9 @@ class ModelConfig(ABC):
     """
 
     architecture: str = ""
-    """The family of the network, each of which has fields of its own (`config.families`): encoder
-    and decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu
-    et al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
+    """Family of the network (`config.families`), each of which has fields of its own: encoder and
+    decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu et
+    al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
     d_model: int = field(default=512, metadata=SIZE)
     """Width of every layer's output (section 3.1)."""
     num_heads: int = field(default=8, metadata=SIZE)
@@ -112,8 +112,8 @@ class ModelConfig(ABC):
     query_key_norm: bool = field(default=False, metadata=added_later(before=False))
     """Normalise the queries and the keys of each head (Henry et al. 2020, Dehghani et al. 2023)."""
     d_ff: int = field(default=2048, metadata=SIZE)
-    """Inner width of the position-wise feed-forward network (section 3.3). A gated network has
-    three matrices in place of two: 2/3 of the width keeps the number of parameters."""
+    """Width within the feed-forward network (section 3.3). A gated network has three matrices in
+    place of two: 2/3 of the width keeps the number of parameters."""
     feed_forward: str = field(default="relu", metadata=added_later(before="relu"))
     """The network's activation, relu (the paper), gelu, gelu_tanh or silu; or how its gate works
     (Shazeer 2020): glu, reglu, geglu and swiglu have no biases; or a name that a config file gives
@@ -151,7 +151,8 @@ class ModelConfig(ABC):
     output_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias to the logits; the paper has none."""
     dropout_rate: float = field(default=0.1, metadata=NOT_EXPORTED)
-    """P_drop: on every sub-layer's output and on the sum of embedding and position (5.4)."""
+    """Dropout rate P_drop (section 5.4), on every sub-layer's output and on the sum of embedding
+    and position."""
     attention_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)
     """Dropout on the attention weights; the paper has none."""
     activation_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)

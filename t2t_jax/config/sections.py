@@ -31,7 +31,7 @@ class DataConfig:
 
     # A run may go on with another name of its corpus: a hash guards the content.
     corpus: str = field(default="bundled:", metadata=MAY_CHANGE | NOT_EXPORTED)
-    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
+    """Corpus: `bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
     public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
@@ -67,7 +67,7 @@ class DataConfig:
     image_flip: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
     """Flip half of the images of a training step, left to right."""
     vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
-    """Entries of the shared source-target BPE vocabulary, special ids included."""
+    """Entries of the BPE vocabulary (shared by source and target, special ids included)."""
     protected_tokens: tuple[str, ...] = field(
         default=(), metadata=added_later(before=()) | NOT_EXPORTED
     )
@@ -79,9 +79,9 @@ class DataConfig:
     batching: Literal["bucket", "pack"] = field(default="bucket", metadata=NOT_EXPORTED)
     """How pairs form batches: of similar length (bucket, the paper), or several in a row (pack)."""
     source_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
-    """Upper bound on source positions in one step, padding included, over all devices."""
+    """Most source positions in one step (padding included, over all devices)."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
-    """Upper bound on target positions in one step, padding included, over all devices."""
+    """Most target positions in one step (padding included, over all devices)."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
     bucket (s3://, gs://)."""
@@ -147,8 +147,9 @@ class CheckpointConfig:
     keep: int = field(default=5, metadata=MAY_CHANGE)
     """Newest checkpoints to keep, apart from one for safety; averages are made of these."""
     average: int = field(default=5, metadata=MAY_CHANGE)
-    """How many of the last checkpoints make the model that is scored and used once training is over
-    (section 6.1; base: 5, big: 20; Table 3: 1), unless the run has a `training.ema_decay`."""
+    """Number of the last checkpoints to average (section 6.1; base: 5, big: 20; Table 3: 1), which
+    makes the model that is scored and used once training is over, unless the run has a
+    `training.ema_decay`."""
     keep_best: bool = field(default=True, metadata=MAY_CHANGE)
     """Also keep the checkpoint with the best dev score, apart from the newest."""
     local_dir: str | None = field(default=None, metadata=MAY_CHANGE)
@@ -210,7 +211,8 @@ class DecodingConfig:
     beam_size: int = field(default=4, metadata=MAY_CHANGE)
     """Hypotheses kept alive per sentence; 1 is greedy search."""
     length_penalty: float = field(default=0.6, metadata=MAY_CHANGE)
-    """Exponent alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
+    """Exponent alpha of the length penalty: scores are log-probabilities divided by
+    ((5 + length) / 6) ** alpha."""
     beam_rule: Literal["paper", "transformers"] = field(default="paper", metadata=MAY_CHANGE)
     """How a beam search ranks and ends: "paper" as Wu et al. 2016, until no hypothesis can become
     better. Or "transformers", as that library does, for models that come from there: scores are
@@ -278,7 +280,7 @@ class MeshConfig:
     """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
     as many as there are devices for."""
     fsdp: int = field(default=1, metadata=MAY_CHANGE | SIZE)
-    """Devices that share one copy of parameters and optimiser state, and take different rows."""
+    """Devices that share one copy of parameters (and optimiser state), and take different rows."""
     tensor: int = field(default=1, metadata=MAY_CHANGE | SIZE)
     """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
 

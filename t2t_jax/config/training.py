@@ -33,7 +33,7 @@ class TrainingConfig:
     """How the learning rate falls after the warmup: with the inverse square root of the step
     (equation 3), as a cosine, linearly, not at all, or linearly at the end alone (wsd)."""
     warmup_steps: int = field(default=4000, metadata=SIZE)
-    """Steps of linear warmup, after which the learning rate has its peak (equation 3)."""
+    """Steps of linear warmup (equation 3), after which the learning rate has its peak."""
     learning_rate_factor: float = 1.0
     """Factor on equation 3, which gives every schedule its peak; the paper has 1."""
     peak_learning_rate: float | None = field(default=None, metadata=added_later(before=None))
@@ -68,7 +68,7 @@ class TrainingConfig:
     """For a decoder alone that translates or parses: learn to predict the sources too, after their
     first token, and not the targets alone. Losses on dev are over targets in either case."""
     init_from: str | None = field(default=None, metadata=added_later(before=None))
-    """Run directory whose parameters and vocabulary the run starts with, instead of random
+    """Run directory to start from; its parameters and its vocabulary take the place of random
     parameters and a vocabulary of its own. Optimiser state and step start anew."""
     init_step: int | None = field(default=None, metadata=added_later(before=None))
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
@@ -77,7 +77,7 @@ class TrainingConfig:
     `t2t_jax.load(RUN).params`, such as embedding or encoder/*, in which * stands for anything. The
     layers of a stack are one parameter."""
     seed: int = 0
-    """Seed of initialisation, dropout and the order of the data."""
+    """Seed of all that is random: initialisation, dropout and the order of the data."""
     max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
     """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
     log_every_steps: int = field(default=100, metadata=MAY_CHANGE)

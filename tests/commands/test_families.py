@@ -166,8 +166,8 @@ def test_the_score_of_a_model_that_searches_for_nothing_takes_no_flags_of_a_sear
     with pytest.raises(UserError, match="unknown flag --beam-size"):
         main([name, "--workdir", "w", "--beam-size", "4"])
     with pytest.raises(SystemExit):
-        main([name, "--help"])
-    flags = re.findall(r"^ *(?:│ )?(--[a-z][\w.-]*)", capsys.readouterr().out, re.MULTILINE)
+        main([name, "--help-all"])
+    flags = re.findall(r"^  (?:RUN, )?(--[a-z][\w.-]*)", capsys.readouterr().out, re.MULTILINE)
     assert sorted(flags) == [
         "--average",
         "--before-averaging",

@@ -106,9 +106,9 @@ def config_file(tmp_path):
 
 def show_help(capsys, command, *arguments: str) -> str:
     with pytest.raises(SystemExit) as end:
-        command([*arguments, "--help"])
+        command([*arguments, "--help-all"])
     assert end.value.code == 0
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+    return " ".join(capsys.readouterr().out.split())
 
 
 def words(value: object) -> str:
@@ -217,7 +217,9 @@ def test_the_config_that_is_compiled_may_be_that_of_a_run(workdir):
 
 
 def test_a_run_has_a_directory(config_file):
-    with pytest.raises(UserError, match="Missing from t2t-jax train: --workdir"):
+    with pytest.raises(
+        UserError, match="t2t-jax train takes a run, as in t2t-jax train runs/base; see"
+    ):
         train_command(["--config", config_file])
 
 
@@ -277,7 +279,7 @@ def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file
     [
         ("--model.d-fff 3", "unknown flag --model.d-fff; did you mean --model.d-ff?"),
         ("--norm_order=pre", "unknown flag --norm_order; did you mean --model.norm-order?"),
-        ("--qqq 3", "unknown flag --qqq; see --help"),
+        ("--qqq 3", "unknown flag --qqq; see --help-all for all flags"),
         (
             "--model.norm-order prel",
             "'prel' for argument '--model.norm-order'. Expected one of ('p",
@@ -289,7 +291,7 @@ def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file
         ("--model.position learned --model.max-positions 9", "raise model.max_positions to 306"),
         ("--workdir v", "--workdir is given twice; give it once, with all of its values"),
         ("--config", "Missing value for argument '--config'"),
-        ("extra", "Unrecognized options: extra"),
+        ("extra", "'extra' and --workdir both name the run; give one of them"),
         ("--config nowhere.py", "no config file nowhere.py"),
         ("--num-processes two", "--num-processes: no type matching {None}|INT"),
         ("--compile-only v5e:4x4 --compile_only", "--compile_only is given twice"),
@@ -306,6 +308,7 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("bleu", "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base; see --help"),
         ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
         ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
         ("bleu --workdir w --step worst", "--step: no type matching"),

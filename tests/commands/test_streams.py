@@ -299,7 +299,7 @@ def test_an_empty_value_is_refused(no_model, given):
 
 
 def test_the_cache_may_be_given_as_nothing_which_is_the_users_own():
-    check_flags(["--data.cache-dir", "", "--workdir=run"], ["data.cache_dir", "workdir"])
+    check_flags(["--data.cache-dir", "", "--workdir=run"], ["--data.cache-dir", "--workdir"])
 
 
 def test_a_run_directory_whose_name_is_not_utf8_is_refused(no_model):

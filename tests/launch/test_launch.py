@@ -333,7 +333,7 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
             "",
             "r",
             "",
-            "takes a scheduler first (slurm,kubernetes,tpu,skypilot,ssh), not '--'",
+            "takes a scheduler first (slurm, kubernetes, tpu, skypilot, ssh), not '--'",
         ),
         ("slrum", "r", "", "not 'slrum'; did you mean slurm?"),
         ("slurm --node 2", "r", "", "unknown flag --node; did you mean"),

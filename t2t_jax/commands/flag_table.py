@@ -1,0 +1,176 @@
+"""The flags of a command as a table, which the parser, the help and the documents read."""
+
+import dataclasses
+import shlex
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import tyro
+
+from t2t_jax.config import Config
+from t2t_jax.config.config import known_fields
+
+OneRun: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The type of the field `workdir` with which a command takes a run: as RUN, or as --workdir RUN."""
+
+Runs: TypeAlias = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The type of the field `workdir` of a command that takes several runs."""
+
+MAY_STAND_ALONE = "may stand alone"
+"""Marks, in an annotation, a flag that also stands without a value, and then gives an empty one."""
+
+_TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "True|False"}
+
+
+class Flag(NamedTuple):
+    """A flag of a command, or an argument that stands without a flag."""
+
+    name: str
+    """Dotted path of the field, such as `model.d_ff`."""
+    section: str
+    """Name of the section of the config that has the field; that of a command itself is empty."""
+    owner: type
+    """The dataclass that has the field."""
+    field: "dataclasses.Field[Any]"
+    default: Any
+    """The default, or `tyro.MISSING`."""
+    hint: Any
+    """The type of the value."""
+    settings: tuple[Any, ...]
+    """What the annotation has beside the type."""
+
+    @property
+    def is_positional(self) -> bool:
+        """Return whether the value stands on the command line without a flag."""
+        return tyro.conf.Positional in self.settings
+
+    @property
+    def is_run(self) -> bool:
+        """Return whether the value is a run, or several, which `--workdir` may name as well."""
+        return self.is_positional and self.name == "workdir"
+
+    @property
+    def is_switch(self) -> bool:
+        """Return whether the flag has no value: it stands for True."""
+        return self.hint is bool and tyro.conf.FlagConversionOff not in self.settings
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether a command line without the flag is refused."""
+        return self.default is tyro.MISSING
+
+    @property
+    def takes(self) -> int | None:
+        """Return the number of words of the value; None means any number."""
+        kinds = [one for one in _alternatives(self.hint) if get_origin(one) is tuple]
+        if not kinds:
+            return 0 if self.is_switch else 1
+        words = get_args(kinds[0])
+        return None if words[-1] is Ellipsis else len(words)
+
+    def setting(self, name: str) -> Any:
+        """Return what `tyro.conf.arg` of the annotation sets under a name, or None."""
+        found = (getattr(one, name, None) for one in self.settings)
+        return next((one for one in found if one is not None), None)
+
+    @property
+    def flag(self) -> str:
+        """Return the flag as it is typed, or the placeholder of an argument without a flag."""
+        if self.is_positional:
+            return str(self.setting("metavar"))
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def label(self) -> str:
+        """Return the flag with the values that it takes, as a reference lists it."""
+        if self.is_run:
+            return f"{self.flag}, --workdir {self.flag}"
+        return f"{self.flag} {self.values}".rstrip()
+
+    @property
+    def values(self) -> str:
+        """Return the values that the flag takes, such as `INT|None`; "" for a switch."""
+        return "" if self.is_switch or self.is_positional else _described(self.hint)
+
+    @property
+    def written(self) -> str:
+        """Return the default as it is written on a command line; a list without values is ""."""
+        value = self.default
+        return shlex.join(map(str, value if isinstance(value, tuple) else (value,)))
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _described(hint: Any) -> str:
+    """Return how a reader writes values of a type."""
+    several = _alternatives(hint)
+    if len(several) > 1:
+        return "|".join(map(_described, several))
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple:
+        kinds = [_described(one) for one in get_args(hint) if one is not Ellipsis]
+        return f"{kinds[0]} ..." if Ellipsis in get_args(hint) else " ".join(kinds)
+    return "None" if hint is type(None) else _TYPES.get(hint, "TEXT")
+
+
+def flags_of(command: type, values: Any = None, section: str = "", prefix: str = "") -> list[Flag]:
+    """Return the flags of a dataclass, each field of which is one.
+
+    A field that is a dataclass has flags of its own, with its name as their prefix unless its
+    annotation sets an empty name.
+
+    Args:
+      values: an object of the dataclass that has the defaults, or None for those of the class. Then
+        the fields of a config are those of all families of networks.
+    """
+    found: list[Flag] = []
+    hints = get_type_hints(command, include_extras=True)
+    for field in dataclasses.fields(command):
+        hint, *settings = _parts(hints[field.name])
+        value = _default(field) if values is None else getattr(values, field.name)
+        if isinstance(value, Config):
+            found += _fields_of(value, every_family=values is None)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            is_bare = any(getattr(one, "name", None) == "" for one in settings)
+            below = prefix if is_bare else f"{prefix}{field.name}."
+            found += flags_of(type(value), value, field.name, below)
+        else:
+            name = prefix + field.name
+            found.append(Flag(name, section, command, field, value, hint, tuple(settings)))
+    return found
+
+
+def _fields_of(config: Config, every_family: bool) -> Iterator[Flag]:
+    for path, field in known_fields().items():
+        section, _, name = path.partition(".")
+        owner = getattr(config, section)
+        if every_family or hasattr(owner, name):
+            value = getattr(owner, name, field.default)
+            settings = (tyro.conf.FlagConversionOff,)
+            yield Flag(path, section, type(owner), field, value, field.type, settings)
+
+
+def _parts(hint: Any) -> list[Any]:
+    """Return a type, and what its annotation has beside it."""
+    return list(get_args(hint)) if get_origin(hint) is Annotated else [hint]
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return tyro.MISSING if field.default is dataclasses.MISSING else field.default

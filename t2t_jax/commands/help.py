@@ -1,0 +1,232 @@
+"""The help of every command: what one needs first, one section of the flags, or all of them."""
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from t2t_jax.commands.flag_table import Flag
+from t2t_jax.config.fields import COMMON
+from t2t_jax.errors import UserError, did_you_mean
+
+_SCREEN = 40
+"""The lines of a help that is printed whole."""
+_LONG = 20
+"""The characters of the values of a flag beyond which they are named and not listed."""
+_WIDEST, _NARROWEST = 100, 40
+_ENDS = re.compile(r"[.;](?= |$)| (?=\()|$")
+_COLONS = re.compile(r":(?= )")
+
+
+def print_help(
+    command: Any, flags: Sequence[Flag], program: str | None, arguments: Sequence[str]
+) -> None:
+    """Print the help that a command line asks for.
+
+    Args:
+      command: the dataclass whose docstring says what the command does.
+      flags: the flags of the command, with the defaults that they have beside these arguments.
+      program: the name of the program and the command; None leaves it out.
+      arguments: the command line. With `--help-all` it asks for every flag, and with `--help NAME`
+        for those of a section, or for a single one.
+
+    Raises:
+      UserError: there is no section or flag of the name.
+    """
+    flags = sorted(flags, key=lambda flag: not flag.is_positional)
+    width = _columns()
+    asked = _asked(arguments)
+    if asked:
+        print(*_named(flags, asked, width), sep="\n")
+        return
+    head = [usage(flags, program or ""), "", *_paragraphs(command.__doc__ or "", width)]
+    whole = [line for section in _sections(flags) for line in _whole(flags, section, width)]
+    examples = [_example(f"{program} {one}", width) for one in getattr(command, "examples", ())]
+    tail = ["", "examples:", *examples] if examples else []
+    if "--help-all" in arguments or len(head) + len(whole) + len(tail) <= _SCREEN:
+        print(*head, *whole, *tail, sep="\n")
+        return
+    common = [*COMMON, *getattr(command, "common", ())]
+    brief = [line for section in _sections(flags) for line in _brief(flags, section, common, width)]
+    print(*head, *brief, *tail, "", *_more(flags, width), sep="\n")
+
+
+def _asked(arguments: Sequence[str]) -> str:
+    """Return what stands after `--help` on a command line; "" if nothing does."""
+    if "--help" not in arguments:
+        return ""
+    following = [*arguments[arguments.index("--help") + 1 :], "--"][0]
+    return "" if following.startswith("--") else following.removeprefix("--").replace("-", "_")
+
+
+def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
+    """Yield the lines about the section of a name, or about the flags of a name."""
+    if asked in _sections(flags):
+        return _whole(flags, asked, width)
+    found = [flag for flag in flags if asked in (flag.name, flag.name.rpartition(".")[2])]
+    if not found:
+        known = [*_sections(flags)[1:], *(flag.name for flag in flags)]
+        hint = did_you_mean(asked, known, f"the sections are {', '.join(_sections(flags)[1:])}")
+        raise UserError(f"--help {asked}: there is no such section or flag; {hint}")
+    return (line for flag in found for line in _entry(flag, width))
+
+
+def _sections(flags: Iterable[Flag]) -> list[str]:
+    """Return the names of the sections of flags; that of the command itself, "", is the first."""
+    return list(dict.fromkeys(["", *(flag.section for flag in flags)]))
+
+
+def usage(flags: Iterable[Flag], program: str) -> str:
+    """Return the line that shows how a program is called."""
+    words = (_placeholder(flag) for flag in flags if flag.is_positional)
+    return " ".join(["usage:", program, *words, "[--flag value ...]"])
+
+
+def _example(call: str, width: int) -> str:
+    return " \\\n".join(wrapped(call, width - 2, "  ", " " * 6))
+
+
+def wrapped(text: str, width: int | None = None, first: str = "", later: str = "") -> list[str]:
+    """Return a text in lines of a width, the first and the later ones of which are indented.
+
+    Without a width, it is that of the terminal.
+    """
+    return textwrap.wrap(
+        text,
+        width or _columns(),
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+    )
+
+
+def _columns() -> int:
+    return min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST)
+
+
+def _placeholder(flag: Flag) -> str:
+    """Return an argument that stands without a flag as a usage shows it."""
+    text = flag.flag if flag.takes else f"{flag.flag} ..."
+    return text if flag.is_required else f"[{text}]"
+
+
+def _paragraphs(text: str, width: int) -> list[str]:
+    filled = ("\n".join(wrapped(one, width)) for one in inspect.cleandoc(text).split("\n\n"))
+    return "\n\n".join(filled).split("\n")
+
+
+def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: int) -> Iterator[str]:
+    """Yield the common flags of a section, each with its default and the gist of its meaning.
+
+    All flags are shown of a section none of whose flags is common.
+    """
+    of_section = [flag for flag in flags if flag.section == section]
+    paths = [f"{section}.{flag.field.name}".removeprefix(".") for flag in of_section]
+    shown = [flag for flag, path in zip(of_section, paths, strict=True) if path in common]
+    shown = [flag for flag in of_section if flag.is_positional or flag in shown]
+    shown = shown if any(not flag.is_positional for flag in shown) else of_section
+    yield from _title(section, f" ({len(shown)} of {len(of_section)})" * (shown != of_section))
+    left = [f"  {_short_label(flag)}" for flag in shown]
+    column = max(map(len, left), default=0) + 2
+    for label, flag in zip(left, shown, strict=True):
+        gist = wrapped(_gist(meaning(flag), width - column), width - column)
+        yield f"{label:<{column}}{gist[0]}"
+        yield from (" " * column + line for line in gist[1:])
+
+
+def _short_label(flag: Flag) -> str:
+    """Return a flag with its default if it is one word, or else with what the flag takes."""
+    if flag.is_positional or flag.is_switch:
+        return flag.label
+    kinds = flag.values.removesuffix("|None")
+    if not (flag.is_required or flag.default in (None, (), "")):
+        kinds = flag.written
+    elif kinds.isupper() or len(kinds) > _LONG:
+        kinds = kinds.split("|")[0]
+    return f"{flag.flag} {kinds}"
+
+
+def _gist(text: str, room: int) -> str:
+    """Return as much of a text as fits into a line, up to the end of a clause, or else the least.
+
+    A clause ends before a parenthesis, a semicolon or the end of a sentence, or else at a colon.
+    """
+    outside = [
+        [end.start() for end in ends.finditer(text) if _is_outside(text, end.start())]
+        for ends in (_ENDS, _COLONS)
+    ]
+    fitting = ([end for end in ends if end <= room] for ends in outside)
+    return text[: max(next(filter(None, fitting), outside[0][:1]))].rstrip(".")
+
+
+def _is_outside(text: str, place: int) -> bool:
+    """Return whether a place of a text is in no parenthesis."""
+    return text.count("(", 0, place) == text.count(")", 0, place)
+
+
+def _whole(flags: Sequence[Flag], section: str, width: int) -> Iterator[str]:
+    """Yield every flag of a section with all of its meaning."""
+    yield from _title(section, "")
+    for flag in flags:
+        if flag.section == section:
+            yield from _entry(flag, width)
+
+
+def _title(section: str, remark: str) -> list[str]:
+    return ["", f"{section or 'arguments and flags'}{remark}:"]
+
+
+def _entry(flag: Flag, width: int) -> Iterator[str]:
+    text, label = meaning(flag), flag.label
+    if len(flag.values) > width // 2:  # they would not fit beside the flag
+        text, label = f"{text} It is one of {flag.values.replace('|', ', ')}.", f"{flag.flag} NAME"
+    if flag.is_required:
+        text = f"{text} (required)"
+    elif not (flag.is_switch or flag.is_positional):
+        text = f"{text} (default: {flag.written})"
+    yield f"  {label}"
+    yield from wrapped(text, width, " " * 6, " " * 6)
+
+
+def _more(flags: Sequence[Flag], width: int) -> list[str]:
+    """Return what the short help ends with: where the rest is."""
+    sections = ", ".join(_sections(flags)[1:])
+    one = f"a flag, or a section: {sections}" if sections else "a flag"
+    return wrapped(f"More: --help-all has every flag; --help NAME has {one}.", width)
+
+
+def meaning(flag: Flag) -> str:
+    """Return what a flag means, in one line: the docstring of its field, or what replaces it."""
+    text = flag.setting("help")
+    bases = (documented(base).get(flag.field.name) for base in flag.owner.__mro__)
+    return " ".join((text or next(filter(None, bases), "")).split())
+
+
+@cache
+def documented(kind: type) -> dict[str, str]:
+    """Return the docstrings of the fields of a class, which stand below them."""
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    classes = (node for node in _parsed(kind.__module__).body if isinstance(node, ast.ClassDef))
+    body = next((node.body for node in classes if node.name == kind.__name__), [])
+    found: dict[str, str] = {}
+    for field, below in itertools.pairwise(body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = text
+    return found
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))
