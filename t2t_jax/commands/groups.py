@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "models in and out": {
         "export": "write a model for CTranslate2, transformers or JAX alone",
+        "publish": "put a run where others open it by its name: the hub, a bucket",
         "import": "make a run of a model that came from elsewhere",
     },
     "measuring": {

@@ -157,11 +157,11 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def removed_at_end(path: Path) -> Iterator[None]:
+def removed_at_end(path: Path) -> Iterator[Path]:
     """Remove a file or an object at the end of a block, and when a signal ends the program."""
     _unfinished.add(path)
     try:
-        yield
+        yield path
     finally:
         _remove(path)
         _unfinished.discard(path)
