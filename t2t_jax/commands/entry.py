@@ -11,6 +11,7 @@ from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.version import current_flag
 
 _NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -51,7 +52,7 @@ def _command(name: str, flags: Sequence[str], program: str) -> Command:
     module = import_module(f"t2t_jax.commands.{file}{'_' * iskeyword(file)}")
     kind = "".join(map(str.capitalize, name.split("-"))) + "Command"
     make = getattr(module, f"{file}_command", None) or partial(command_of, getattr(module, kind))
-    command: Command = make(flags, f"{program} {name}")
+    command: Command = make([*map(current_flag, flags)], f"{program} {name}")
     return command
 
 
