@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from t2t_jax.run.trained_run import TrainedRun as TrainedRun
     from t2t_jax.run.trainer import train as train
     from t2t_jax.sweep.grid import run_grid as run_grid
+    from t2t_jax.version import __version__ as __version__
 
-__version__ = "0.1.1"
 __all__ = [
     "Config",
     "MeshConfig",
@@ -83,10 +83,15 @@ _HOMES = {
     "run_grid": "t2t_jax.sweep.grid",
     "score": "t2t_jax.decoding.scoring",
     "train": "t2t_jax.run.trainer",
+    "__version__": "t2t_jax.version",
 }
 
 
 def __getattr__(name: str) -> Any:
+    from t2t_jax.version import RENAMED, current_name
+
+    if f"{__name__}.{name}" in RENAMED:
+        name = current_name(f"{__name__}.{name}").removeprefix(f"{__name__}.")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
