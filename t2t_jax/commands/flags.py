@@ -234,7 +234,8 @@ def parse_flags(
         raise SystemExit(0)
     first = next(iter(flag for flag in flags if flag.is_positional), None)
     if first and first.is_run and first.is_required and not (arguments and _is_word(arguments[0])):
-        raise UserError(f"{program} takes a run, as in {program} runs/base; see --help")
+        what = first.flag.lower()
+        raise UserError(f"{program} takes a {what}, as in {program} runs/base; see --help")
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.
