@@ -7,7 +7,8 @@ from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
-    "data": {
+    "first steps": {
+        "init": "write a config, a README and a script for an own corpus",
         "data": "fetch a public corpus, such as WMT14, and prepare it as text",
     },
     "training": {

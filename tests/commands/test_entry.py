@@ -34,6 +34,7 @@ OTHER_COMMANDS = {
     "generate",
     "goodput",
     "heads",
+    "init",
     "predict",
     "serve",
     "track",
