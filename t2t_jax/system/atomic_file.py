@@ -112,7 +112,7 @@ def check_writable(directory: Path) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(
             f"cannot write {directory}: {there} is not a writable directory; choose another "
-            "--workdir"
+            "directory"
         )
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.config.tasks import task_name
 from t2t_jax.data.corpus_name import components_of, public_name
@@ -23,6 +22,7 @@ from t2t_jax.run.report.page import duration
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
+from t2t_jax.version import __version__
 from t2t_jax.workdir import read_config, read_fingerprints, read_log, read_scores
 
 _SECTIONS = "Settings", "Cost of training", "Scores"
@@ -74,7 +74,7 @@ def model_card(workdir: Path, address: str, licence: str) -> str:
         summary=f"{task.model[:1].upper()}{task.model[1:]}{_languages(config)}, trained with "
         f"t2t_jax, which is written after Vaswani et al. 2017.",
         date=time.strftime("%Y-%m-%d", time.gmtime()),
-        version=t2t_jax.__version__,
+        version=__version__,
         python=_python(config, address),
         command=_command(config, address),
         data=_data(config, workdir),
