@@ -57,6 +57,8 @@ SMALL = {
 # Commands that need what no machine of a test has: the reason stands beside them.
 ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
 ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its own"
+ELSEWHERE["hf://"] = "the hub; tests/interchange/test_publishing.py has a server of its own"
+ELSEWHERE["hf auth login"] = "an account there"
 ELSEWHERE["export AWS_"] = "credentials of a store"
 ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/serving has its own"
 ELSEWHERE["localhost:5000"] = "such a server"
@@ -106,7 +108,7 @@ def calls(path):
                 continue
             for script, entry_point, text in PROGRAM.findall(line):
                 # There is no bucket to look into for the run that goes on.
-                text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "")
+                text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "").replace("hf://", "")
                 arguments = shlex.split(text)
                 if entry_point:  # `t2t-jax train` is train.py
                     script = ENTRY_POINT.get(arguments[0], "t2t-jax")

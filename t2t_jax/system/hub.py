@@ -131,8 +131,8 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
             raise UserError(
-                f"{run} is refused: you have no right to it; run: hf auth login, or set HF_TOKEN to "
-                "a token that has it"
+                f"{run} is refused: you have no right to it; run: hf auth login, or set HF_TOKEN "
+                "to a token that has it"
             ) from error
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
