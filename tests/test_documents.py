@@ -55,6 +55,8 @@ SMALL = {
 # Commands that need what no machine of a test has: the reason stands beside them.
 ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
 ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its own"
+ELSEWHERE["hf://"] = "the hub; tests/interchange/test_publishing.py has a server of its own"
+ELSEWHERE["hf auth login"] = "an account there"
 ELSEWHERE["export AWS_"] = "credentials of a store"
 ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/serving has its own"
 ELSEWHERE["localhost:5000"] = "such a server"
@@ -102,7 +104,9 @@ def calls(path):
                 continue
             for text in PROGRAM.findall(line):
                 # There is no bucket to look into for the run that goes on.
-                text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "")
+                for stored in ("s3://", "hf://"):
+                    text = text.replace(stored, "")
+                text = text.replace("$i", "0").replace("$SHARED/", "")
                 yield shlex.split(text)
 
 
