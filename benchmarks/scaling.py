@@ -2,8 +2,8 @@
 
     python benchmarks/scaling.py
 
-It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[train,tpu]'`). On two
-cores that were busy it took about half an hour.
+It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[train,tpu]'`).
+On two cores that were busy it took about half an hour.
 """
 
 import datetime
