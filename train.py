@@ -12,9 +12,8 @@ from t2t_jax.system.program import run
 def main(arguments: Sequence[str]) -> int:
     """Run the command that the command line names, or train if it names none."""
     from t2t_jax.__main__ import main
-    from t2t_jax.commands.groups import COMMANDS
 
-    names_a_command = any(arguments[0] in group for group in COMMANDS.values() if arguments)
+    names_a_command = arguments and not arguments[0].startswith("-")
     return main(arguments if names_a_command else ["train", *arguments], "train.py")
 
 

@@ -23,6 +23,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from t2t_jax.batch import Batch as Batch
+    from t2t_jax.config import AttentionConfig as AttentionConfig
     from t2t_jax.config import Config as Config
     from t2t_jax.config import MeshConfig as MeshConfig
     from t2t_jax.config.file import product as product
@@ -31,30 +33,54 @@ if TYPE_CHECKING:
     from t2t_jax.config.tables import register_normalization as register_normalization
     from t2t_jax.config.tables import register_score_function as register_score_function
     from t2t_jax.decoding.alignments import alignments as alignments
+    from t2t_jax.decoding.own_model import beam_search as beam_search
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
     from t2t_jax.inspect.attention_maps import attention_maps as attention_maps
+    from t2t_jax.inspect.encoder_states import encoder_states as encoder_states
     from t2t_jax.inspect.explorer.page import explore as explore
+    from t2t_jax.modules.attention import MultiHeadAttention as MultiHeadAttention
+    from t2t_jax.modules.context import Context as Context
+    from t2t_jax.modules.feed_forward import FeedForward as FeedForward
+    from t2t_jax.modules.layers import Layer as Layer
+    from t2t_jax.modules.models import build as build
+    from t2t_jax.modules.names import named_arrays as named_arrays
+    from t2t_jax.modules.names import parameter_table as parameter_table
+    from t2t_jax.modules.names import parameters_of as parameters_of
+    from t2t_jax.modules.stack import LayerStack as LayerStack
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import load as load
     from t2t_jax.run.trained_run import TrainedRun as TrainedRun
     from t2t_jax.run.trainer import train as train
     from t2t_jax.sweep.grid import run_grid as run_grid
+    from t2t_jax.version import __version__ as __version__
 
-__version__ = "0.1.1"
 __all__ = [
+    "AttentionConfig",
+    "Batch",
     "Config",
+    "Context",
+    "FeedForward",
+    "Layer",
+    "LayerStack",
     "MeshConfig",
+    "MultiHeadAttention",
     "Parameter",
     "TrainedRun",
     "Translator",
     "UserError",
     "alignments",
     "attention_maps",
+    "beam_search",
+    "build",
+    "encoder_states",
     "evaluate",
     "explore",
     "load",
+    "named_arrays",
+    "parameter_table",
+    "parameters_of",
     "product",
     "register_activation",
     "register_normalization",
@@ -65,17 +91,30 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AttentionConfig": "t2t_jax.config",
+    "Batch": "t2t_jax.batch",
     "Config": "t2t_jax.config",
+    "Context": "t2t_jax.modules.context",
+    "FeedForward": "t2t_jax.modules.feed_forward",
+    "Layer": "t2t_jax.modules.layers",
+    "LayerStack": "t2t_jax.modules.stack",
     "MeshConfig": "t2t_jax.config",
+    "MultiHeadAttention": "t2t_jax.modules.attention",
     "Parameter": "t2t_jax.config.registry",
     "TrainedRun": "t2t_jax.run.trained_run",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "alignments": "t2t_jax.decoding.alignments",
     "attention_maps": "t2t_jax.inspect.attention_maps",
+    "beam_search": "t2t_jax.decoding.own_model",
+    "build": "t2t_jax.modules.models",
+    "encoder_states": "t2t_jax.inspect.encoder_states",
     "evaluate": "t2t_jax.run.evaluation",
     "explore": "t2t_jax.inspect.explorer.page",
     "load": "t2t_jax.run.loading",
+    "named_arrays": "t2t_jax.modules.names",
+    "parameter_table": "t2t_jax.modules.names",
+    "parameters_of": "t2t_jax.modules.names",
     "product": "t2t_jax.config.file",
     "register_activation": "t2t_jax.config.tables",
     "register_normalization": "t2t_jax.config.tables",
@@ -83,10 +122,15 @@ _HOMES = {
     "run_grid": "t2t_jax.sweep.grid",
     "score": "t2t_jax.decoding.scoring",
     "train": "t2t_jax.run.trainer",
+    "__version__": "t2t_jax.version",
 }
 
 
 def __getattr__(name: str) -> Any:
+    from t2t_jax.version import RENAMED, current_name
+
+    if f"{__name__}.{name}" in RENAMED:
+        name = current_name(f"{__name__}.{name}").removeprefix(f"{__name__}.")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

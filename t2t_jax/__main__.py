@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import NoReturn
 
-from t2t_jax import __version__
 from t2t_jax.system.program import run
 from t2t_jax.system.signals import ServerSignal
+from t2t_jax.version import __version__
 
 
 def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:

@@ -1,9 +1,13 @@
 """Batches, in the form that all models take, and the ids that every vocabulary shares."""
 
+from collections.abc import Sequence as SequenceOf
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Int32, UInt8
+
+from t2t_jax.errors import UserError
 
 PAD_ID = 0
 """Id of padding, which fills a row after its last sentence."""
@@ -54,6 +58,28 @@ class Batch(NamedTuple):
     """The targets, `[rows, target_length]`, not shifted; or labels, whose positions say from which
     position of the source each is predicted."""
 
+    @classmethod
+    def of(cls, inputs: Any, targets: Any) -> "Batch":
+        """Return a batch of pairs of sentences that each have a row of their own.
+
+        Args:
+          inputs: ids of the sources, each with `EOS_ID` at its end: a list for each sentence, or an
+            array `[rows, length]` that is padded with `PAD_ID`. None is for a decoder alone that
+            reads no sources.
+          targets: ids of the targets in the same form, one for each source.
+
+        Raises:
+          UserError: ids are not in this form, or there are more rows on one side.
+        """
+        read = _rows("targets", targets)
+        sources = _rows("inputs", np.zeros((len(read), 0), int) if inputs is None else inputs)
+        if len(sources) != len(read):
+            raise UserError(
+                f"inputs has {len(sources)} rows and targets {len(read)}; give a target for every "
+                "source"
+            )
+        return cls(one_a_row(sources), one_a_row(read))
+
 
 def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
     """Return sentences that each have a row of their own.
@@ -63,3 +89,32 @@ def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
     """
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
     return Sequence(tokens, (tokens != PAD_ID).astype(jnp.int32), positions)
+
+
+def padded(sentences: SequenceOf[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
+    """Make an array of sentences, one a row; the rest is padding.
+
+    Args:
+      sentences: ids of each sentence.
+      rows: number of rows b.
+      length: positions t of a row.
+    """
+    tokens = np.full((rows, length), PAD_ID, np.int32)
+    for row, sentence in enumerate(sentences):
+        tokens[row, : len(sentence)] = sentence
+    return tokens
+
+
+def _rows(name: str, ids: Any) -> Int32[Array, "b t"]:
+    """Return ids as an array, which are given as an array or as a list for each sentence."""
+    if isinstance(ids, list | tuple):
+        rows = [np.asarray(one) for one in ids]
+        if all(row.ndim == 1 and (not row.size or row.dtype.kind in "iu") for row in rows):
+            ids = padded([row.tolist() for row in rows], len(rows), max(map(len, rows), default=0))
+    array = jnp.asarray(ids) if hasattr(ids, "dtype") else jnp.zeros(0)
+    if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise UserError(
+            f"{name} is not a list of ids for each sentence, nor an array of integers [rows, "
+            f"length]; pad an array with {PAD_ID} at the end of a row"
+        )
+    return array.astype(jnp.int32)

@@ -13,6 +13,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.opening import opened
+from t2t_jax.version import current_flag
 
 _NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -51,7 +52,8 @@ def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
     kind = command_class(name)
     make = getattr(sys.modules[kind.__module__], f"{name.replace('-', '_')}_command", None)
-    command: Command = (make or partial(command_of, kind))(flags, f"{program} {name}")
+    line = [*map(current_flag, flags)]
+    command: Command = (make or partial(command_of, kind))(line, f"{program} {name}")
     return command
 
 

@@ -179,7 +179,7 @@ def peek(
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
     named, _ = parser.parse_known_args(arguments)
-    [*words] = takewhile(lambda word: not word.startswith("--"), arguments)
+    words = _words(arguments)
     return named.config, place(words[0]) if words else None
 
 
@@ -243,9 +243,7 @@ def parse_flags(
 
         print_help(command, flags, program, arguments)
         raise SystemExit(0)
-    first = next(iter(flag for flag in flags if flag.is_positional), None)
-    if first and first.is_run and first.is_required and not (arguments and _is_word(arguments[0])):
-        raise UserError(f"{program} takes a run, as in {program} runs/base; see --help")
+    _check_places(flags, arguments, program)
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.
@@ -262,8 +260,18 @@ def parse_flags(
         raise _refusal(end, printed.getvalue()) from end
 
 
-def _is_word(argument: str) -> bool:
-    return not argument.startswith("--")
+def _words(arguments: Sequence[str]) -> list[str]:
+    """Return the words ahead of the first flag."""
+    return [*takewhile(lambda word: not word.startswith("--"), arguments)]
+
+
+def _check_places(flags: Sequence[Flag], arguments: Sequence[str], program: str | None) -> None:
+    """Refuse a command line without a word that is required."""
+    required = [flag for flag in flags if flag.is_positional and flag.is_required]
+    for place in required[len(_words(arguments)) :]:
+        what = place.flag.lower() if place.is_run else place.flag
+        example = f", as in {program} runs/base" if place is required[0] and place.is_run else ""
+        raise UserError(f"{program} takes a {what}{example}; see --help")
 
 
 def _registry() -> ConstructorRegistry:

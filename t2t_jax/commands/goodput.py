@@ -53,7 +53,7 @@ class GoodputCommand:
         if found is None:
             raise UserError(
                 f"{self.workdir} has no accounts of its time (jobs/*.json), which trainings "
-                "keep from release 0.1.1 on; a run begins to keep them when it goes on"
+                "keep from release 0.2.0 on; a run begins to keep them when it goes on"
             )
         if self.output is not None:
             from t2t_jax.inspect.figures.drawing import encoded

@@ -7,11 +7,13 @@ from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
-    "data": {
+    "first steps": {
+        "init": "write a config, a README and a script for an own corpus",
         "data": "fetch a public corpus, such as WMT14, and prepare it as text",
     },
     "training": {
         "train": "train a model, or go on with a run that was stopped",
+        "config": "print a config, or in what two configs or runs differ",
         "preflight": "check hosts, devices, data and disk before a training",
         "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
         "watch": "draw the curves of runs, finished or under way, in the terminal",
@@ -34,6 +36,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "models in and out": {
         "export": "write a model for CTranslate2, transformers or JAX alone",
+        "publish": "put a run where others open it by its name: the hub, a bucket",
         "import": "make a run of a model that came from elsewhere",
     },
     "measuring": {

@@ -16,7 +16,7 @@ from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 
-_PLACES = ("coordinator", "num_processes", "process_id", "compile_only", "write_program")
+_PLACES = ("coordinator", "num_processes", "process_id", "compile_only", "dry_run", "write_program")
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ class PreflightCommand(TrainCommand):
 
     def run(self) -> int:
         """Do the checks, print the report on process 0, and return the exit code."""
-        if self.compile_only is not None or self.write_program is not None:
+        if self.compile_only is not None or self.write_program is not None or self.dry_run:
             raise UserError(
-                "--compile-only and --write-program are for t2t-jax train; leave them out"
+                "--compile-only, --write-program and --dry-run are for t2t-jax train; leave them "
+                "out"
             )
         # Before the processes meet, as one that imports for long gives no sign of life.
         from t2t_jax.run.preflight.rehearsal import rehearse

@@ -28,7 +28,7 @@ class TrainCommand:
     common: ClassVar = ("config", "dry_run", "compile_only", "track")
     examples: ClassVar = (
         "--config configs/quickstart.py runs/quickstart",
-        "--config configs/base.py --data.corpus text:corpora/mine runs/mine",
+        "--config configs/base.py --data.corpus text:corpora/mine runs/mine --dry-run",
         "runs/mine --training.num-train-steps 200000",
         "--config configs/big.py --compile-only h100:8",
     )
@@ -41,6 +41,9 @@ class TrainCommand:
     """Compile the step, print whether it fits and how fast it can be, and train nothing. The value
     names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
     value, it is those of this machine. Needs no RUN."""
+    dry_run: bool = False
+    """Check the start of a training and say what it would do; nothing is written but tokenised text
+    in the cache."""
     write_program: Path | None = None
     """With --compile-only: the file for the text of the compiled program."""
     track: tuple[str, ...] = ()
@@ -63,16 +66,17 @@ class TrainCommand:
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
-            if self.track or self.profile_steps:
+            if self.track or self.profile_steps or self.dry_run:
                 raise UserError(
-                    "--track and --profile-steps are for a training, not for --compile-only; leave "
-                    "them out"
+                    "--track, --profile-steps and --dry-run are for a training, not for "
+                    "--compile-only; leave them out"
                 )
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         self.meet()
         from t2t_jax.parallel.devices import all_devices
+        from t2t_jax.run.dry_run import rehearsed_start
         from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trackers.following import followed
         from t2t_jax.run.trainer import train
@@ -80,6 +84,9 @@ class TrainCommand:
         all_devices()  # which may be an error of one line
         profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
         check_profiled(profile_steps, self.fields.training.num_train_steps)
+        if self.dry_run:
+            print(*rehearsed_start(self.fields, self.workdir, self.track), sep="\n")
+            return 0
         with followed(self.workdir, self.track):
             return train(self.fields, self.workdir, profile_steps=profile_steps).exit_code
 

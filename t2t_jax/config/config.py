@@ -26,6 +26,7 @@ from t2t_jax.config.sections import (
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.version import current_name, read_name
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Config:
         nested["model"] = defaults | {
             name: one for name, one in nested["model"].items() if name in of_family
         }
-        for path, value in changes.items():
+        for given, value in changes.items():
+            path = current_name(given)
             if path not in known:
                 raise _unknown_field(path, known)
             section, _, name = path.partition(".")
@@ -210,15 +212,14 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
     known = known_fields()
-    given = [
-        f"{section}.{name}" if isinstance(values, Mapping) else section
-        for section, values in nested.items()
-        for name in (values if isinstance(values, Mapping) else [""])
-    ]
-    for path in given:
-        if path not in known:
-            raise _unknown_field(path, known)
-    values = {name: dict(nested.get(name, {})) for name in get_type_hints(Config)}
+    values: dict[str, dict[str, Any]] = {name: {} for name in get_type_hints(Config)}
+    for section, given in nested.items():
+        for name in given if isinstance(given, Mapping) else [""]:
+            path = read_name(f"{section}.{name}" if name else section)
+            if path not in known:
+                raise _unknown_field(path, known)
+            section_now, _, name_now = path.partition(".")
+            values[section_now][name_now] = given[name]
     values["model"] = without_foreign(values["model"])
     sections = get_type_hints(Config) | {"model": FAMILIES[values["model"]["architecture"]].config}
     for section, kind in sections.items():

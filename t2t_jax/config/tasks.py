@@ -34,6 +34,8 @@ class TaskFacts:
     """Whether models of the task search for a text that answers a source, as in translation."""
     predicts_labels: bool = False
     """Whether the targets of the task are labels, which share no matrix with subwords."""
+    hub_task: str = "other"
+    """The name of the task on the Hugging Face Hub."""
 
 
 class _Tasks(Rows[TaskFacts]):
@@ -55,6 +57,7 @@ TASKS = _Tasks(
         ("translate", "serve", "calibrate", "bleu", "score", "explore", "heads"),
         schemes=(),
         writes_text=True,
+        hub_task="translation",
     ),
     parsing=TaskFacts(
         ("encoder_decoder", "decoder_only"),
@@ -69,12 +72,14 @@ TASKS = _Tasks(
         "t2t_jax.data.corpus:document_splits",
         ("bits_per_byte", "-bits per byte"),
         ("generate", "perplexity"),
+        hub_task="text-generation",
     ),
     masked_language_modelling=TaskFacts(
         ("encoder_only",),
         "t2t_jax.data.corpus:document_splits",
         ("masked_nll", "-NLL of what is hidden"),
         ("predict", "perplexity", "explore"),
+        hub_task="fill-mask",
     ),
     classification=TaskFacts(
         ("encoder_only",),
@@ -82,6 +87,7 @@ TASKS = _Tasks(
         ("accuracy", "accuracy"),
         _OF_LABELS,
         predicts_labels=True,
+        hub_task="text-classification",
     ),
     tagging=TaskFacts(
         ("encoder_only",),
@@ -89,6 +95,7 @@ TASKS = _Tasks(
         ("accuracy", "accuracy"),
         _OF_LABELS,
         predicts_labels=True,
+        hub_task="token-classification",
     ),
     image_classification=TaskFacts(
         ("image_encoder",),
@@ -96,6 +103,7 @@ TASKS = _Tasks(
         ("accuracy", "accuracy"),
         _OF_LABELS,
         predicts_labels=True,
+        hub_task="image-classification",
     ),
 )
 """The tasks by the names of their modules."""

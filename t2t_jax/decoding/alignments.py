@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from t2t_jax.batch import UNK_ID, Batch, one_a_row
+from t2t_jax.batch import UNK_ID, Batch, one_a_row, padded
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.forbidden import spelt_by
@@ -25,7 +25,6 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.sources import padded
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 _LONGEST = 1024  # subwords; the weights grow with the square of their number

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float32, Int32
 
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.batching import ladder_length
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
@@ -16,7 +16,6 @@ from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.sources import padded
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 # The logits of all positions exist at once, where a search has those of the last position only.
@@ -69,10 +68,7 @@ def score(
     translator.check_translates()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     check_pairs(sources, targets)
-    config = translator.config
-    capacity = min(
-        config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH
-    )
+    capacity = tokens_per_pass(translator)
     encoded = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*encoded, strict=True))
     for number, pair in enumerate(pairs, first_line):
@@ -91,6 +87,12 @@ def score(
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
             found[line] = _read(row, pairs[line][1], first_line + line)
     return found
+
+
+def tokens_per_pass(translator: Translator) -> int:
+    """Return the most positions of a batch of sentences whose positions are computed at once."""
+    config = translator.config
+    return min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """The attention weights of an encoder-only model for a sentence or an image."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
     """
     if isinstance(given, str) and not given.strip():
         raise UserError("the text is blank; give a sentence")
-    examples = _examples(translator, given)
+    examples = examples_of(translator, [given])
     [found] = predictions(translator, examples)
     batch = Batches(examples, translator.config.data, seed=0)(0, np.array([0]))
     weights = weights_of(translator, batch)["encoder"]
@@ -66,23 +67,32 @@ def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
     return EncoderMaps(units, labels, np.asarray(weights, np.float32)[:, 0, :, :length, :length])
 
 
-def _examples(translator: Translator, given: Any) -> Examples:
-    """Return the examples that hold one sentence or image alone."""
+def examples_of(translator: Translator, given: Sequence[Any], first: int = 1) -> Examples:
+    """Return the examples of an encoder-only model for sentences or images without labels.
+
+    Args:
+      translator: the model.
+      given: sentences, or images as arrays of `uint8`.
+      first: number of the first of them, by which errors name them.
+
+    Raises:
+      UserError: a sentence is too long, or the model does not read such inputs.
+    """
     config = translator.config
+    is_text = all(isinstance(one, str) for one in given)
     vocabulary: Any = translator.vocabulary
     task: Any = task_of(config.data.corpus, config.data.task)
     if isinstance(task, Labelling):
-        is_text = isinstance(given, str)
         if is_text == isinstance(config.model, ImageEncoderConfig):
             raise UserError(f"the model reads {'text' if not is_text else 'images'}; give one")
-        return task.unlabelled(config, vocabulary, [given], 1)
-    if not isinstance(given, str):
+        return task.unlabelled(config, vocabulary, given, first)
+    if not is_text:
         raise UserError("the model reads text; give a sentence")
-    [ids] = translator.encode([given])
-    mask = mask_id(vocabulary)
-    tokens = [BOS_ID, *with_masks(vocabulary, mask, ids)]
-    check_one_pass("the sentence", len(tokens), translator.longest_sentence)
-    hidden = [n for n, token in enumerate(tokens) if token == mask]
-    at = hidden or list(range(1, len(tokens) - 1))  # without masks, predict every subword
-    sentence = Labelled(tokens, at, [0] * len(at))
-    return LabelledText(flat([sentence], len(vocabulary), {}, 1), len(vocabulary))
+    mask, sentences = mask_id(vocabulary), []
+    for number, ids in enumerate(translator.encode(given), first):
+        tokens = [BOS_ID, *with_masks(vocabulary, mask, ids)]
+        check_one_pass(f"line {number}", len(tokens), translator.longest_sentence)
+        hidden = [n for n, token in enumerate(tokens) if token == mask]
+        at = hidden or list(range(1, len(tokens) - 1))  # without masks, predict every subword
+        sentences.append(Labelled(tokens, at, [0] * len(at)))
+    return LabelledText(flat(sentences, len(vocabulary), {}, len(sentences)), len(vocabulary))

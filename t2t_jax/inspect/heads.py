@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.alignments import words_of
@@ -31,7 +31,6 @@ from t2t_jax.inspect.head_kinds import Attention, HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.sources import padded
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores

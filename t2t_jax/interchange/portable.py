@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, MeshConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.modules.names import Arrays, named_arrays
 from t2t_jax.run.loading import load
@@ -30,14 +30,18 @@ class PortableModel:
 
 
 def portable_model(
-    workdir: Path, *, average: int | None = None, step: int | Literal["best"] | None = None
+    workdir: Path,
+    *,
+    average: int | None = None,
+    step: int | Literal["best"] | None = None,
+    parallel: MeshConfig | None = None,
 ) -> PortableModel:
     """Return the model of a run, from the checkpoints that `t2t_jax.load` would take.
 
     Raises:
       UserError: `workdir` is not a run directory, or its checkpoints are missing or damaged.
     """
-    translator = load(workdir, average=average, step=step)
+    translator = load(workdir, average=average, step=step, parallel=parallel)
     decay = next(iter(translator.ema_decays), None)
     there = {name: workdir / name for name in RECORDS}
     return PortableModel(

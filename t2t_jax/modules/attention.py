@@ -138,7 +138,7 @@ class MultiHeadAttention(nn.Module):
         return self._attend(query, key, value, context.mask, context.bias, context)
 
     def attend_to_encoded(
-        self, x: Float[Array, "b q d_model"], context: Context
+        self, x: Float[Array, "b q d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to the encoder's output: cross-attention.
 

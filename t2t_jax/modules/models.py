@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
@@ -9,9 +10,11 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.model import StartToken
 from t2t_jax.config.registry import load_named
+from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.network import Network
+from t2t_jax.modules.token_network import TokenNetwork
 
 _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
 
@@ -23,6 +26,33 @@ def start_id(model: ModelConfig) -> int:
       model: sizes and options of the network.
     """
     return _START_IDS[model.first_token]
+
+
+def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:
+    """Build the network of a config as a Flax Linen module, for any devices.
+
+    `init` returns plain parameters, `apply` logits, as of any other module. Training itself uses
+    `make_model`, which also chooses kernels for the devices: the parameters are the same.
+
+    Args:
+      config: the config of a run, or its part `model` alone, such as an `EncoderDecoderConfig`.
+      vocab_size: entries of the vocabulary for targets.
+
+    Raises:
+      UserError: `config` is neither, or `vocab_size` is not a positive number.
+    """
+    if not isinstance(config, Config | ModelConfig):
+        raise UserError(
+            f"config={config!r} is a {type(config).__name__}; give a t2t_jax.Config, or the config "
+            "of a network such as t2t_jax.config.EncoderDecoderConfig(d_model=64)"
+        )
+    if not isinstance(vocab_size, int | np.integer) or vocab_size < 1:
+        raise UserError(f"vocab_size={vocab_size!r} is not a positive whole number")
+    vocab_size = int(vocab_size)
+    if isinstance(config, Config):
+        return cast(TokenNetwork, make_model(config, vocab_size, None))
+    network = load_named(FAMILIES[config.architecture].network)
+    return cast(TokenNetwork, network(config, vocab_size, start_id(config)))
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:

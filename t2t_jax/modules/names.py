@@ -12,6 +12,7 @@ Here each parameter of each layer is an array of its own:
 Matrices are as in the paper's formulas, x W: their first axis is that of the input.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,9 +38,16 @@ _LAST = {
 
 
 def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Return a copy of the parameters by name on the host, with an array for each layer."""
+    """Return a copy of the parameters by name on the host, with an array for each layer.
+
+    Args:
+      params: the parameters of one model as training has them.
+
+    Raises:
+      UserError: `params` are not a dictionary of parameters, or are those of an ensemble.
+    """
     arrays = {}
-    for path, stacked in flatten_dict(params).items():
+    for path, stacked in _parameters(params):
         whole = np.asarray(stacked, np.float32)
         for name, layer in _names(path, whole.shape):
             arrays[name] = np.array(whole if layer is None else whole[layer])
@@ -69,6 +77,50 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
     if unused:
         raise UserError(f"the model has no parameter {min(unused)}, of which there is an array")
     return unflatten_dict(params)
+
+
+def parameter_table(params: Mapping[str, Any]) -> str:
+    """Return the names, shapes and numbers of parameters as lines of text.
+
+    Equal parameters of the layers of a stack share a line, as in
+    `encoder.layers.0-5.self_attention.W_Q  [512, 512]  6 x  1,572,864`. The last line has the sum.
+
+    Args:
+      params: the parameters of one model as training has them, or a `jax.ShapeDtypeStruct` for
+        each, as `jax.eval_shape(model.init, key, batch)["params"]` gives without computing any.
+
+    Raises:
+      UserError: see `named_arrays`.
+    """
+    rows = []
+    for path, array in _parameters(params):
+        (name, first), *others = _names(path, array.shape)
+        shape, times = array.shape, ""
+        if first is not None:
+            shape, times = shape[1:], f"{len(others) + 1} x" if others else ""
+            last = f"-{len(others)}" if others else ""
+            name = name.replace(".layers.0.", f".layers.0{last}.", 1)
+        rows.append((name, str(list(shape)), times, math.prod(array.shape)))
+    rows.append(("in all", "", "", sum(row[-1] for row in rows)))
+    cells = [(*row[:-1], f"{row[-1]:,}") for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        f"{name:{widths[0]}}  {shape:{widths[1]}}  {times:>{widths[2]}}  {number:>{widths[3]}}"
+        for name, shape, times, number in cells
+    )
+    return "\n".join(lines)
+
+
+def _parameters(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each parameter of one model with its path."""
+    if not isinstance(params, Mapping) or "params" in params:
+        raise UserError(
+            "params are no parameters of a model; give translator.params, or the entry 'params' of "
+            "what model.init returns"
+        )
+    if "0000" in params:
+        raise UserError("the parameters are those of an ensemble; give those of one of its models")
+    yield from flatten_dict(params).items()
 
 
 def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from jaxtyping import Array, Int, Int32
 
-from t2t_jax.batch import PAD_ID, Sequence, one_a_row
+from t2t_jax.batch import Sequence, one_a_row, padded
 
 Source: TypeAlias = Any
 """A source: `len(source)` is the number of its positions. A text is a list of ids."""
@@ -62,17 +62,3 @@ class TokenSources:
     def inputs(self, arrays: Int[Array, "b s"]) -> Sequence:
         """See `SourceForm.inputs`."""
         return one_a_row(arrays)
-
-
-def padded(sentences: SequenceOf[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
-    """Make an array of sentences, one a row; the rest is padding.
-
-    Args:
-      sentences: ids of each sentence.
-      rows: number of rows b.
-      length: positions t of a row.
-    """
-    tokens = np.full((rows, length), PAD_ID, np.int32)
-    for row, sentence in enumerate(sentences):
-        tokens[row, : len(sentence)] = sentence
-    return tokens

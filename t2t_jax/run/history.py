@@ -56,7 +56,7 @@ def dev_score(evaluation: Record) -> float | None:
     """Return the score by which the best checkpoint is chosen; None if it was not finite.
 
     Args:
-      evaluation: a record of an evaluation on dev. Those of releases before 0.1.1 have no field
+      evaluation: a record of an evaluation on dev. Those of releases before 0.2.0 have no field
         `score`, only the score under its own name.
     """
     own = evaluation.get(_score(evaluation)[0])

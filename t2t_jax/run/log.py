@@ -71,18 +71,8 @@ class RunLog:
         if is_main():
             write_whole(self._path, "".join(line for line, _ in kept).encode())
             self._file = open_log(self._path)
-            # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
-            # Its name has the time, which is that of an older file if the clock was set back. The
-            # number makes the names differ.
-            number = len([*workdir.glob("events.out.tfevents.*")])
-            self._tensorboard, self._events = tensorboardX, None
-            if not isinstance(workdir, BucketPath):  # objects in a bucket cannot grow
-                writer = tensorboardX.event_file_writer.EventsWriter
-                self._events = writer(str(workdir / "events"), f".{number}")
-            # This makes TensorBoard forget the events of later steps.
-            session_log = tensorboardX.proto.event_pb2.SessionLog
-            start = session_log(status=session_log.START)
-            self._add_event(start_step + 1, session_log=start)
+            self._tensorboard = tensorboardX
+            self._open_events(workdir, start_step)
         self._progress = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),
@@ -95,6 +85,21 @@ class RunLog:
         self._bar = self._progress.add_task(
             "train", total=num_train_steps, completed=start_step, figures=""
         )
+
+    def _open_events(self, workdir: Path, start_step: int) -> None:
+        """Open the file of TensorBoard's events, which forgets those of later steps."""
+        # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
+        # Its name has the time, which is that of an older file if the clock was set back. The
+        # number makes the names differ.
+        number = len([*workdir.glob("events.out.tfevents.*")])
+        self._events = None
+        if not isinstance(workdir, BucketPath):  # objects in a bucket cannot grow
+            writer = self._tensorboard.event_file_writer.EventsWriter
+            self._events = writer(str(workdir / "events"), f".{number}")
+        # This makes TensorBoard forget the events of later steps.
+        session_log = self._tensorboard.proto.event_pb2.SessionLog
+        start = session_log(status=session_log.START)
+        self._add_event(start_step + 1, session_log=start)
 
     def __enter__(self) -> "RunLog":
         """Show the progress bar."""

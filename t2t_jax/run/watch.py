@@ -52,7 +52,7 @@ class WatchedRun(NamedTuple):
     def has_ended(self) -> bool:
         """Return whether the run is known to have ended.
 
-        A run of a release before 0.1.1 does not record its end. Such a run has ended if it was
+        A run of a release before 0.2.0 does not record its end. Such a run has ended if it was
         evaluated after its last step.
         """
         evaluated = self.history.evaluations[-1]["step"] if self.history.evaluations else 0

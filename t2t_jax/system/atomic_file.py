@@ -112,7 +112,7 @@ def check_writable(directory: Path) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(
             f"cannot write {directory}: {there} is not a writable directory; choose another "
-            "--workdir"
+            "directory"
         )
 
 
@@ -157,11 +157,11 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def removed_at_end(path: Path) -> Iterator[None]:
+def removed_at_end(path: Path) -> Iterator[Path]:
     """Remove a file or an object at the end of a block, and when a signal ends the program."""
     _unfinished.add(path)
     try:
-        yield
+        yield path
     finally:
         _remove(path)
         _unfinished.discard(path)

@@ -26,21 +26,27 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
     Raises:
       UserError: a file is missing, or its hash is another one.
     """
-    if not (directory / SUMS).is_file():
-        return
-    text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
-    listed = {name: digest for digest, _, name in (row.partition("  ") for row in text.split("\n"))}
+    digests = _listed(directory)
     for name in names:
-        if name not in listed:
+        if name not in digests:
             continue
         path = directory / name
         if not path.is_file():
             raise UserError(f"{path} is missing, which {SUMS} lists; bring back a whole copy")
-        if sha256(path) != listed[name]:
+        if sha256(path) != digests[name]:
             raise UserError(
                 f"{path} is damaged, or was changed: its hash is not that in {SUMS}; bring back a "
                 "whole copy"
             )
+
+
+def _listed(directory: Path) -> dict[str, str]:
+    """Return the hashes that a directory's SHA256SUMS has, by name; {} without the file."""
+    if not (directory / SUMS).is_file():
+        return {}
+    text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
+    rows = (row.partition("  ") for row in text.splitlines())
+    return {name: digest for digest, _, name in rows}
 
 
 def sha256(path: Path) -> str:

@@ -143,11 +143,7 @@ def check_memory(
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
         the state of the training is counted.
     """
-    needed = max(
-        (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),
-        key=lambda memory: memory.total,
-        default=training_memory(config, vocab_size),
-    )
+    needed = least_memory(config, vocab_size, mesh, shapes)
     available = memory_of_a_device(mesh)
     if available is not None and needed.total > available:
         platform = mesh.devices.flat[0].platform
@@ -157,6 +153,21 @@ def check_memory(
             f"{gib(needed.activations)}, logits {gib(needed.logits)}), but there are "
             f"{gib(available)}; {LESS_MEMORY}"
         )
+
+
+def least_memory(
+    config: Config, vocab_size: int, mesh: Mesh, shapes: Iterable[tuple[int, int, int]]
+) -> TrainingMemory:
+    """Estimate the least memory of a training whose batches have some shapes.
+
+    Args:
+      shapes: the shapes of its batches, as `check_memory` takes them.
+    """
+    return max(
+        (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),
+        key=lambda memory: memory.total,
+        default=training_memory(config, vocab_size),
+    )
 
 
 def _of_batch(

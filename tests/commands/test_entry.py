@@ -69,7 +69,7 @@ def test_every_command_explains_itself_under_the_name_it_was_called_by(capsys, n
         (["preflight"], "t2t-jax preflight takes a config and the directory of the run"),
         (
             ["preflight", "--config", "configs/quickstart.py", "--compile-only"],
-            "--compile-only and --write-program are for t2t-jax train; leave them out",
+            "--compile-only, --write-program and --dry-run are for t2t-jax train; leave them out",
         ),
         (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
         (["sweep", "--seeds", "2"], "Missing from t2t-jax sweep: --config"),

@@ -167,7 +167,7 @@ def test_what_is_no_run_or_damaged_or_has_no_line_yet_is_refused(tmp_path):
     damaged = _run(tmp_path / "damaged")
     (damaged / "config.json").write_text("{")
     for arguments, message in (
-        ([], "eval.py watch takes a run, as in eval.py watch runs/base"),
+        ([], "t2t-jax watch takes a run, as in t2t-jax watch runs/base"),
         ([tmp_path / "empty" / "none"], "is not a run directory: it has no config.json"),
         ([tmp_path / "nowhere"], "is not a run directory"),
         ([damaged], "config is damaged"),

@@ -29,6 +29,7 @@ FIELDS = {
     "model.d_ff": 64,
     "model.num_encoder_layers": 1,
     "model.num_decoder_layers": 1,
+    "model.compute_dtype": "float32",  # the same on every processor
     "data.vocab_size": 300,
     "data.max_length": 64,
     "data.batching": "pack",

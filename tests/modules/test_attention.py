@@ -1,8 +1,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from t2t_jax.config import AttentionConfig
+from t2t_jax.errors import UserError
+from t2t_jax.functional.position import rotary_frequencies
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.context import Context
 
@@ -46,3 +49,51 @@ def test_position_that_may_attend_to_nothing_gets_zeros():
     context = Context(jnp.zeros((1, 3), int), 3, jnp.zeros((1, 1, 3, 3), bool))
     output, _ = module.init_with_output(jax.random.key(0), jnp.ones((1, 3, 6)), context)
     np.testing.assert_array_equal(output, jnp.zeros((1, 3, 6)))
+
+
+def test_without_a_context_every_position_attends_to_every_other():
+    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2))
+    x = jnp.array(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
+    output, variables = module.init_with_output(jax.random.key(0), x)
+    kernels = {name: np.asarray(one["kernel"]) for name, one in variables["params"].items()}
+    query, key, value = (x @ kernels[name] for name in ("query", "key", "value"))
+    heads = []
+    for each in (slice(0, 3), slice(3, 6)):
+        scores = np.einsum("bqd,bkd->bqk", query[..., each], key[..., each]) / np.sqrt(3)
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        heads.append(weights @ value[..., each])
+    expected = np.concatenate(heads, axis=-1) @ kernels["output"]
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    across = module.apply(variables, x, Context(encoded=x), method="attend_to_encoded")
+    np.testing.assert_allclose(across, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cross_attention_without_an_encoders_output_is_refused():
+    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2))
+    x = jnp.ones((1, 3, 6))
+    with pytest.raises(UserError, match="pass Context"):
+        module.init(jax.random.key(0), x, method="attend_to_encoded")
+
+
+def test_rotary_positions_without_a_context_of_positions_are_the_places_in_a_row():
+    module = MultiHeadAttention(AttentionConfig(d_model=8, num_heads=2))
+    x = jnp.array(np.random.default_rng(0).normal(size=(2, 3, 8)), jnp.float32)
+    turned, places = rotary_frequencies(4, 10_000.0), jnp.broadcast_to(jnp.arange(3), (2, 3))
+    output, variables = module.init_with_output(jax.random.key(0), x, Context(rotary=turned))
+    expected = module.apply(variables, x, Context(positions=places, rotary=turned))
+    np.testing.assert_array_equal(output, expected)
+    assert not np.allclose(output, module.apply(variables, x))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"d_model": 30, "num_heads": 4}, "d_model=30 is not divisible by num_heads=4"),
+        ({"d_model": 0, "num_heads": 4}, "d_model=0 is not positive"),
+        ({"d_model": 8, "num_heads": 0}, "num_heads=0 is not positive"),
+        ({"d_model": 8, "num_heads": 4, "num_kv_heads": 3}, "not a multiple of num_kv_heads=3"),
+    ],
+)
+def test_sizes_that_make_no_heads_are_refused(sizes, says):
+    with pytest.raises(UserError, match=says):
+        AttentionConfig(**sizes)

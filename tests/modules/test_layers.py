@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import NormConfig, network_config
+from t2t_jax.errors import UserError
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.feed_forward import FeedForward
-from t2t_jax.modules.layers import Residual
+from t2t_jax.modules.layers import Layer, Residual
 from t2t_jax.modules.normalization import Norm
 
 _X = np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)
@@ -79,3 +80,16 @@ def test_norm_and_feed_forward_start_as_documented():
     feed_forward = nn.unbox(FeedForward(config).init(jax.random.key(0), x, _PLAIN))["params"]
     np.testing.assert_array_equal(feed_forward["bias_1"], jnp.zeros(8))
     np.testing.assert_array_equal(feed_forward["bias_2"], jnp.zeros(4))
+
+
+def test_a_layer_alone_attends_as_far_as_its_stack_lets_it():
+    """A later position changes the output of an encoder's layer everywhere, of a decoder's not."""
+    config = network_config(d_model=4, num_heads=1, d_ff=8, position="none")
+    x, changed = (jnp.array(_X).at[0, 2].add(by) for by in (0.0, 1.0))
+    for stack, is_causal in zip(config.stacks, (False, True), strict=True):
+        layer, context = Layer(config, stack), Context(encoded=x)
+        variables = layer.init(jax.random.key(0), x, context)
+        before, after = (layer.apply(variables, y, context)[0, :2] for y in (x, changed))
+        assert np.allclose(before, after, atol=1e-6) == is_causal
+    with pytest.raises(UserError, match="pass Context"):
+        layer.apply(variables, x)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from t2t_jax import UserError
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.names import named_arrays, parameters_of
+from t2t_jax.modules.names import named_arrays, parameter_table, parameters_of
 from t2t_jax.modules.network import declared_parameters
 from tests.interchange.models import OPTIONS, portable
 
@@ -68,3 +69,25 @@ def test_arrays_of_another_model_are_refused(change, message):
     change(arrays)
     with pytest.raises(UserError, match=message):
         parameters_of(arrays, _like(model))
+
+
+def test_the_table_has_each_parameter_with_its_shape_layers_and_numbers():
+    network = make_model(portable({}).config, 300, None)
+    shapes = nn.unbox(declared_parameters(network))
+    *rows, last = (line.split() for line in parameter_table(shapes).splitlines())
+    by_name = {row[0]: row[1:] for row in rows}
+    assert by_name["embedding"] == ["[300,", "16]", "4,800"]
+    layers = network.config.num_encoder_layers
+    name = f"encoder.layers.0-{layers - 1}.feed_forward.W_1"
+    assert by_name[name] == ["[16,", "32]", str(layers), "x", f"{layers * 16 * 32:,}"]
+    numbers = [int(row[-1].replace(",", "")) for row in rows]
+    assert sum(numbers) == num_parameters(network.config, 300)
+    assert last == ["in", "all", f"{sum(numbers):,}"]
+
+
+def test_what_are_no_parameters_of_a_model_is_refused():
+    for wrong in ({"params": {}}, None, [1]):
+        with pytest.raises(UserError, match="params are no parameters"):
+            parameter_table(wrong)
+    with pytest.raises(UserError, match="an ensemble"):
+        named_arrays({"0000": {}, "0001": {}})

@@ -155,8 +155,8 @@ def grid_file(tmp_path):
 @pytest.mark.parametrize(
     ("workdir", "message"),
     [
-        ("grid.py", "grid.py is not a writable directory; choose another --workdir"),
-        ("grid.py/runs", "grid.py is not a writable directory; choose another --workdir"),
+        ("grid.py", "grid.py is not a writable directory; choose another directory"),
+        ("grid.py/runs", "grid.py is not a writable directory; choose another directory"),
         (os.fsdecode(b"run\xe9"), "is not UTF-8"),
     ],
     ids=["a file", "below a file", "a name that is not UTF-8"],

@@ -154,7 +154,7 @@ class Probe:
         findings.texts["free room"] = gib(free)
         if plan is None:  # which the check of the data has reported
             return
-        needed = _needed(plan)
+        needed = bytes_of_checkpoints(plan)
         findings.texts["checkpoints need"] = gib(needed)
         if free < needed:
             findings.problems.append(
@@ -187,7 +187,7 @@ def check_local_disk(local_dir: str | None, findings: Findings) -> None:
     findings.texts |= {f"local {title}": text for title, text in found.texts.items()}
 
 
-def _needed(plan: Plan) -> int:
+def bytes_of_checkpoints(plan: Plan) -> int:
     """Return the bytes that the checkpoints of a run still take: those kept, and one more.
 
     Each is written before the oldest is removed; one between two steps that are due may be there

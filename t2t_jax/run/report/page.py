@@ -32,6 +32,14 @@ class Section:
     plots: list[str] = field(default_factory=list)
     """Curves drawn as text, each with a line above that says what it shows."""
 
+    def markdown(self) -> str:
+        """Return the part as Markdown."""
+        blocks = [f"## {self.title}", *self.notes]
+        if self.rows:
+            rule = ("---",) * len(self.header)
+            blocks.append("\n".join(map(_markdown_row, [self.header, rule, *self.rows])))
+        return "\n\n".join([*blocks, *(f"```text\n{plotted}\n```" for plotted in self.plots)])
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -61,14 +69,7 @@ class RunReport:
 
     def markdown(self) -> str:
         """Return the page as Markdown."""
-        blocks = [f"# {self.title}"]
-        for section in self.sections:
-            blocks += [f"## {section.title}", *section.notes]
-            if section.rows:
-                rule = ("---",) * len(section.header)
-                rows = [section.header, rule, *section.rows]
-                blocks.append("\n".join(map(_markdown_row, rows)))
-            blocks += [f"```text\n{plotted}\n```" for plotted in section.plots]
+        blocks = [f"# {self.title}", *(section.markdown() for section in self.sections)]
         return "\n\n".join(blocks) + "\n"
 
 

@@ -1,0 +1,78 @@
+"""The command that prints a config, or in what two configs differ."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE
+from t2t_jax.commands.flags import parse_flags, stored_config, with_family
+from t2t_jax.commands.streams import check_heard
+from t2t_jax.config import Config, differences
+from t2t_jax.config.file import load_config
+from t2t_jax.system.bucket import as_path
+
+
+@dataclass(frozen=True)
+class ConfigCommand:
+    """Print a config as JSON, with the fields that flags change, or in what two configs differ."""
+
+    examples: ClassVar = (
+        "base",
+        "runs/mine --diff",
+        "configs/big.py --diff configs/base.py",
+        "configs/base.py --model.d-ff 4096 --diff runs/mine",
+    )
+    workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")] = tyro.MISSING
+    """Config file, as configs/base.py or configs/grid.py:NAME; the name of one that comes with the
+    package, as base; or the directory of a run, whose config it is."""
+    diff: Annotated[str | None, MAY_STAND_ALONE] = None
+    """Config to compare with, named in the same ways: each field with another value is printed,
+    with both values. Without a value, it is the paper's base model, which is every default."""
+    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
+        default_factory=Config
+    )
+
+    def run(self) -> int:
+        """Print the config or the differences, and return the exit code."""
+        check_heard("print it, or write it to a file")
+        if self.diff is None:
+            print(self.fields.to_json(), end="")
+            return 0
+        changed = differences(config_named(self.diff) if self.diff else Config(), self.fields)
+        for path, (old, new) in changed.items():
+            print(f"{path} {old!r} -> {new!r}")
+        if not changed:
+            print("no field differs")
+        return 0
+
+
+def config_command(arguments: Sequence[str], program: str) -> ConfigCommand:
+    """Return the command that a command line asks for; see `entry_command`.
+
+    Raises:
+      UserError: there is no such config, or a flag or its value is refused.
+    """
+
+    def defaults(line: list[str]) -> ConfigCommand:
+        name = next((word for word in line[:1] if not word.startswith("--")), None)
+        return ConfigCommand(fields=with_family(config_named(name) if name else Config(), line))
+
+    command: ConfigCommand = parse_flags(ConfigCommand, arguments, program, defaults)
+    return command
+
+
+def config_named(name: str) -> Config:
+    """Return the config of a file, of the package's file of a name, or of a run.
+
+    Raises:
+      UserError: there is none.
+    """
+    found = stored_config(as_path(name))
+    if found is not None:
+        return found
+    file, _, variant = name.partition(":")
+    is_bare = file.isidentifier()
+    return load_config(f"configs/{file}.py{':' * bool(variant)}{variant}" if is_bare else name)

@@ -1,0 +1,70 @@
+"""The command that begins a project: a config, a page and a script for an own corpus."""
+
+import os
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+from t2t_jax.commands.tables import print_line
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import check_writable, write_whole
+from t2t_jax.system.bucket import BucketPath
+
+_FILES = ("config.py", "README.md", "run.sh")
+_LANGUAGE = re.compile(r"\w[\w-]*")
+
+
+@dataclass(frozen=True)
+class InitCommand:
+    """Write a config, a README and a script, with which an own corpus is trained on.
+
+    Nothing is asked and nothing is replaced: a directory with files of these names is refused.
+    """
+
+    examples: ClassVar = ("translator", "translator --source de --target en")
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
+    """The directory for the files, which is made if missing."""
+    source: str = "en"
+    """Language to translate from, as the names of the files of text end."""
+    target: str = "de"
+    """Language to translate into, as the names of the files of text end."""
+
+    def run(self) -> int:
+        """Write the files, print what to do next, and return the exit code."""
+        self._check()
+        (self.directory / "corpus").mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            text = (files(__package__) / "templates" / name).read_text("utf-8")
+            for place, language in (("@{source}", self.source), ("@{target}", self.target)):
+                text = text.replace(place, language)
+            write_whole(self.directory / name, text.encode())
+        (self.directory / "run.sh").chmod(0o755)
+        print_line(
+            f"{self.directory} has {', '.join(_FILES)}; put your text into "
+            f"{self.directory / 'corpus'} as README.md says, and start {self.directory / 'run.sh'}"
+        )
+        return 0
+
+    def _check(self) -> None:
+        """Refuse languages that name no files, and a directory that cannot have the files."""
+        for flag, language in (("source", self.source), ("target", self.target)):
+            if not _LANGUAGE.fullmatch(language):
+                raise UserError(
+                    f"--{flag} {language!r} is no language; give the end of the names of your "
+                    "files of text, such as de for train.de"
+                )
+        if self.source == self.target:
+            raise UserError(f"--source and --target are both {self.source!r}; give two languages")
+        if isinstance(self.directory, BucketPath):
+            raise UserError(f"{self.directory} is in a bucket; name a directory of this machine")
+        check_writable(self.directory)
+        there = [name for name in _FILES if os.path.lexists(self.directory / name)]
+        if there:
+            raise UserError(
+                f"{self.directory} already has {', '.join(there)}; choose another directory, or "
+                "move these away"
+            )

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Train on the text in corpus/, score, and translate. Flags are those of t2t-jax train, as in
+#   ./run.sh --training.num-train-steps 20000
+# The same call goes on with a training that was stopped.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+t2t-jax train --config config.py runs/first "$@"
+t2t-jax bleu runs/first --split test
+t2t-jax translate runs/first --input corpus/test.@{source} --output translations.@{target}
+echo "the translations are in $PWD/translations.@{target}"

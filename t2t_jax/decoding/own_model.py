@@ -1,0 +1,95 @@
+"""Beam search over a model of one's own, given as a function of the last tokens and a state."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int32
+
+from t2t_jax.batch import PAD_ID
+from t2t_jax.decoding.hypotheses import SearchResult, take_hypotheses
+from t2t_jax.decoding.search import search
+from t2t_jax.decoding.strategies import BeamSearch, Greedy, Strategy
+from t2t_jax.errors import UserError
+
+OwnStep: TypeAlias = Callable[[Int32[Array, " n"], Any], tuple[Float[Array, "n v"], Any]]
+"""`step(tokens, state) -> logits, state`, for n hypotheses, each of which is a row.
+
+`tokens` are the last tokens of the hypotheses, and `logits` score the tokens that may follow: they
+need not be normalised. `state` is any tree of arrays with a row for each hypothesis, such as the
+hidden vectors of a recurrent network or the tokens so far."""
+
+
+def beam_search(
+    step: OwnStep,
+    state: Any,
+    start: Int[Array, " b"],
+    *,
+    eos_id: int,
+    max_length: int,
+    beam_size: int = 4,
+    alpha: float = 0.6,
+    pad_id: int = PAD_ID,
+) -> SearchResult:
+    """Search for the most probable sequences of a model of one's own (section 6.1).
+
+    The rows of a sentence's hypotheses follow each other, so that row `n` belongs to sentence
+    `n // beam_size`. When hypotheses die and others split, the rows of `state` follow them. A
+    cache of keys and values is better not moved: `decoding.search` has the search for that.
+
+    Args:
+      step: the model, which is traced as under `jax.jit`; see `OwnStep`.
+      state: the state before the first token: arrays with a row for each sentence, or None.
+      start: the token that each sentence starts from, which is no part of the result.
+      eos_id: the token that ends a sequence.
+      max_length: the most tokens of a sequence, its end included.
+      beam_size: hypotheses kept of each sentence; 1 is greedy search, which ranks nothing.
+      alpha: exponent of the length penalty, at least 0; 0 ranks by probability alone.
+      pad_id: the id that fills the places after a sequence.
+
+    Returns:
+      The `beam_size` best sequences of each sentence, best first; places without one are empty.
+      Sequences that have not ended at `max_length` are returned only if none has ended.
+
+    Raises:
+      UserError: a number is out of its range.
+    """
+    for name, value, least in (
+        ("max_length", max_length, 1),
+        ("beam_size", beam_size, 1),
+        ("alpha", alpha, 0),
+    ):
+        if value < least:
+            raise UserError(f"{name}={value} is less than {least}")
+    start = jnp.asarray(start, jnp.int32)
+    strategy: Strategy = Greedy(eos_id)
+    if beam_size > 1:
+        strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
+
+    def of_each_hypothesis(
+        tokens: Int32[Array, "b k"],
+        positions: Int32[Array, " b"],
+        clock: Int32[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        state: Any,
+    ) -> tuple[Float[Array, "b k v"], Any]:
+        slots = jnp.argmax(ancestry_mask[:, :, (clock - 1) % max_length], axis=-1)
+        state = take_hypotheses(state, slots)  # of the step before
+        tokens = jnp.where(positions[:, None] == 0, start[:, None], tokens)
+        logits, state = step(tokens.ravel(), jax.tree.map(_rows_together, state))
+        return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), (logits, state))
+
+    return search(
+        strategy,
+        of_each_hypothesis,
+        jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:, None], beam_size, axis=1), state),
+        jnp.full(start.shape, max_length, jnp.int32),
+        room=max_length,
+        bos_id=0,  # `start` takes its place
+        pad_id=pad_id,
+    )
+
+
+def _rows_together(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])

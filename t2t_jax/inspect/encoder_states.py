@@ -1,0 +1,98 @@
+"""The output of a model's encoder for lines of text: a vector for each subword."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int32
+
+from t2t_jax.batch import one_a_row, padded
+from t2t_jax.decoding.arguments import texts
+from t2t_jax.decoding.long_lines import check_one_pass
+from t2t_jax.decoding.scoring import batches, tokens_per_pass
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.inspect.encoder_maps import examples_of
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
+
+
+class EncoderStates(NamedTuple):
+    """The output of the encoder for n lines, each of which has a row."""
+
+    states: Float32[np.ndarray, "n s d_model"]
+    """The vector of each subword; zeros after the end of a line."""
+    lengths: Int32[np.ndarray, " n"]
+    """The number of subwords of each line, begin and end of sentence included."""
+    tokens: list[list[int]]
+    """The ids of these subwords, whose texts are `translator.vocabulary.pieces(tokens)`."""
+
+
+def encoder_states(
+    translator: Translator, lines: Iterable[str], *, first_line: int = 1
+) -> EncoderStates:
+    """Compute the output of a model's encoder for lines of text, without dropout.
+
+    Args:
+      translator: the model, with an encoder over text.
+      lines: sentences. The states of a line depend on the line alone.
+      first_line: number of the first line, by which errors name them.
+
+    Raises:
+      TypeError: a line is no text.
+      UserError: the model has no encoder of text, or is an ensemble, or a line is too long.
+    """
+    translator.check_process()
+    network = _network(translator)
+    tokens = _sources(translator, texts(lines, "lines", first_line), first_line)
+    for number, one in enumerate(tokens, first_line):
+        check_one_pass(f"line {number}", len(one), translator.longest_sentence)
+    lengths = [len(one) for one in tokens]
+    shape = len(tokens), max(lengths, default=0), network.config.d_model
+    states = np.zeros(shape, np.float32)
+
+    def launched() -> Iterator[tuple[list[int], Array]]:
+        parts = row_parts(translator.mesh)
+        for chosen, rows, length in batches(lengths, tokens_per_pass(translator), parts):
+            arrays = padded([tokens[line] for line in chosen], rows, length)
+            ids = put_rows(arrays, translator.mesh)
+            yield chosen, _encoded(network, translator.params, ids)
+
+    with within_memory(decoding=True):
+        for chosen, encoded in one_ahead(launched()):
+            for line, row in zip(chosen, on_host(encoded), strict=False):
+                states[line, : lengths[line]] = row[: lengths[line]]
+    return EncoderStates(states, np.array(lengths, np.int32), tokens)
+
+
+def _network(translator: Translator) -> TokenNetwork:
+    """Return the network of a model, or refuse one without an encoder of its own."""
+    if not translator.model.shows_attention:
+        raise UserError("an ensemble has no encoder of its own; load one of its models")
+    network: TokenNetwork = translator.model.network
+    if network.config.stacks[0].reads_target:
+        kind = network.config.architecture
+        raise UserError(f"model.architecture={kind!r} has no encoder; load a model that has one")
+    return network
+
+
+def _sources(translator: Translator, lines: list[str], first_line: int) -> list[list[int]]:
+    """Return the ids that the encoder reads of each line."""
+    if translator.config.model.decodes:
+        translator.check_translates()
+        return translator.encode(lines)
+    examples: Any = examples_of(translator, lines, first_line)
+    starts = examples.pairs.source_offsets[1:-1]
+    return [part.tolist() for part in np.split(examples.pairs.source_tokens, starts)]
+
+
+@partial(jax.jit, static_argnums=0)
+def _encoded(
+    network: TokenNetwork, params: Parameters, tokens: Int32[Array, "b s"]
+) -> Float[Array, "b s d_model"]:
+    encoded: Any = network.apply({"params": params}, one_a_row(tokens), method="encode")
+    return encoded.astype("float32")

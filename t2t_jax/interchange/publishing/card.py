@@ -1,0 +1,209 @@
+"""The model card of a published run: metadata for the hub, and a page about the model.
+
+It has no figure that the run did not record.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from t2t_jax.config import Config
+from t2t_jax.config.tasks import task_name
+from t2t_jax.data.corpus_name import components_of, public_name
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.run.goodput import BETWEEN, read_goodput
+from t2t_jax.run.report import build_report
+from t2t_jax.run.report.page import duration
+from t2t_jax.run.report.scores import last_evaluation, scored_test_set
+from t2t_jax.system.records import Record
+from t2t_jax.tasks import task_of
+from t2t_jax.version import __version__
+from t2t_jax.workdir import read_config, read_fingerprints, read_log, read_scores
+
+_SECTIONS = "Settings", "Cost of training", "Scores"
+"""The sections of the report on a run that its card has, too."""
+_DATASETS = {"wmt14-en-de": "wmt/wmt14", "wmt14-en-fr": "wmt/wmt14"}
+"""The names that public corpora have on the hub."""
+_LANGUAGE = re.compile("[a-z]{2,3}")
+
+
+def check_licence(licence: str | None) -> str:
+    """Return the identifier of a licence as the hub writes it.
+
+    Raises:
+      UserError: there is none, or the hub does not know it.
+    """
+    known = _text("licences.txt").split()
+    common = "apache-2.0, mit, cc-by-4.0, cc-by-sa-4.0, cc-by-nc-4.0, cc0-1.0 or other"
+    if licence is None:
+        raise UserError(f"a published model needs a licence; give one by --licence, as {common}")
+    if licence.lower() not in known:
+        way_out = did_you_mean(licence.lower(), known, f"common ones are {common}")
+        raise UserError(f"--licence {licence} is none that the hub knows; {way_out}")
+    return licence.lower()
+
+
+def licence_of(card: str) -> str | None:
+    """Return the licence that a model card names; None without one."""
+    found = re.search(r"\A---\n(?:.*\n)*?license: (.+)\n", card)
+    return found[1].strip('"') if found else None
+
+
+def model_card(workdir: Path, address: str, licence: str) -> str:
+    """Return the card of a run, as README.md has it.
+
+    Args:
+      address: the name by which the published run is opened.
+      licence: the identifier of its licence, as the hub writes it.
+    """
+    config, scores = read_config(workdir), read_scores(workdir)
+    scores = scores or last_evaluation(config, read_log(workdir))
+    title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
+    sections = [one for one in build_report(workdir).sections if one.title in _SECTIONS]
+    task = task_of(config.data.corpus, config.data.task)
+    metadata = _metadata(config, scores, title, licence)
+    card = Template(_text("model_card.md")).substitute(
+        # Every value of JSON is one of YAML.
+        metadata="\n".join(f"{name}: {json.dumps(value)}" for name, value in metadata.items()),
+        title=title,
+        summary=f"{task.model[:1].upper()}{task.model[1:]}{_languages(config)}, trained with "
+        f"t2t_jax, which is written after Vaswani et al. 2017.",
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        version=__version__,
+        python=_python(config, address),
+        command=_command(config, address),
+        data=_data(config, workdir),
+        hardware=_hardware(workdir),
+        sections="\n\n".join(one.markdown() for one in sections),
+        limits=_limits(config),
+    )
+    for corpus in {config.data.corpus, *(str(score.get("corpus")) for score in scores)}:
+        card = card.replace(corpus, _shown(corpus))
+    return card
+
+
+def _text(name: str) -> str:
+    return (files(__package__) / name).read_text("utf-8")
+
+
+def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str) -> dict[str, Any]:
+    """Return the metadata of the card, by the names that the hub gives them."""
+    data, facts = config.data, config.data.facts
+    pair = data.source_language, data.target_language
+    languages = dict.fromkeys(pair if facts.hub_task == "translation" else ())
+    known = [one for one in languages if _LANGUAGE.fullmatch(one)]
+    names = (public_name(one.name) for one in components_of(data.corpus))
+    datasets = dict.fromkeys(_DATASETS[name] for name in names if name in _DATASETS)
+    results = list(_results(config, scores))
+    found = {
+        "language": known,
+        "license": licence,
+        "library_name": "t2t_jax",
+        "pipeline_tag": facts.hub_task,
+        "tags": ["jax", "flax", "t2t_jax", task_name(data.corpus, data.task)],
+        "datasets": list(datasets),
+        "model-index": [{"name": title, "results": results}] if results else [],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _results(config: Config, scores: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    """Yield the newest scores of each set, as the `model-index` of a card has them."""
+    task = task_of(config.data.corpus, config.data.task)
+    newest = {scored_test_set(score): score for score in scores}
+    for name, score in newest.items():
+        metrics = [
+            {"type": one.field, "value": score[one.field], "name": one.name}
+            | ({"args": {"signature": score[signature]}} if signature in score else {})
+            for one in task.measures
+            if isinstance(score.get(one.field), int | float)
+            for signature in [one.signature_field]
+        ]
+        if metrics:
+            kind = re.sub(r"[^a-z0-9]+", "-", _shown(str(score.get("corpus"))).lower()).strip("-")
+            dataset = {"name": name, "type": kind, "split": str(score.get("split"))}
+            yield {
+                "task": {"type": config.data.facts.hub_task},
+                "dataset": dataset,
+                "metrics": metrics,
+            }
+
+
+def _shown(corpus: str) -> str:
+    """Return the name of a corpus without the directories of the machine that had it."""
+    found = []
+    for place, weight in components_of(public_name(corpus)):
+        scheme, colon, name = place.partition(":")
+        times = "" if weight == 1 else f" × {weight}"
+        found.append(f"{scheme}{colon}{name.rstrip('/').rpartition('/')[2]}{times}")
+    return " + ".join(found)
+
+
+def _languages(config: Config) -> str:
+    data = config.data
+    if data.facts.hub_task != "translation":
+        return ""
+    return f" from {data.source_language} to {data.target_language}"
+
+
+def _python(config: Config, address: str) -> str:
+    lines = ["import t2t_jax", f'model = t2t_jax.load("{address}")']
+    if config.data.facts.writes_text:
+        lines.append('print(model.translate(["A sentence."]))')
+    return "\n".join(lines)
+
+
+def _command(config: Config, address: str) -> str:
+    command = config.data.facts.commands[0]
+    flag = "--workdir " if config.data.facts.writes_text else ""
+    return f"t2t-jax {command} {flag}{address} --input FILE"
+
+
+def _data(config: Config, workdir: Path) -> str:
+    corpus, origin = read_fingerprints(workdir).get("corpus"), workdir / "imported.json"
+    if origin.is_file():
+        form = json.loads(origin.read_text(encoding="utf-8")).get("format", "another program")
+        return f"The model was imported ({form}); what it was trained on is not recorded."
+    known = f"its SHA-256 in t2t_jax's form is `{corpus}`" if corpus else "its hash is not recorded"
+    return (
+        f"Trained on {_shown(config.data.corpus)}; {known}. The vocabulary has "
+        f"{config.data.vocab_size:,} entries, and training took sentences of up to "
+        f"{config.data.max_length:,} of them."
+    )
+
+
+def _hardware(workdir: Path) -> str:
+    """Describe the jobs of a training: dates, devices and times, and no host by its name."""
+    found = read_goodput(workdir)
+    if found is None:
+        return "The hardware and the time of the training are not recorded."
+    lines = []
+    for job in found.jobs:
+        account = job.account
+        begun = time.strftime("%Y-%m-%d", time.gmtime(account["begun"]))
+        spent = duration(sum(job.seconds.values()) - job.seconds[BETWEEN])
+        device = account.get("kind", "unknown device")
+        lines.append(f"- {begun}: {account['devices']} × {device}, {spent}")
+    return "\n".join(["Hardware of the training, a line for each start:", "", *lines])
+
+
+def _limits(config: Config) -> str:
+    data, lines = config.data, []
+    if data.facts.writes_text:
+        lines.append(
+            f"- Inputs of more than {config.decoding.max_source_length:,} subwords are split or "
+            "refused."
+        )
+    return "\n".join(
+        [
+            *lines,
+            "- It knows what its training text has, with its errors and biases, and was not "
+            "examined for any use beyond the scores above.",
+            "- What it writes may be fluent and wrong; have it checked where that matters.",
+        ]
+    )

@@ -1,0 +1,180 @@
+"""Publishing a run: its small form with a model card, in a directory, in a bucket or on the hub."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from t2t_jax.config import MeshConfig
+from t2t_jax.errors import UserError
+from t2t_jax.interchange import run as small_form
+from t2t_jax.interchange.portable import portable_model
+from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
+from t2t_jax.system.atomic_file import removed_at_end, writing_directory
+from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, send_tree
+from t2t_jax.system.hub import RUN_FILES, STATE_FILES, Address, address, reaching
+from t2t_jax.system.opening import opened
+from t2t_jax.system.sums import check_sums, write_sums
+from t2t_jax.training.storage import steps_in
+from t2t_jax.workdir import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    PARAMETERS,
+    VOCABULARY,
+    check_free,
+    log_file,
+    read_config,
+)
+
+_CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A run to be published, and how."""
+
+    run: str
+    """The name of the run, as `opened` takes it."""
+    destination: str
+    """`hf://NAME/MODEL`, a place in a bucket, or a directory."""
+    licence: str | None = None
+    """The licence; None is that of a run that was published before."""
+    average: int | None = None
+    """The number of checkpoints to average, as `t2t_jax.load` takes it."""
+    step: int | Literal["best"] | None = None
+    """The step of the last checkpoint, as `t2t_jax.load` takes it."""
+    parallel: MeshConfig | None = None
+    """The mesh to load the parameters onto."""
+    with_state: bool = False
+    """Whether to publish what a training goes on from, too."""
+    private: bool = False
+    """Whether a new model on the hub is private."""
+    revision: str | None = None
+    """The branch of the hub; None is main."""
+
+
+def publish(asked: Publication, dry_run: Path | None = None) -> str:
+    """Publish a run: all of it, or nothing.
+
+    A run that was published before is copied as it is, with its card, if no licence is given.
+
+    Args:
+      dry_run: a directory to write everything into, in place of the destination.
+
+    Returns:
+      The name by which the published run is opened.
+
+    Raises:
+      UserError: the run cannot be loaded, or the destination not be written to.
+    """
+    target = _target(asked)
+    source = opened(asked.run, with_state=asked.with_state)
+    licence = _licence(asked, source)
+    is_local = isinstance(target, Path) and not isinstance(target, BucketPath)
+    if directory := dry_run or (as_path(asked.destination) if is_local else None):
+        with writing_directory(directory) as place:
+            _fill(asked, source, licence, place)
+        return str(directory)
+    with removed_at_end(Path(tempfile.mkdtemp(prefix="t2t_jax-"))) as place:
+        _fill(asked, source, licence, place)
+        if isinstance(target, Address):
+            return _upload(place, target, asked.private)
+        assert isinstance(target, BucketPath)
+        send_tree(place, target, CONFIG)
+        return str(target)
+
+
+def _target(asked: Publication) -> Address | Path:
+    """Return where to publish; refuse a place that is taken, and flags that are not for it."""
+    if target := address(asked.destination):
+        if target.revision:
+            raise UserError(f"{target} is only read; name the branch to write to by --revision")
+        return target._replace(revision=asked.revision)
+    for flag in ("private", "revision"):
+        if getattr(asked, flag):
+            raise UserError(f"--{flag} is for hf://NAME/MODEL, not for {asked.destination}")
+    place = as_path(asked.destination)
+    if isinstance(place, BucketPath) and (place / CONFIG).exists():
+        raise UserError(f"{place} exists; choose another place, or remove that one first")
+    return place
+
+
+def _licence(asked: Publication, source: Path) -> str | None:
+    """Return the licence of a new card; None if the run is published already, and has a card."""
+    card = source / _CARD
+    read_config(source)  # which refuses what is no run
+    if asked.licence is None and card.is_file() and licence_of(card.read_text("utf-8")):
+        return None
+    return check_licence(asked.licence)
+
+
+def _fill(asked: Publication, source: Path, licence: str | None, place: Path) -> None:
+    """Write into an empty directory all that is to be published."""
+    if asked.with_state:
+        check_free(source)
+        _copy_state(source, place)
+    if licence is None:
+        if (asked.average, asked.step) != (None, None):
+            raise UserError(
+                f"{asked.run} is published, and has one set of parameters; leave --average and "
+                "--step out"
+            )
+        check_sums(source, (CONFIG, VOCABULARY, PARAMETERS))
+        _copy((source / name for name in RUN_FILES), place)
+    else:
+        chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
+        small_form.write(portable_model(source, parallel=asked.parallel, **chosen), place)
+        card = model_card(source, asked.destination, licence)
+        (place / _CARD).write_text(card, encoding="utf-8")
+    write_sums(place)
+
+
+def _copy_state(source: Path, place: Path) -> None:
+    """Copy the newest checkpoint of a run, its best parameters and its log."""
+    for name in (CHECKPOINTS, BEST):
+        steps = steps_in(source / name) if (source / name).is_dir() else []
+        if not steps and name == CHECKPOINTS:
+            raise UserError(f"{source} has no checkpoint to go on from; leave --with-state out")
+        for step in steps[-1:]:
+            directory, copy = source / name / str(step), place / name / str(step)
+            if isinstance(directory, BucketPath):
+                fetch_objects(directory.objects(), directory, copy)
+            else:
+                shutil.copytree(directory, copy)
+    _copy([log_file(source)], place)
+
+
+def _copy(files: Iterable[Path], place: Path) -> None:
+    for file in files:
+        if file.is_file():
+            (place / file.name).write_bytes(file.read_bytes())
+
+
+def _upload(place: Path, target: Address, private: bool) -> str:
+    """Send a directory to the hub as one commit, which a reader finds whole or not at all."""
+    paths = [path for path in place.rglob("*") if path.is_file()]
+    files = {path.relative_to(place).as_posix(): str(path) for path in paths}
+    with reaching(target) as library:
+        hub, name = library.HfApi(library_name="t2t_jax"), target.repository
+        hub.create_repo(name, private=private or None, exist_ok=True)
+        if private and not hub.model_info(name).private:
+            raise UserError(f"{target} is there already, and public; make it private there first")
+        if target.revision:
+            hub.create_branch(name, branch=target.revision, exist_ok=True)
+        there = hub.list_repo_files(name, revision=target.revision)
+        changes = [
+            *(library.CommitOperationAdd(path, file) for path, file in files.items()),
+            *(library.CommitOperationDelete(path) for path in there if _is_left(path, files)),
+        ]
+        message = "Publish a run of t2t_jax"
+        made = hub.create_commit(name, changes, commit_message=message, revision=target.revision)
+        return str(Address(name, made.oid))
+
+
+def _is_left(path: str, files: Mapping[str, str]) -> bool:
+    """Return whether a file on the hub is of an earlier run, and not one of the files of this."""
+    return path not in files and any(fnmatchcase(path, one) for one in (*RUN_FILES, *STATE_FILES))

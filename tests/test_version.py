@@ -1,0 +1,88 @@
+"""What was renamed works for one version under its old name, and is then refused by the new one.
+
+Saved runs keep their old names for good.
+"""
+
+import json
+
+import pytest
+
+import t2t_jax
+from t2t_jax.commands.entry import entry_command
+from t2t_jax.config import Config
+from t2t_jax.config.config import from_dict, known_fields
+from t2t_jax.errors import UserError
+from t2t_jax.version import RENAMED, Renamed
+
+NOW = ".".join(t2t_jax.__version__.split(".")[:2])
+
+
+@pytest.fixture(params=[NOW, "0.1"], ids=["this version", "a version before"])
+def since(request, monkeypatch):
+    """The version that renamed a field, a flag and a name of the package."""
+    since = request.param
+    monkeypatch.setitem(RENAMED, "model.width", Renamed("model.d_model", since))
+    monkeypatch.setitem(RENAMED, "--bundle", Renamed("--workdir", since))
+    monkeypatch.setitem(RENAMED, "t2t_jax.restore", Renamed("t2t_jax.load", since))
+    return since
+
+
+def expect(since, capsys, use, old, new):
+    """Use an old name: it works with one line of warning, or one line of error says the new one."""
+    if since == NOW:
+        found = use()
+        warning = f"warning: {old} is now called {new}, and later versions refuse the old name\n"
+        assert capsys.readouterr().err == warning
+        return found
+    with pytest.raises(UserError, match=rf"^{old} is called {new} since version 0\.1; use that"):
+        use()
+    return None
+
+
+def test_a_field_in_a_config_file(since, capsys):
+    found = expect(
+        since,
+        capsys,
+        lambda: Config().replace({"model.width": 64}),
+        *("model.width", "model.d_model"),
+    )
+    assert found is None or found == Config().replace({"model.d_model": 64})
+
+
+@pytest.mark.parametrize("spelt", ["--model.width=64", "--model.width 64"])
+def test_a_field_as_a_flag(since, capsys, spelt):
+    line = f"train --config configs/base.py --workdir w {spelt}"
+    found = expect(
+        since, capsys, lambda: entry_command(line.split()), "model.width", "model.d_model"
+    )
+    assert found is None or found.fields.model.d_model == 64
+
+
+def test_another_flag(since, capsys):
+    line = "report --bundle=runs/w"
+    found = expect(since, capsys, lambda: entry_command(line.split()), "--bundle", "--workdir")
+    assert found is None or str(found.workdir) == "runs/w"
+
+
+def test_a_name_of_the_package(since, capsys):
+    found = expect(since, capsys, lambda: t2t_jax.restore, "t2t_jax.restore", "t2t_jax.load")
+    assert found is None or found is t2t_jax.load
+
+
+@pytest.mark.usefixtures("since")
+def test_a_run_with_the_old_name_of_a_field_is_read_without_a_word(capsys):
+    saved = json.loads(Config().replace({"model.d_model": 64}).to_json())
+    saved["model"]["width"] = saved["model"].pop("d_model")
+    assert from_dict(saved) == Config().replace({"model.d_model": 64})
+    assert capsys.readouterr().err == ""
+
+
+def test_every_old_name_is_gone_and_every_new_one_is_there():
+    fields = known_fields()
+    for old, (new, since) in RENAMED.items():
+        assert tuple(map(int, since.split("."))) <= tuple(map(int, NOW.split(".")))
+        if not old.startswith(("--", "t2t_jax.")):
+            assert old not in fields
+            assert new in fields
+        elif old.startswith("t2t_jax."):
+            assert new.removeprefix("t2t_jax.") in t2t_jax.__all__
