@@ -17,7 +17,7 @@ class PublishCommand(LoadFlags):
     The run then opens by its name wherever a run is named for reading.
     """
 
-    run_directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
+    workdir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
     """Directory of the run, or hf://NAME/MODEL, or an archive of a run."""
     destination: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")] = tyro.MISSING
     """The place: hf://NAME/MODEL, s3://bucket/name, gs://bucket/name or a directory."""
@@ -37,7 +37,7 @@ class PublishCommand(LoadFlags):
         from t2t_jax.interchange.publishing.publish import Publication, publish
 
         asked = Publication(
-            self.run_directory,
+            self.workdir,
             self.destination,
             self.licence,
             self.average,
