@@ -91,6 +91,16 @@ def test_what_is_always_installed_is_little_and_all_of_it_is_used():
     assert needed <= _imported(lazy=True)
 
 
+def test_the_environment_of_the_lowest_versions_has_the_floors():
+    extras = PROJECT["optional-dependencies"]
+    named = PROJECT["dependencies"] + extras["train"] + extras["plots"] + extras["hub"]
+    floors = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(named), re.MULTILINE))
+    lines = (ROOT / "tests/environments/lowest.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pins.keys() == floors.keys()
+    assert all(f"{pin}.".startswith(f"{floors[name]}.") for name, pin in pins.items())
+
+
 def test_whatever_is_imported_is_declared():
     declared = set(map(_name, PROJECT["dependencies"])) | _extras() | BROUGHT
     assert _imported(lazy=True) <= declared

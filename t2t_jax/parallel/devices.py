@@ -1,12 +1,13 @@
-"""The devices that JAX has, and errors of one line if it has none or computes in 64 bits."""
+"""The devices that JAX has, and what is said if there are none, or if a GPU is left unused."""
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.system.host import check_threads
 
 
@@ -29,6 +30,22 @@ def local_devices() -> Sequence[Any]:
     """
     _check()
     return jax.local_devices()
+
+
+def warn_of_unused_gpu(root: Path = Path("/")) -> None:
+    """Warn if this machine has an NVIDIA GPU and JAX computes on the processor, unasked.
+
+    Args:
+      root: the directory below which the devices of the system are; another one is for tests.
+    """
+    asked = jax.config.values["jax_platforms"]
+    if asked or jax.default_backend() != "cpu" or not (root / "dev/nvidia0").exists():
+        return
+    warn(
+        "this machine has a GPU, but JAX computes on the processor, as its plugin for CUDA is "
+        f"missing or of another version: pip install 'jax[cuda12]=={jax.__version__}' and start "
+        "again, or set JAX_PLATFORMS=cpu to take the processor"
+    )
 
 
 def _check() -> None:
@@ -54,3 +71,4 @@ def _start() -> None:
             f"JAX finds {place}{found and f' ({found[:300]})'}; unset JAX_PLATFORMS to take what "
             "there is, set it to cpu to use the processor, or install JAX for that platform"
         ) from error
+    warn_of_unused_gpu()

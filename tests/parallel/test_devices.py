@@ -24,6 +24,21 @@ def test_devices_are_those_of_jax():
     assert list(local_devices()) == jax.local_devices()
 
 
+@pytest.mark.parametrize(
+    ("asked", "device", "warns"),
+    [(None, "nvidia0", True), ("cpu", "nvidia0", False), (None, "null", False)],
+)
+def test_a_gpu_that_jax_leaves_unused_is_said(asked, device, warns, tmp_path, monkeypatch, capsys):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / device).touch()
+    values = jax.config.values | {"jax_platforms": asked}
+    monkeypatch.setattr(type(jax.config), "values", values)
+    devices.warn_of_unused_gpu(tmp_path)
+    said = capsys.readouterr().err
+    assert bool(said) == warns
+    assert not warns or f"pip install 'jax[cuda12]=={jax.__version__}'" in said
+
+
 @pytest.fixture
 def in_64_bits():
     jax.config.update("jax_enable_x64", True)
