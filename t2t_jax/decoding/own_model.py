@@ -34,19 +34,18 @@ def beam_search(
 ) -> SearchResult:
     """Search for the most probable sequences of a model of one's own (section 6.1).
 
-    The rows of a sentence's hypotheses follow each other, so that row `n` belongs to sentence
-    `n // beam_size`. When hypotheses die and others split, the rows of `state` follow them. A
-    cache of keys and values is better not moved: `decoding.search` has the search for that.
+    Row `n` belongs to sentence `n // beam_size`. When hypotheses die and others split, the rows of
+    `state` follow them; `decoding.search` has a search that moves no cache of keys and values.
 
     Args:
       step: the model, which is traced as under `jax.jit`; see `OwnStep`.
       state: the state before the first token: arrays with a row for each sentence, or None.
       start: the token that each sentence starts from, which is no part of the result.
-      eos_id: the token that ends a sequence.
       max_length: the most tokens of a sequence, its end included.
       beam_size: hypotheses kept of each sentence; 1 is greedy search, which ranks nothing.
       alpha: exponent of the length penalty, at least 0; 0 ranks by probability alone.
-      pad_id: the id that fills the places after a sequence.
+      eos_id: the token that ends a sequence.
+      pad_id: the token that fills the places after a sequence.
 
     Returns:
       The `beam_size` best sequences of each sentence, best first; places without one are empty.
@@ -55,17 +54,10 @@ def beam_search(
     Raises:
       UserError: a number is out of its range.
     """
-    for name, value, least in (
-        ("max_length", max_length, 1),
-        ("beam_size", beam_size, 1),
-        ("alpha", alpha, 0),
-    ):
-        if value < least:
-            raise UserError(f"{name}={value} is less than {least}")
+    _check_at_least(1, max_length=max_length, beam_size=beam_size)
+    _check_at_least(0, alpha=alpha)
     start = jnp.asarray(start, jnp.int32)
-    strategy: Strategy = Greedy(eos_id)
-    if beam_size > 1:
-        strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
+    beams: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
 
     def of_each_hypothesis(
         tokens: Int32[Array, "b k"],
@@ -81,7 +73,7 @@ def beam_search(
         return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), (logits, state))
 
     return search(
-        strategy,
+        beams if beam_size > 1 else Greedy(eos_id),
         of_each_hypothesis,
         jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:, None], beam_size, axis=1), state),
         jnp.full(start.shape, max_length, jnp.int32),
@@ -89,6 +81,13 @@ def beam_search(
         bos_id=0,  # `start` takes its place
         pad_id=pad_id,
     )
+
+
+def _check_at_least(least: int, **arguments: float) -> None:
+    """Refuse arguments, by their names, that are less than a number."""
+    for name, value in arguments.items():
+        if value < least:
+            raise UserError(f"{name}={value} is less than {least}")
 
 
 def _rows_together(x: Array) -> Array:
