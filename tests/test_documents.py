@@ -29,7 +29,10 @@ ROOT = Path(__file__).parents[1]
 IN_DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "/docs/_" not in str(path)]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *IN_DOCS]
 # Documents whose commands are not run: they show commands as indented text, or none.
-LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md"))]
+LINKED = [
+    *DOCUMENTS,
+    *(ROOT / name for name in ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md")),
+]
 LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
 # Documents whose code prints in every run what stands indented below it.
 EXACT = [ROOT / "docs/reference/api.md", ROOT / "docs/flax.md"]
