@@ -108,7 +108,12 @@ def calls(path):
                 continue
             for script, entry_point, text in PROGRAM.findall(line):
                 # There is no bucket to look into for the run that goes on.
-                text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "").replace("hf://", "")
+                text = (
+                    text.replace("$i", "0")
+                    .replace("$SHARED/", "")
+                    .replace("s3://", "")
+                    .replace("hf://", "")
+                )
                 arguments = shlex.split(text)
                 if entry_point:  # `t2t-jax train` is train.py
                     script = ENTRY_POINT.get(arguments[0], "t2t-jax")
