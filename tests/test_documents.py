@@ -107,7 +107,7 @@ def calls(path):
             if line.startswith("t2t-jax data"):
                 continue
             for script, entry_point, text in PROGRAM.findall(line):
-                # There is no bucket to look into for the run that goes on.
+                # There is no bucket and no hub to look into for the run that goes on.
                 text = (
                     text.replace("$i", "0")
                     .replace("$SHARED/", "")
