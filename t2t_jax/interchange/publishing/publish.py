@@ -127,8 +127,9 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         _copy((source / name for name in RUN_FILES), place)
     else:
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
-        small_form.write(portable_model(source, parallel=asked.parallel, **chosen), place)
-        card = model_card(source, asked.destination, licence)
+        model = portable_model(source, parallel=asked.parallel, **chosen)
+        small_form.write(model, place)
+        card = model_card(source, model.steps, asked.destination, licence)
         (place / _CARD).write_text(card, encoding="utf-8")
     write_sums(place)
 
