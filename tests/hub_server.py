@@ -133,7 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             entries = [_entry(path, content) for path, content in files.items()]
             return self._answer(entries)
         named = [{"rfilename": path} for path in files]
-        return self._answer({"id": name, "sha": commit, "private": False, "siblings": named})
+        about = {"private": model.private, "siblings": named}
+        return self._answer({"id": name, "sha": commit, **about})
 
     def _file(self, name, revision, path):
         if not (model := self._model(name)) or not (commit := self._commit(model, revision)):
@@ -206,6 +207,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self):
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                content += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
         digest = self.path.rpartition("/")[2]
         assert hashlib.sha256(content).hexdigest() == digest
         self.server.asked.append((self.command, digest))
@@ -228,7 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
             elif change["key"] == "deletedFile":
                 del files[value["path"]]
         made = model.commit(files, revision)
-        self._answer({"commitUrl": f"{self.server.url}/commit/{made}", "commitOid": made})
+        name = urlsplit(self.path).path.removeprefix("/api/models/").partition("/commit/")[0]
+        place = f"{self.server.url}/{name}/commit/{made}"
+        self._answer({"commitUrl": place, "commitOid": made})
 
 
 def _entry(path, content):

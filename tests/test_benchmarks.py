@@ -418,3 +418,16 @@ def test_gradients_through_the_softmax_are_those_of_the_formula(monkeypatch):
         1 / 3,
     )
     np.testing.assert_allclose(figures, expected, rtol=1e-4)
+
+
+@pytest.mark.thorough
+def test_helps_are_timed_in_a_row_for_each_command(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = importlib.import_module("help_times")
+    monkeypatch.setattr(module, "COMMANDS", {"some": {"watch": "", "nothing": ""}})
+    assert module.main(["--repeats", "1"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["t2t-jax", "watch", "nothing"]
+    assert [len(row) for row in rows] == [4, 4, 1]
+    with pytest.raises(UserError, match="--repeats 0 is not positive"):
+        module.main(["--repeats", "0"])

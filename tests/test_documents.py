@@ -7,12 +7,14 @@ configs describe tiny models of the same names. What only another machine can ru
 
 import ast
 import contextlib
+import io
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +29,13 @@ ROOT = Path(__file__).parents[1]
 IN_DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "/docs/_" not in str(path)]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *IN_DOCS]
 # Documents whose commands are not run: they show commands as indented text, or none.
-LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md"))]
+LINKED = [
+    *DOCUMENTS,
+    *(ROOT / name for name in ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md")),
+]
 LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
+# Documents whose code prints in every run what stands indented below it.
+EXACT = [ROOT / "docs/reference/api.md", ROOT / "docs/flax.md"]
 PARALLEL_TEXT = ("train", "dev", "test", "newstest2014-filtered")
 TREE = "(TOP (S (NP (DT The) (NN {})) (VP (VBZ {})) (. .)))\n"
 
@@ -55,6 +62,8 @@ SMALL = {
 # Commands that need what no machine of a test has: the reason stands beside them.
 ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
 ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its own"
+ELSEWHERE["hf://"] = "the hub; tests/interchange/test_publishing.py has a server of its own"
+ELSEWHERE["hf auth login"] = "an account there"
 ELSEWHERE["export AWS_"] = "credentials of a store"
 ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/serving has its own"
 ELSEWHERE["localhost:5000"] = "such a server"
@@ -71,15 +80,19 @@ class Block(NamedTuple):
     language: str
     line: int
     text: str
+    printed: str
+    """The indented text below the block: what it prints."""
 
 
 def blocks(path, language):
     """The blocks of a document in one language, with the line that each begins in."""
     found = []
     text = path.read_text(encoding="utf-8")
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    pattern = r"^```(\w+)\n(.*?)^```$(?:\n\n((?: {4}[^\n]*\n)+))?"
+    for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
         if match[1] == language:
-            found.append(Block(match[1], text.count("\n", 0, match.start()) + 2, match[2]))
+            line, printed = text.count("\n", 0, match.start()) + 2, textwrap.dedent(match[3] or "")
+            found.append(Block(match[1], line, match[2], printed))
     return found
 
 
@@ -102,7 +115,9 @@ def calls(path):
                 continue
             for text in PROGRAM.findall(line):
                 # There is no bucket to look into for the run that goes on.
-                text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "")
+                for stored in ("s3://", "hf://"):
+                    text = text.replace(stored, "")
+                text = text.replace("$i", "0").replace("$SHARED/", "")
                 yield shlex.split(text)
 
 
@@ -219,7 +234,11 @@ def test_the_python_of_a_document_runs_from_top_to_bottom(trained, path):
             text = re.sub(
                 r'"training.num_train_steps": \d+', '"training.num_train_steps": 3', block.text
             )
-            exec(compile("\n" * (block.line - 1) + text, str(path), "exec"), namespace)
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile("\n" * (block.line - 1) + text, str(path), "exec"), namespace)
+            if path in EXACT:
+                assert printed.getvalue() == block.printed, f"{path.name} line {block.line}"
 
 
 _SHIMS = {

@@ -541,6 +541,17 @@ def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
     assert _account(_copied(trained.there, tmp_path)) == trained.account
 
 
+def test_a_run_is_published_in_a_bucket_and_opens_there(trained, place, capsys):
+    published = ["publish", str(trained.there), str(place), "--licence", "mit", "--with-state"]
+    assert entry_command(published).run() == 0
+    assert capsys.readouterr().out.startswith(f"{place} has the run;")
+    assert load(place).steps == load(trained.local).steps
+    assert _bits(load(place)) == _bits(load(trained.local))
+    assert steps_in(place / "checkpoints") == [STEPS]
+    with pytest.raises(UserError, match="exists; choose another place, or remove that one first"):
+        entry_command(published).run()
+
+
 @on_s3
 def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     there = trained.there

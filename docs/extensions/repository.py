@@ -16,6 +16,7 @@ ROOT = DOCS.parent
 OUTSIDE = (
     "README.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/README.md",

@@ -89,7 +89,7 @@ class Flag(NamedTuple):
     def flag(self) -> str:
         """Return the flag as it is typed, or the placeholder of an argument without a flag."""
         if self.is_positional:
-            return str(self.setting("metavar"))
+            return str(self.setting("metavar") or self.name.upper())
         return f"--{self.name.replace('_', '-')}"
 
     @property

@@ -269,9 +269,10 @@ def _check_places(flags: Sequence[Flag], arguments: Sequence[str], program: str 
     """Refuse a command line without a word that is required."""
     required = [flag for flag in flags if flag.is_positional and flag.is_required]
     for place in required[len(_words(arguments)) :]:
-        what = place.flag.lower() if place.is_run else place.flag
-        example = f", as in {program} runs/base" if place is required[0] and place.is_run else ""
-        raise UserError(f"{program} takes a {what}{example}; see --help")
+        what = f"lacks {place.flag}"
+        if place.is_run and place is required[0]:
+            what = f"takes a {place.flag.lower()}, as in {program} runs/base"
+        raise UserError(f"{program} {what}; see --help")
 
 
 def _registry() -> ConstructorRegistry:

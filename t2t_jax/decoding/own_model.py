@@ -34,9 +34,8 @@ def beam_search(
 ) -> SearchResult:
     """Search for the most probable sequences of a model of one's own (section 6.1).
 
-    The rows of a sentence's hypotheses follow each other, so that row `n` belongs to sentence
-    `n // beam_size`. When hypotheses die and others split, the rows of `state` follow them. A
-    cache of keys and values is better not moved: `decoding.search` has the search for that.
+    Row `n` belongs to sentence `n // beam_size`. When hypotheses die and others split, the rows of
+    `state` follow them; `decoding.search` has a search that moves no cache of keys and values.
 
     Args:
       step: the model, which is traced as under `jax.jit`; see `OwnStep`.
@@ -45,7 +44,8 @@ def beam_search(
       max_length: the most tokens of a sequence, its end included.
       beam_size: hypotheses kept of each sentence; 1 is greedy search, which ranks nothing.
       alpha: exponent of the length penalty, at least 0; 0 ranks by probability alone.
-      pad_id: the id that fills the places after a sequence.
+      eos_id: the token that ends a sequence.
+      pad_id: the token that fills the places after a sequence.
 
     Returns:
       The `beam_size` best sequences of each sentence, best first; places without one are empty.

@@ -26,7 +26,7 @@ summed_in_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float
 def attention_weights(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b k h d_k"],
-    mask: Bool[Array, "b #h #q k"] | None = None,
+    mask: Bool[Array, "#b #h #q k"] | None = None,
     *,
     bias: Float32[Array, "h q k"] | None = None,
     score: Score | None = None,
@@ -88,7 +88,7 @@ def additive_scores(
 
 @jax.custom_vjp
 def masked_softmax(
-    scores: Float32[Array, "b h q k"], mask: Bool[Array, "b #h #q k"]
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"]
 ) -> Float32[Array, "b h q k"]:
     """Compute softmax over the keys that `mask` allows; zeros for a query without any.
 
@@ -100,7 +100,7 @@ def masked_softmax(
 
 
 def _weights(
-    scores: Float32[Array, "b h q k"], mask: Bool[Array, "b #h #q k"]
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"]
 ) -> tuple[Float32[Array, "b h q k"], Float32[Array, "b h q k"]]:
     weights = masked_softmax(scores, mask)
     return weights, weights
@@ -120,7 +120,7 @@ def scaled_dot_product_attention(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b k h d_k"],
     value: Float[Array, "b k h d_v"],
-    mask: Bool[Array, "b #h #q k"] | None = None,
+    mask: Bool[Array, "#b #h #q k"] | None = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,

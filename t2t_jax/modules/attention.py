@@ -166,6 +166,8 @@ class MultiHeadAttention(nn.Module):
         score = self.scores.function
         if mask is None:
             mask = attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
+        elif not isinstance(mask, SegmentMask) and len(mask) != len(query):
+            mask = jnp.broadcast_to(mask, (len(query), *mask.shape[1:]))  # one mask for all rows
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
             self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
         heads, rows = heads_and_rows(

@@ -11,7 +11,7 @@ from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels.attention import DistanceBias
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
-Mask: TypeAlias = Bool[Array, "b #h #q k"] | SegmentMask
+Mask: TypeAlias = Bool[Array, "#b #h #q k"] | SegmentMask
 """Which positions may attend to which: True means "may attend"."""
 
 
@@ -45,12 +45,12 @@ class Context:
 
     positions: Int[Array, "b t"] | None = None
     length: int = 0
-    mask: Bool[Array, "b #h #t k"] | SegmentMask | None = None
+    mask: Bool[Array, "#b #h #t k"] | SegmentMask | None = None
     rotary: Float32[Array, " pairs"] | None = None
     bias: DistanceBias | None = None
     apart: Int[Array, "q k"] | None = None
     encoded: Float[Array, "b s d_model"] | None = None
-    encoded_mask: Bool[Array, "b #h #t s"] | SegmentMask | None = None
+    encoded_mask: Bool[Array, "#b #h #t s"] | SegmentMask | None = None
     deterministic: bool = True
     first_row: Int[Array, ""] | int = 0
     kernels: Kernels = XLA_KERNELS

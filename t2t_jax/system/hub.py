@@ -132,9 +132,10 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         if status in (401, 403):
             raise UserError(
                 f"{run} is refused: you have no right to it; run: hf auth login, or set HF_TOKEN "
-                "to a token that may write"
+                "to a token that has it"
             ) from error
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
-        why = " ".join(str(error).split()) or type(error).__name__
+        causes = [str(one) or type(one).__name__ for one in (error, error.__cause__) if one]
+        why = " ".join(": ".join(causes).split())
         raise UserError(f"{run} cannot be reached: {why:.200}; {way_out}") from error

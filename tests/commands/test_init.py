@@ -71,7 +71,7 @@ def test_the_script_is_for_every_shell_and_its_commands_are_commands(project, mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "t2t-jax init takes a DIR; see --help"),
+        ([], "t2t-jax init lacks DIR; see --help"),
         (["mine"], "mine already has config.py, README.md, run.sh; choose another directory, or"),
         (["mine/run.sh"], "cannot write mine/run.sh"),
         (["new", "--source", "a/b"], "--source 'a/b' is no language"),

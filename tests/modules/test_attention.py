@@ -64,6 +64,8 @@ def test_without_a_context_every_position_attends_to_every_other():
         heads.append(weights @ value[..., each])
     expected = np.concatenate(heads, axis=-1) @ kernels["output"]
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    one_mask = Context(mask=jnp.ones((1, 1, 3, 3), bool))
+    np.testing.assert_array_equal(module.apply(variables, x, one_mask), output)
     across = module.apply(variables, x, Context(encoded=x), method="attend_to_encoded")
     np.testing.assert_allclose(across, expected, rtol=1e-4, atol=1e-5)
 

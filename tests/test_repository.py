@@ -1,0 +1,56 @@
+"""The files of the repository that GitHub and other services read: each follows its schema."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FORMS = ".github/ISSUE_TEMPLATE"
+SCHEMAS = {
+    ".github/workflows/ci.yml": "github-workflows",
+    ".github/workflows/release.yml": "github-workflows",
+    ".github/dependabot.yml": "dependabot",
+    f"{FORMS}/bug.yml": "github-issue-forms",
+    f"{FORMS}/idea.yml": "github-issue-forms",
+    f"{FORMS}/config.yml": "github-issue-config",
+    "CITATION.cff": "citation-file-format",
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _checked(schema, path):
+    """The exit code and the output of `check-jsonschema`, whose schemas need no network."""
+    pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
+    from check_jsonschema import main
+    from click.testing import CliRunner
+
+    flags = ["--builtin-schema", f"vendor.{schema}", "--default-filetype", "yaml"]
+    done = CliRunner().invoke(main, [*flags, str(path)])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_file_follows_its_schema(name):
+    code, output = _checked(SCHEMAS[name], ROOT / name)
+    assert code == 0, output
+
+
+def test_a_file_that_does_not_follow_its_schema_is_refused(tmp_path):
+    text = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    (tmp_path / "ci.yml").write_text(text.replace("runs-on:", "runs_on:"), encoding="utf-8")
+    assert _checked("github-workflows", tmp_path / "ci.yml")[0] == 1
+
+
+def test_every_such_file_has_a_schema():
+    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / ".github").rglob("*.yml")}
+    assert found | {"CITATION.cff"} == SCHEMAS.keys()
+
+
+def test_the_workflow_tests_every_python_that_the_package_supports():
+    text = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    [matrix] = re.findall(r"^ +python: \[(.*)\]$", text, re.MULTILINE)
+    prefix = "Programming Language :: Python :: "
+    supported = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix)]
+    assert re.findall(r"[\d.]+", matrix) == supported
