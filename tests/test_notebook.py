@@ -13,12 +13,13 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import nbformat
-import numpy as np
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 import t2t_jax
+from t2t_jax.__main__ import main
+from tests.hub_server import serving
 
 pytestmark = pytest.mark.thorough
 
@@ -93,6 +94,23 @@ def test_the_notebook_runs_from_top_to_bottom(run, execute, tmp_path, monkeypatc
     assert sorted(path.stat().st_mtime_ns for path in run.rglob("*")) == before
 
 
+def test_the_notebook_goes_on_from_the_parameters_of_a_run_on_the_hub(
+    run, execute, tmp_path, monkeypatch
+):
+    notebook = nbformat.read(REPOSITORY / "notebooks" / "reload.ipynb", as_version=4)
+    with serving(monkeypatch, tmp_path / "cache") as hub:
+        assert main(["publish", str(run), "hf://someone/en-de", "--licence", "mit"]) == 0
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("T2T_RUN", "hf://someone/en-de")
+        monkeypatch.setenv("T2T_MORE_STEPS", "4")
+        monkeypatch.setenv("T2T_SAVE_TO", str(tmp_path / "saved"))
+        execute(notebook)
+    [last] = [_outputs(cell) for cell in notebook.cells if cell.source.startswith("longer")]
+    assert last.startswith("step 4\n")
+    assert t2t_jax.load(tmp_path / "saved").steps[-1] == 4
+
+
 # The grid of the test: its models, its corpus and its size in place of the notebook's.
 _TINY = {
     '"model.d_model": 128': '"model.d_model": 16',
@@ -154,7 +172,7 @@ def test_a_runtime_that_does_not_suit_is_said_in_a_sentence_and_left_as_it_is(
     with pytest.raises(CellExecutionError, match="t2t_jax does not work with a package of this"):
         execute(nbformat.v4.new_notebook(cells=[cell]))
     printed = _outputs(cell)
-    assert f"numpy=={np.__version__}" in printed  # kept
+    assert "numpy==" in printed  # kept
     assert "numpy>=99" in printed  # needed
     assert "Successfully installed" not in printed
 

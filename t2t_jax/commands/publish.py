@@ -31,10 +31,13 @@ class PublishCommand(LoadFlags):
     """Publish the newest checkpoint too, from which train goes on elsewhere."""
     dry_run: Path | None = None
     """Directory to write everything into, instead of publishing it."""
+    space: Path | None = None
+    """Directory to write the files of a Gradio Space into, a page that translates with the run."""
 
     def run(self) -> int:
         """Publish the run, print its name, and return the exit code."""
         from t2t_jax.interchange.publishing.publish import Publication, publish
+        from t2t_jax.interchange.publishing.space import publish_with_space
 
         asked = Publication(
             self.workdir,
@@ -47,6 +50,11 @@ class PublishCommand(LoadFlags):
             self.private,
             self.revision,
         )
-        name = publish(asked, self.dry_run)
+        if self.space is None:
+            name = publish(asked, self.dry_run)
+        else:
+            name = publish_with_space(asked, self.space, self.dry_run)
         print_line(f"{name} has the run; README.md there is its model card")
+        if self.space is not None:
+            print_line(f"{self.space} has a Space that translates with it")
         return 0
