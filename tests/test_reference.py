@@ -39,7 +39,7 @@ def test_the_summary_has_every_field_once_in_a_line_under_the_families_that_have
     }
     assert len(rows) == len(known_fields())
     of_decoders = text.split("Where `model.architecture` is `'decoder_only'`:\n")[1]
-    assert of_decoders.split("\n\n")[1].count("{confval}`model.prefix_attention`") == 1
+    assert of_decoders.split("\n\n")[0].count("{confval}`model.prefix_attention`") == 1
 
 
 def test_a_field_has_what_the_paper_and_the_config_say_of_it(reference):
