@@ -31,7 +31,7 @@ _COLUMNS = 120  # in a wider terminal a help has boxes side by side
 
 
 def config_summary() -> str:
-    """Every field of the config in a line, in Markdown: tables for each section, and each family."""
+    """Every field of the config in a line, in Markdown: tables of sections and families."""
     lines: list[str] = []
     for name, section in get_type_hints(Config).items():
         meanings = _meanings(_classes(name, section))
