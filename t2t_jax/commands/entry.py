@@ -104,7 +104,9 @@ def describe_commands(program: str = "t2t-jax") -> str:
     for group, commands in COMMANDS.items():
         rows = [f"  {name:<15}{about}" for name, about in commands.items() if name in known]
         lines += ["", f"{group}:", *rows] if rows else []
-    example = "bleu" if is_eval else "train --config configs/quickstart.py"
-    lines += ["", "example:", f"  {program} {example} --workdir runs/quickstart"]
+    examples = ["bleu runs/quickstart", "translate runs/quickstart --input test.en"]
+    if not is_eval:
+        examples.insert(0, "train --config configs/quickstart.py runs/quickstart")
+    lines += ["", "examples:", *(f"  {program} {example}" for example in examples)]
     lines += ["", f"The flags of a command: {program} COMMAND --help"]
     return "\n".join(lines if is_eval else [*lines, f"The version:            {program} --version"])
