@@ -188,6 +188,7 @@ def test_a_wheel_needs_no_clone(tmp_path):
         return done.stdout
 
     assert "--model.d-model" in run("train", "--config", "configs/quickstart.py", "--help")
+    assert run("init", "mine").startswith("mine has config.py, README.md, run.sh;")
     assert "20 variants" in run("sweep", "--config", "configs/table3_small.py", "--dry-run")
     assert "3 steps are done" in run("train", "--config", "own.py", "--workdir", "runs/own")
     job = run("launch", "slurm", "--print", "--", "train", "--workdir", "runs/own")
