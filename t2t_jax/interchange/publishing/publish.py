@@ -14,7 +14,7 @@ from t2t_jax.interchange import run as small_form
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
 from t2t_jax.system.atomic_file import removed_at_end, writing_directory
-from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, send_tree
+from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, local_copy, send_tree
 from t2t_jax.system.hub import RUN_FILES, STATE_FILES, Address, address, reaching
 from t2t_jax.system.opening import opened
 from t2t_jax.system.sums import check_sums, write_sums
@@ -152,7 +152,8 @@ def _copy_state(source: Path, place: Path) -> None:
 def _copy(files: Iterable[Path], place: Path) -> None:
     for file in files:
         if file.is_file():
-            (place / file.name).write_bytes(file.read_bytes())
+            with local_copy(file) as copy:
+                shutil.copyfile(copy, place / file.name)
 
 
 def _upload(place: Path, target: Address, private: bool) -> str:
