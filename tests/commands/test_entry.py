@@ -25,6 +25,7 @@ OTHER_COMMANDS = {
     "preflight",
     "sweep",
     "export",
+    "publish",
     "import",
     "launch",
     "calibrate",

@@ -12,6 +12,7 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.run import calibration
 from t2t_jax.run.calibration import confidence, fit, read_calibration, save_calibration
 from t2t_jax.workdir import CALIBRATION
 
