@@ -26,7 +26,7 @@ from tests.interchange.test_ctranslate2 import REFUSED
 _LATER = added_later(before=False)
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "pretrained"
 _WHOLE = {
-    "safetensors": ("model", "data", "decoding"),
+    **dict.fromkeys(("run", "safetensors"), ("model", "data", "decoding")),
     **{"program": ("model",), "gpt2": ("decoding",), "bert": ("decoding",), "vit": ("decoding",)},
 }
 """The sections of which a format carries every option: the config goes along, or the network is
