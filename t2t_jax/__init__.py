@@ -10,6 +10,8 @@
     t2t_jax.attention_maps(translator, "No devices found")
     t2t_jax.explore(translator, "No devices found")     # a page to look into the model
     t2t_jax.alignments(translator, sources, targets)    # which word comes from which
+    t2t_jax.encoder_states(translator, sources)         # a vector for each subword
+    t2t_jax.build(config, vocab_size)                   # the network alone, as a Flax module
     t2t_jax.evaluate(translator, split="test").summary()
     t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
 

@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
         self.send_response(status)
-        for name, value in {"Content-Length": len(body), **headers}.items():
+        for name, value in {"Content_Length": len(body), **headers}.items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
         if self.command != "HEAD":
@@ -262,7 +262,8 @@ def serving(monkeypatch, cache):
         "HF_HUB_DISABLE_PROGRESS_BARS": True,
         "HF_TOKEN_PATH": str(cache / "no token"),
     }.items():
-        monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(constants, name, value, raising=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     monkeypatch.setenv("HF_TOKEN", server.token)
     yield server
     server.shutdown()

@@ -31,6 +31,17 @@ def test_every_field_of_the_config_is_there_once_with_its_type_default_and_meani
     ]
 
 
+def test_the_summary_has_every_field_once_in_a_line_under_the_families_that_have_it(reference):
+    text = reference.config_summary()
+    rows = re.findall(r"^\| \{confval\}`(.+?)` \| `(.+?)` \| (\S.+) \|$", text, re.MULTILINE)
+    assert {path: default for path, default, _ in rows} == {
+        path: repr(leaf.default) for path, leaf in known_fields().items()
+    }
+    assert len(rows) == len(known_fields())
+    of_decoders = text.split("Where `model.architecture` is `'decoder_only'`:\n")[1]
+    assert of_decoders.split("\n\n")[0].count("{confval}`model.prefix_attention`") == 1
+
+
 def test_a_field_has_what_the_paper_and_the_config_say_of_it(reference):
     text = reference.config_reference()
     fields = {entry.split("\n")[0]: entry for entry in text.split("```{confval} ")[1:]}

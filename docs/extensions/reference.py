@@ -1,6 +1,6 @@
 """The reference of the config and of the commands, made of the code itself when the site is built.
 
-`{config-reference}` and `{command-reference}` stand for them in a document.
+`{config-summary}`, `{config-reference}` and `{command-reference}` stand for them in a document.
 """
 
 import dataclasses
@@ -28,12 +28,39 @@ _STATED_OF = {"model.d_k": "model.key_size", "model.d_v": "model.value_size"}
 _FAMILY = "model.architecture"
 
 
+def config_summary() -> str:
+    """Every field of the config in a line, in Markdown: tables of sections and families."""
+    lines: list[str] = []
+    for name, section in get_type_hints(Config).items():
+        meanings = _meanings(_classes(name, section))
+        tables: dict[str, list[str]] = {}
+        for path, field in known_fields().items():
+            if path.startswith(f"{name}."):
+                meaning = _first_sentence(" ".join(meanings[field.name])).replace("|", r"\|")
+                row = f"| {{confval}}`{path}` | `{field.default!r}` | {meaning} |"
+                tables.setdefault(_where(path, field), []).append(row)
+        lines += [f"**{name}**: {_first_sentence(section.__doc__ or '')}", ""]
+        for where, rows in tables.items():
+            lines += [f"{where}:", ""] if where else []
+            lines += ["| field | default | what it is |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _first_sentence(text: str) -> str:
+    """A text to its first semicolon or full stop, but for that of "et al.", without the mark."""
+    return re.split(r"(?:;|(?<!et al)\.)\s", f"{' '.join(text.split())} ")[0]
+
+
+def _classes(name: str, section: type) -> list[Any]:
+    """The classes of a section of the config, of which the network has one for each family."""
+    return [one.config for one in FAMILIES.values()] if name == "model" else [section]
+
+
 def config_reference() -> str:
     """Every field of the config, in Markdown: type, default, meaning, and what the paper has."""
     lines: list[str] = []
     for name, section in get_type_hints(Config).items():
-        families = [one.config for one in FAMILIES.values()]
-        classes = families if name == "model" else [section]
+        classes = _classes(name, section)
         meanings: dict[str, list[str]] = _meanings(classes)
         hints: dict[str, Any] = {}
         for kind in reversed(classes):
@@ -83,11 +110,18 @@ def _remarks(path: str, field: "dataclasses.Field[Any]") -> Iterator[str]:
         if attribute in constant.values:
             value = constant.values[attribute]
             yield f"*Section {constant.section} of the paper: {constant.name}, `{value!r}`.*\n"
-    owners = [family for family in FAMILIES if field.name in fields_of(family)]
-    if path.startswith("model.") and len(owners) < len(FAMILIES):
-        yield f"*Where `model.architecture` is {' or '.join(f'`{one!r}`' for one in owners)}.*\n"
+    if where := _where(path, field):
+        yield f"*{where}.*\n"
     if field.metadata.get("may_change"):
         yield "*A run may be continued with another value.*\n"
+
+
+def _where(path: str, field: "dataclasses.Field[Any]") -> str:
+    """The families of networks that have a field, as a clause; nothing where all of them have."""
+    owners = [family for family in FAMILIES if field.name in fields_of(family)]
+    if not path.startswith("model.") or len(owners) == len(FAMILIES):
+        return ""
+    return f"Where `model.architecture` is {' or '.join(f'`{one!r}`' for one in owners)}"
 
 
 def command_reference() -> str:
@@ -132,6 +166,7 @@ def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add this to a build of the site."""
+    app.add_directive("config-summary", _directive(config_summary))
     app.add_directive("config-reference", _directive(config_reference))
     app.add_directive("command-reference", _directive(command_reference))
     return {"parallel_read_safe": True}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import print_line
+from t2t_jax.system.fetched_path import check_own
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class CalibrateCommand(RunFlags):
         from t2t_jax.run.calibration import calibrate, save_calibration
         from t2t_jax.workdir import CALIBRATION
 
+        check_own(self.workdir)
         translator = load_for("calibrate", [self.workdir], self)
         found = calibrate(translator)
         save_calibration(found, translator, self.workdir)

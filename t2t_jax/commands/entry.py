@@ -85,7 +85,11 @@ def describe_commands(program: str = "t2t-jax") -> str:
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
     for group, commands in COMMANDS.items():
         lines += ["", f"{group}:", *(f"  {name:<15}{about}" for name, about in commands.items())]
-    example = "train --config configs/quickstart.py --workdir runs/quickstart"
-    lines += ["", "example:", f"  {program} {example}"]
+    examples = (
+        "train --config configs/quickstart.py runs/quickstart",
+        "bleu runs/quickstart",
+        "translate runs/quickstart --input test.en",
+    )
+    lines += ["", "examples:", *(f"  {program} {example}" for example in examples)]
     lines += ["", f"The flags of a command: {program} COMMAND --help"]
     return "\n".join([*lines, f"The version:            {program} --version"])

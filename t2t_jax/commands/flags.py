@@ -104,7 +104,9 @@ def ordered(made: type, arguments: Sequence[str]) -> list[str]:
     runs = flags.pop(RUN, None)
     if runs is not None and run is not None:
         _check_place(places, run, words)
-        words[run:run] = runs or [""]
+        if not runs:
+            raise UserError(f"{RUN} has no value; name the directory of the run after it")
+        words[run:run] = runs
     if run is not None:
         _check_runs(words[run:] if places[run].takes is None else words[run : run + 1])
     for flag in table:

@@ -136,7 +136,7 @@ def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: in
     left = [f"  {_short_label(flag)}" for flag in shown]
     column = max(map(len, left), default=0) + 2
     for label, flag in zip(left, shown, strict=True):
-        gist = wrapped(_gist(meaning(flag), width - column), width - column)
+        gist = wrapped(_gist(meaning(flag), width - column), width - column) or [""]
         yield f"{label:<{column}}{gist[0]}"
         yield from (" " * column + line for line in gist[1:])
 

@@ -46,6 +46,7 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         """Work out the widths of a head, and check the sizes."""
+        SCORE_FUNCTIONS.check("score_function", self.score_function)
         width, heads, groups = self.d_model, self.num_heads, self.groups
         for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", groups)):
             require(size >= 1, f"{name}={size} is not positive")

@@ -52,11 +52,11 @@ def beam_search(
       Sequences that have not ended at `max_length` are returned only if none has ended.
 
     Raises:
-      UserError: a number is out of its range.
+      UserError: a number is out of its range, or `step` and `state` are not as `OwnStep` says.
     """
     _check_at_least(1, max_length=max_length, beam_size=beam_size)
     _check_at_least(0, alpha=alpha)
-    start = jnp.asarray(start, jnp.int32)
+    start = _checked_starts(step, state, start, eos_id, beam_size)
     beams: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
 
     def of_each_hypothesis(
@@ -92,3 +92,39 @@ def _check_at_least(least: int, **arguments: float) -> None:
 
 def _rows_together(x: Array) -> Array:
     return x.reshape(-1, *x.shape[2:])
+
+
+def _checked_starts(
+    step: OwnStep, state: Any, start: Any, eos_id: int, beam_size: int
+) -> Int32[Array, " b"]:
+    """Return the first tokens as an array, or refuse what a search could not go on with."""
+    start = jnp.asarray(start, jnp.int32)
+    if start.ndim != 1:
+        raise UserError(f"start has shape {start.shape}; give one token for each sentence")
+    rows = len(start) * beam_size
+    state = jax.tree.map(jnp.asarray, state)
+    for x in jax.tree.leaves(state):
+        if x.shape[:1] != start.shape:
+            raise UserError(
+                f"state has an array of shape {x.shape}; give it a row for each of the "
+                f"{len(start)} sentences in start"
+            )
+    before = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), state)
+    made = jax.eval_shape(step, jax.ShapeDtypeStruct((rows,), jnp.int32), before)
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise UserError("step does not return two things; return logits and state")
+    logits, after = made
+    if len(logits.shape) != 2 or logits.shape[0] != rows:
+        raise UserError(
+            f"step returned logits of shape {logits.shape} for {rows} hypotheses; return "
+            f"[{rows}, vocabulary]"
+        )
+    if not 0 <= eos_id < logits.shape[1]:
+        raise UserError(f"eos_id={eos_id} is no token of {logits.shape[1]} logits; give their end")
+    kinds = [jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", x) for x in (before, after)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"step made a state of {kinds[1]} from one of {kinds[0]}; return arrays of the same "
+            "shapes and dtypes"
+        )
+    return start

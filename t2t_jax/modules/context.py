@@ -1,11 +1,12 @@
 """The context of a layer stack: the arguments that every layer gets besides its input."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
+from t2t_jax.errors import UserError
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels.attention import DistanceBias
@@ -54,6 +55,18 @@ class Context:
     deterministic: bool = True
     first_row: Int[Array, ""] | int = 0
     kernels: Kernels = XLA_KERNELS
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that are no masks."""
+        for name in ("mask", "encoded_mask"):
+            mask: Any = getattr(self, name)
+            if isinstance(mask, SegmentMask | None):
+                continue
+            if mask.dtype != bool or mask.ndim != 4:
+                raise UserError(
+                    f"{name} is {mask.dtype}{list(mask.shape)}; give a bool array [batch or 1, "
+                    "heads or 1, queries, keys], True where a query may attend to a key"
+                )
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
         """Return a key for one use of dropout.

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
+from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
@@ -101,7 +102,7 @@ class TokenNetwork(nn.Module):
           deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
           first_row: number of the first row in the global batch, on which dropout depends.
         """
-        x = self.decoded(batch, deterministic, first_row)
+        x = self.decoded(_checked(batch), deterministic, first_row)
         logits = pre_softmax_logits(x, self.output_matrix(), self.kernels.products)
         return self.with_output_bias(logits)
 
@@ -123,7 +124,7 @@ class TokenNetwork(nn.Module):
           deterministic: as for `__call__`.
           first_row: as for `__call__`.
         """
-        x = self.decoded(batch, deterministic, first_row)
+        x = self.decoded(_checked(batch), deterministic, first_row)
         matrix = self.output_matrix()
 
         is_rounded = self.kernels.logits == "rounded" and not deterministic  # in training only
@@ -226,6 +227,16 @@ class TokenNetwork(nn.Module):
     def with_output_bias(self, logits: Float[Array, "b t vocab"]) -> Float[Array, "b t vocab"]:
         """Return the logits plus the bias of the output, if the network has one."""
         return logits + self.output_bias if self.config.output_bias else logits
+
+
+def _checked(batch: Any) -> Batch:
+    """Return a batch, or refuse arrays of ids without their segments and positions."""
+    if isinstance(batch, Batch) and all(hasattr(side, "segments") for side in batch):
+        return batch
+    raise UserError(
+        "the network is called without a batch of sentences; make one with "
+        "t2t_jax.Batch.of(inputs, targets)"
+    )
 
 
 @dataclass(frozen=True)

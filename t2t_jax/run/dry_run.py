@@ -57,11 +57,12 @@ def _lines(plan: Plan, asked: Config) -> Iterator[str]:
         f"device(s), which has {gib(memory_of_a_device(plan.mesh))}; the compiler may take twice "
         "as much: --compile-only measures it"
     )
-    settings = plan.config.checkpoint
-    when = f"every {settings.every_steps:,} steps" if settings.every_steps else "of the last step"
-    yield (
-        f"{plan.workdir} would get config.json, the vocabulary, log.jsonl, TensorBoard events, "
-        f"and checkpoints {when}, of which {settings.keep} stay: at most "
-        f"{gib(bytes_of_checkpoints(plan))}"
-    )
+    if done < plan.last:
+        settings, place = plan.config.checkpoint, plan.workdir
+        when = f"every {settings.every_steps:,} steps" if settings.every_steps else "at the end"
+        yield (
+            f"{place} would get config.json, the vocabulary, log.jsonl, TensorBoard events, and "
+            f"checkpoints {when}, of which {settings.keep} stay: at most "
+            f"{gib(bytes_of_checkpoints(plan))}"
+        )
     yield "all checks have passed; nothing was written but tokenised text in the cache"

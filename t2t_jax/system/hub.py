@@ -137,5 +137,5 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
         causes = [str(one) or type(one).__name__ for one in (error, error.__cause__) if one]
-        why = " ".join(": ".join(causes).split())
+        why = " ".join(": ".join(dict.fromkeys(causes)).split())
         raise UserError(f"{run} cannot be reached: {why:.200}; {way_out}") from error

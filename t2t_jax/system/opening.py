@@ -1,6 +1,5 @@
 """The directory of a run, by any name that it opens by: a path, a bucket, the hub or an archive."""
 
-import hashlib
 import os
 import shutil
 import tarfile
@@ -18,6 +17,7 @@ from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.folders import user_folder
+from t2t_jax.system.sums import sha256
 
 _ARCHIVES = ".tar.gz", ".tgz", ".tar", ".zip"
 _MOST_MEMBERS, _MOST_BYTES = 100_000, 1 << 38
@@ -57,10 +57,9 @@ class _Member(NamedTuple):
 
 def _unpacked(archive: Path) -> Path:
     """Unpack the run in an archive; return the archive itself if there is no run in it."""
+    place = user_folder("cache") / "runs" / sha256(archive)
     try:
         with archive.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            place = user_folder("cache") / "runs" / digest
             if not place.is_dir():
                 root = _root(_members(file))
                 if root is None:
@@ -68,6 +67,8 @@ def _unpacked(archive: Path) -> Path:
                 with writing_directory(place) as directory:
                     _extract(_members(file), root, directory)
     except UserError as error:
+        if place.is_dir():  # as another process has unpacked it meanwhile
+            return FetchedPath(place)
         raise UserError(f"{archive} cannot be unpacked: {error}") from error
     except _DAMAGE as error:
         why = " ".join(str(error).split())
@@ -105,7 +106,7 @@ def _in_tar(file: Any) -> Iterator[_Member]:
 def _root(members: Iterator[_Member]) -> PurePosixPath | None:
     """Return the uppermost directory of an archive that has a run; None if none has."""
     files = [PurePosixPath(one.name) for one in members if one.kind == "file"]
-    found = sorted({path.parent for path in files if path.name == hub.RUN_FILES[0]})
+    found = sorted(path.parent for path in files if path.name == hub.RUN_FILES[0])
     found.sort(key=_depth)
     if len(found) > 1 and _depth(found[0]) == _depth(found[1]):
         raise UserError(f"it has several runs, {found[0]} and {found[1]}; unpack it, and name one")

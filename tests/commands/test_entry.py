@@ -29,7 +29,10 @@ def test_the_map_has_every_command_in_one_line(capsys):
         assert main(arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
-        assert [line.split()[0] for line in lines if line.startswith("  ")] == [*NAMES, "t2t-jax"]
+        assert [line.split()[0] for line in lines if line.startswith("  ")] == [
+            *NAMES,
+            *["t2t-jax"] * 3,
+        ]
 
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])
@@ -207,6 +210,7 @@ def test_a_wheel_needs_no_clone(tmp_path):
     )
     assert told.stdout == f"pip install '{wheel}[serve]'\n"
     assert "--model.d-model" in run("train", "--config", "configs/quickstart.py", "--help")
+    assert run("init", "mine").startswith("mine has config.py, README.md, run.sh;")
     assert "20 variants" in run("sweep", "--config", "configs/table3_small.py", "--dry-run")
     assert "3 steps are done" in run("train", "--config", "own.py", "--workdir", "runs/own")
     job = run("launch", "slurm", "--print", "--", "train", "--workdir", "runs/own")

@@ -177,14 +177,17 @@ def test_flags_change_the_fields_of_the_config(config_file):
 
 def test_a_run_goes_on_with_its_stored_config_and_the_flags(workdir):
     stored = Config.from_json((workdir / "config.json").read_text())
-    command = train_command(["--workdir", str(workdir), "--training.num-train-steps", "9"])
-    assert command.workdir == workdir
-    assert command.fields == stored.replace({"training.num_train_steps": 9})
+    more = ["--training.num-train-steps", "9"]
+    for line in (["--workdir", str(workdir), *more], [str(workdir), *more], [*more, str(workdir)]):
+        command = train_command(line)
+        assert command.workdir == workdir
+        assert command.fields == stored.replace({"training.num_train_steps": 9})
 
 
 def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
     arguments = ["bleu", "--workdir", str(workdir), "--length-penalty", "1", "--step", "best"]
     command = entry_command(arguments)
+    assert entry_command(["bleu", *arguments[2:]]) == command
     expected = DecodingConfig(beam_size=2, max_extra_length=5, length_penalty=1.0)
     assert command.decoding == expected
     assert command.step == "best"

@@ -89,6 +89,7 @@ def test_the_commands_that_take_no_run_are_known():
         ("import --workdir runs/a marian", "PATH is missing; see --help"),
         ("bleu --split test runs/a", "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base"),
         ("report runs/a runs/b", "Unrecognized options: runs/b"),
+        ("bleu --workdir", "--workdir has no value; name the directory of the run after it"),
         ("bleu ''", "the name of the run is empty; is a variable of the shell unset?"),
         ("train --help modell", "--help modell: there is no such section or flag; did you mean mo"),
     ],

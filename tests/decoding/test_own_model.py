@@ -1,5 +1,6 @@
 """Beam search over a step function of one's own, against enumeration."""
 
+import inspect
 import itertools
 import math
 
@@ -41,7 +42,7 @@ def _step(table):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_a_beam_that_holds_everything_finds_what_enumeration_finds(alpha):
-    table, starts = _trigrams(0), np.array([START, 3])
+    table, starts = _trigrams(0), jnp.array([START, 3])
     found = beam_search(
         _step(table),
         {"before": starts},
@@ -61,7 +62,7 @@ def test_a_beam_that_holds_everything_finds_what_enumeration_finds(alpha):
 
 def test_the_state_follows_its_hypothesis_in_a_narrow_beam():
     """The log-probability of each hypothesis is that of its own tokens, whichever others died."""
-    table, starts = _trigrams(3, eos=-1.5), np.array([START, 4, 3])
+    table, starts = _trigrams(3, eos=-1.5), jnp.array([START, 4, 3])
     found = beam_search(
         _step(table), {"before": starts}, starts, eos_id=EOS, max_length=12, beam_size=3
     )
@@ -85,8 +86,8 @@ def test_a_beam_of_one_takes_the_most_probable_token_each_time():
         expected.append(last)
     found = beam_search(
         _step(table),
-        {"before": np.array([START])},
-        np.array([START]),
+        {"before": jnp.array([START])},
+        jnp.array([START]),
         eos_id=EOS,
         max_length=12,
         beam_size=1,
@@ -99,7 +100,7 @@ def test_a_beam_of_one_takes_the_most_probable_token_each_time():
 def test_a_model_without_a_state_and_one_position():
     logits = jnp.log(jnp.array([0.1, 0.6, 0.3]))
     step = lambda tokens, state: (jnp.broadcast_to(logits, (len(tokens), 3)), state)  # noqa: E731
-    found = beam_search(step, None, np.array([0]), eos_id=1, max_length=1, beam_size=2)
+    found = beam_search(step, None, jnp.array([0]), eos_id=1, max_length=1, beam_size=2)
     assert found.tokens[0, 0].tolist() == [1]
     assert math.exp(found.log_probs[0, 0]) == pytest.approx(0.6, rel=1e-5)
 
@@ -115,4 +116,26 @@ def test_a_model_without_a_state_and_one_position():
 def test_numbers_out_of_their_range_are_refused(wrong, says):
     how = {"eos_id": 1, "max_length": 3} | wrong
     with pytest.raises(UserError, match=says):
-        beam_search(_step(_trigrams(0)), None, np.array([0]), **how)
+        beam_search(_step(_trigrams(0)), None, jnp.array([0]), **how)
+
+
+def _made(logits, state):
+    return lambda tokens, _: (jnp.zeros((len(tokens), logits) if logits else 3), state)
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "wrong", "says"),
+    [
+        (_made(5, None), None, {"start": jnp.array(2)}, r"start has shape \(\)"),
+        (_made(5, None), jnp.zeros((3, 2)), {}, "give it a row for each of the 1 sentences"),
+        (lambda tokens, state: tokens, None, {}, "return logits and state"),
+        (_made(None, None), None, {}, r"logits of shape \(3,\) for 4 hypotheses"),
+        (_made(5, None), None, {"eos_id": 5}, "eos_id=5 is no token of 5 logits"),
+        (_made(5, 0.5), None, {}, "step made a state of"),
+    ],
+)
+def test_a_step_function_that_does_not_fit_is_refused(step, state, wrong, says):
+    how = {"start": jnp.array([2]), "eos_id": 1, "max_length": 3} | wrong
+    with pytest.raises(UserError, match=says):
+        # As users have it: in tests, types may be checked ahead of it.
+        inspect.unwrap(beam_search)(step, state, **how)

@@ -81,7 +81,6 @@ def test_the_card_is_what_the_hub_takes_and_has_no_path_of_the_machine(run, hub,
     assert main(["publish", run, _NAME, *_LICENCE, "--dry-run", str(out)]) == 0
     assert hub.asked == []
     card = ModelCard((out / "README.md").read_text(encoding="utf-8"))
-    card.validate()  # by the server, which asks for nothing; the library has read all of it
     data = card.data.to_dict()
     assert data["language"] == ["en", "de"]
     assert (data["license"], data["pipeline_tag"]) == ("cc-by-4.0", "translation")
@@ -104,7 +103,7 @@ def test_the_card_is_what_the_hub_takes_and_has_no_path_of_the_machine(run, hub,
         "Inputs of more than 1,024 subwords",
     ):
         assert part in text
-    assert "secret" not in text
+    assert "secret" not in str(card)
     assert "$" not in text
 
 

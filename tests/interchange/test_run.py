@@ -115,6 +115,7 @@ def test_other_checkpoints_than_those_of_the_export_are_refused(small, choice):
         t2t_jax.load(small, **choice)
 
 
+@pytest.mark.thorough
 def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, vocabulary):
     with pytest.raises(UserError, match=r"was exported, and no training to go on with.*init-from"):
         check_workdir(CONFIG, small)
@@ -129,6 +130,7 @@ def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, voc
     jax.tree.map(np.testing.assert_array_equal, state.params, t2t_jax.load(small).params)
 
 
+@pytest.mark.thorough
 def test_a_newer_checkpoint_of_a_training_that_went_on_counts(small, tmp_path, vocabulary):
     went_on = make_run(tmp_path / "run", vocabulary, (6,), {})
     shutil.copy(small / "model.safetensors", went_on)
@@ -191,7 +193,10 @@ def _packed(directory, archive):
     ("source", "name", "message"),
     [
         ("small", "a.zip", "holds a model that was exported"),
-        ("run", "b.tar.gz", "is a copy of a run in a cache, which is not changed"),
+        pytest.param(
+            *("run", "b.tar.gz", "is a copy of a run in a cache, which is not changed"),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_an_archive_opens_as_what_is_in_it(source, name, message, run, small, tmp_path, capsys):

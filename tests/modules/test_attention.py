@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,8 +96,15 @@ def test_rotary_positions_without_a_context_of_positions_are_the_places_in_a_row
         ({"d_model": 0, "num_heads": 4}, "d_model=0 is not positive"),
         ({"d_model": 8, "num_heads": 0}, "num_heads=0 is not positive"),
         ({"d_model": 8, "num_heads": 4, "num_kv_heads": 3}, "not a multiple of num_kv_heads=3"),
+        ({"d_model": 8, "num_heads": 4, "score_function": "cosine"}, "score_function='cosine' is"),
     ],
 )
 def test_sizes_that_make_no_heads_are_refused(sizes, says):
     with pytest.raises(UserError, match=says):
         AttentionConfig(**sizes)
+
+
+@pytest.mark.parametrize("mask", [jnp.ones((3, 3), bool), jnp.ones((1, 1, 3, 3))])
+def test_an_array_that_is_no_mask_is_refused(mask):
+    with pytest.raises(UserError, match=r"encoded_mask is .*; give a bool array"):
+        Context.__post_init__(SimpleNamespace(mask=None, encoded_mask=mask))

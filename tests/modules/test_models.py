@@ -40,31 +40,18 @@ def test_init_gives_plain_arrays_that_are_those_of_a_run(built):
 
 def test_apply_gives_the_logits_of_each_sentence(built):
     model, batch, variables = built
-    logits = model.apply(variables, batch)
+    logits = jax.jit(model.apply)(variables, batch)
     params = jax.tree.map(np.asarray, variables["params"])
     for row, (source, target) in enumerate([([5, 6, 7, 1], [9, 1]), ([8, 1], [4, 3, 1])]):
         expected = numpy_transformer.logits(params, _PAPER, source, target, bos_id=2)
         np.testing.assert_allclose(logits[row, : len(target)], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_the_gradient_is_the_slope_of_the_loss(built):
+def test_arrays_that_are_no_batch_are_refused(built):
     model, batch, variables = built
-
-    @jax.jit
-    def loss(params):
-        _, nll = model.apply({"params": params}, batch, label_smoothing=0.0, method="losses")
-        return nll.sum()
-
-    params = variables["params"]
-    gradient = jax.jit(jax.grad(loss))(params)
-    step = jax.tree.map(lambda x: 1e-2 * x / jnp.sqrt(sum_of_squares(gradient)), gradient)
-    up, down = (jax.tree.map(lambda x, y, s=s: x + s * y, params, step) for s in (1, -1))
-    slope = (loss(up) - loss(down)) / 2
-    assert slope == pytest.approx(1e-2 * float(jnp.sqrt(sum_of_squares(gradient))), rel=1e-2)
-
-
-def sum_of_squares(tree):
-    return sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree))
+    for wrong in (Batch(*(side.tokens for side in batch)), batch._replace(inputs=jnp.ones((2, 4)))):
+        with pytest.raises(UserError, match=r"make one with t2t_jax\.Batch\.of"):
+            model.apply(variables, wrong)
 
 
 @pytest.mark.parametrize(

@@ -54,19 +54,21 @@ def licence_of(card: str) -> str | None:
     return found[1].strip('"') if found else None
 
 
-def model_card(workdir: Path, address: str, licence: str) -> str:
+def model_card(workdir: Path, steps: Sequence[int], address: str, licence: str) -> str:
     """Return the card of a run, as README.md has it.
 
     Args:
+      steps: the steps of the checkpoints that the published parameters are the mean of.
       address: the name by which the published run is opened.
       licence: the identifier of its licence, as the hub writes it.
     """
     config, scores = read_config(workdir), read_scores(workdir)
     scores = scores or last_evaluation(config, read_log(workdir))
+    own_scores = [score for score in scores if score.get("checkpoints") == list(steps)]
     title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
     sections = [one for one in build_report(workdir).sections if one.title in _SECTIONS]
     task = task_of(config.data.corpus, config.data.task)
-    metadata = _metadata(config, scores, title, licence)
+    metadata = _metadata(config, own_scores, title, licence)
     card = Template(_text("model_card.md")).substitute(
         # Every value of JSON is one of YAML.
         metadata="\n".join(f"{name}: {json.dumps(value)}" for name, value in metadata.items()),

@@ -14,7 +14,7 @@ from t2t_jax.interchange import run as small_form
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
 from t2t_jax.system.atomic_file import removed_at_end, writing_directory
-from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, send_tree
+from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, local_copy, send_tree
 from t2t_jax.system.hub import RUN_FILES, STATE_FILES, Address, address, reaching
 from t2t_jax.system.opening import opened
 from t2t_jax.system.sums import check_sums, write_sums
@@ -127,8 +127,9 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         _copy((source / name for name in RUN_FILES), place)
     else:
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
-        small_form.write(portable_model(source, parallel=asked.parallel, **chosen), place)
-        card = model_card(source, asked.destination, licence)
+        model = portable_model(source, parallel=asked.parallel, **chosen)
+        small_form.write(model, place)
+        card = model_card(source, model.steps, asked.destination, licence)
         (place / _CARD).write_text(card, encoding="utf-8")
     write_sums(place)
 
@@ -151,7 +152,8 @@ def _copy_state(source: Path, place: Path) -> None:
 def _copy(files: Iterable[Path], place: Path) -> None:
     for file in files:
         if file.is_file():
-            (place / file.name).write_bytes(file.read_bytes())
+            with local_copy(file) as copy:
+                shutil.copyfile(copy, place / file.name)
 
 
 def _upload(place: Path, target: Address, private: bool) -> str:
