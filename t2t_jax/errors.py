@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 _WAYS_OUT = {
@@ -86,18 +85,6 @@ def installing(extra: str) -> str:
         return f"pip install '{url2pathname(url.removeprefix('file://'))}[{extra}]'"
     address = f" @ {control}+{url}" if control else f" @ {url}" if url else ""
     return f"pip install 't2t-jax[{extra}]{address}'"
-
-
-def check_installed(extra: str, purpose: str, *packages: str) -> None:
-    """Refuse work that would lack a package of an extra later, without importing the packages.
-
-    Raises:
-      UserError: one of the packages is not installed.
-    """
-    for package in packages:
-        with needs_extra(extra, purpose):
-            if find_spec(package) is None:
-                raise ModuleNotFoundError(name=package)
 
 
 def warn(message: str) -> None:

@@ -26,6 +26,7 @@ from t2t_jax.data.vocabularies import moses, pretrained
 from t2t_jax.errors import UserError, installing
 from t2t_jax.run.preparing import planned
 from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
+from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
 from t2t_jax.tasks.measures.bleu import corpus_scores
@@ -134,6 +135,10 @@ def _training() -> object:
     return planned(Config(), Path("runs/none"))
 
 
+def _grid() -> object:
+    return run_grid({"base": Config()}, "runs/none")
+
+
 def _split() -> object:
     return TASK.examples(Config(), None, None, "test", 1.0)  # it is refused before it is read
 
@@ -151,6 +156,7 @@ def _tfds() -> object:
     [
         *((name, "train", _training) for name in ("grain", "sacrebleu", "tensorboardX")),
         ("sacremoses", "train", _split),
+        ("grain", "train", _grid),
         ("sacrebleu.metrics.bleu", "train", lambda: corpus_scores(["a"], ["a"], "en")),
         ("sacrebleu.significance", "train", lambda: paired_bootstrap(["a"], ["b"], ["a"])),
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),

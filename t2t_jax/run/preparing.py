@@ -17,7 +17,7 @@ from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError, check_installed
+from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
@@ -34,6 +34,7 @@ from t2t_jax.run.progress import TrainingProgress
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.watchdog import Watchdog
 from t2t_jax.system.exit_codes import HUNG
+from t2t_jax.system.installed import OF_TRAINING, check_installed
 from t2t_jax.system.outbox import end_at
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
@@ -120,7 +121,7 @@ def planned(config: Config, workdir: Path) -> Plan:
       UserError: the config, the corpus or the directory does not fit, or a package of the extra
         `train` is not installed.
     """
-    check_installed("train", "training", "tensorboardX", "grain", "sacrebleu", "sacremoses")
+    check_installed("train", "training", *OF_TRAINING)
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)

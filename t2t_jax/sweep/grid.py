@@ -16,6 +16,7 @@ from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
+from t2t_jax.system.installed import OF_TRAINING, check_installed
 from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def run_grid(
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
-      UserError: before anything begins, if an argument is refused, or a cell's directory holds
-        something else than a run of its config; at the end, if no cell is finished, so that
-        there is nothing to make a table of.
+      UserError: before anything begins, if an argument is refused, or a package of the extra
+        `train` is missing, or a cell's directory holds something else than a run of its config; at
+        the end, if no cell is finished, so that there is nothing to make a table of.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
@@ -78,6 +79,7 @@ def run_grid(
     workdir = as_path(workdir)
     wanted = [cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen]
     check_cells(wanted)
+    check_installed("train", "a grid", *OF_TRAINING)
     console = console or ProgressConsole()
     signal = run_cells(wanted, launcher or Local(jobs), console)
     return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)

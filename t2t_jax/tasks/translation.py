@@ -7,7 +7,7 @@ from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import check_installed
+from t2t_jax.system.installed import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.newstest import (
     NEWSTEST2014_FILTERED,
@@ -41,7 +41,7 @@ class Translation(TextToText):
         Raises:
           UserError: sacreBLEU or sacremoses is not installed, or the pairs of text are refused.
         """
-        check_installed("train", "BLEU", "sacrebleu", "sacremoses")
+        check_installed("train", "BLEU", *OF_SCORES)
         return super().examples(config, corpus, vocabulary, split, longest)
 
     def score_outputs(
