@@ -181,4 +181,4 @@ def test_what_names_no_model_is_refused(name):
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    _refused(r"hf://someone/en-de needs huggingface_hub, .*pip install 't2t-jax\[hub\]'")
+    _refused(r"hf://someone/en-de needs huggingface_hub, .*pip install .*\[hub\]'")
