@@ -76,6 +76,8 @@ _SCORE_SCHEMA = Schema(
         "checkpoints": list,
         "ema_decays": list,
         "decoding": dict,
+        "date": str,
+        "hardware": str,
     }
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from t2t_jax.errors import UserError, warn
-from t2t_jax.system.host import check_threads
+from t2t_jax.system.host import check_threads, processor_name
 
 
 def all_devices() -> Sequence[Any]:
@@ -30,6 +30,13 @@ def local_devices() -> Sequence[Any]:
     """
     _check()
     return jax.local_devices()
+
+
+def hardware_name(devices: Sequence[Any]) -> str:
+    """Return the number and the model of some devices of one kind, as "8 × NVIDIA H200"."""
+    first = devices[0]
+    model = processor_name() if first.platform == "cpu" else first.device_kind
+    return f"{len(devices)} × {model}"
 
 
 def warn_of_unused_gpu(root: Path = Path("/")) -> None:

@@ -17,6 +17,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
@@ -115,6 +116,8 @@ def score_record(
 ) -> Record:
     """Return the record that `scores.jsonl` keeps: what was scored, how, and the figures.
 
+    It names the day, in universal time, and the hardware.
+
     Args:
       seed: the seed of the decoding, where it is to be recorded.
       decoding: the settings of the decoding; None where there was none.
@@ -130,6 +133,8 @@ def score_record(
         "checkpoints": list(translator.steps),
         **averages,
         "decoding": how if seed is None else {"seed": seed, **how},
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "hardware": hardware_name(jax.local_devices()),
     }
 
 

@@ -21,6 +21,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.data.batching import Batches
 from t2t_jax.errors import UserError, warn
+from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
@@ -43,7 +44,13 @@ _SCHEMA = Schema(
         "ended": (str, NoneType),
         "exit_code": (int, NoneType),
     },
-    {**dict.fromkeys(("flops", "peak"), NUMBER), "host": str, "kind": str, "processes": int},
+    {
+        **dict.fromkeys(("flops", "peak"), NUMBER),
+        "host": str,
+        "kind": str,
+        "processes": int,
+        "hardware": str,
+    },
 )
 
 
@@ -95,6 +102,7 @@ class JobAccount:
             "processes": jax.process_count(),
             "devices": jax.device_count(),
             "kind": jax.devices()[0].device_kind,
+            "hardware": hardware_name(jax.devices()),
             "flops": _flops_per_step(config, batches),
             "peak": hardware and hardware.flops_per_s,
             "first_step": first_step,

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -199,6 +200,8 @@ def test_scores_before_and_after_averaging_are_printed_and_recorded(workdir, cap
     assert alone["nll"] != averaged["nll"]
     assert read_scores(workdir)[-2:] == [alone, averaged]
     assert averaged["test_set"].endswith(" test")
+    assert date.fromisoformat(averaged["date"]) >= date(2026, 11, 26)
+    assert averaged["hardware"].startswith(f"{jax.local_device_count()} × ")
 
 
 def test_several_splits_are_scored_in_one_call(workdir, capsys, tmp_path):

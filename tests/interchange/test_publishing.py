@@ -32,6 +32,8 @@ _SCORE = {
     "decoding": {"beam_size": 4, "length_penalty": 0.6},
     "bleu": 21.5,
     "bleu_signature": "nrefs:1|version:2.6.0",
+    "date": "2026-11-26",
+    "hardware": "2 × NVIDIA H200",
 }
 
 
@@ -97,6 +99,7 @@ def test_the_card_is_what_the_hub_takes_and_has_no_path_of_the_machine(run, hub,
         "| steps | 100,000 | 800 |",
         "text:news × 2 + text:web",
         "nrefs:1|version:2.6.0",
+        "`t2t-jax bleu RUN --split test`, 2026-11-26, 2 × NVIDIA H200",
         (Path(run) / "corpus.sha256").read_text().strip(),
         f't2t_jax.load("{_NAME}")',
         f"t2t-jax translate --workdir {_NAME} --input FILE",

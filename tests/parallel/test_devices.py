@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -12,7 +13,7 @@ import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import devices
-from t2t_jax.parallel.devices import all_devices, local_devices
+from t2t_jax.parallel.devices import all_devices, hardware_name, local_devices
 
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
@@ -22,6 +23,14 @@ _ROOT = Path(__file__).parents[2]
 def test_devices_are_those_of_jax():
     assert list(all_devices()) == jax.devices()
     assert list(local_devices()) == jax.local_devices()
+
+
+def test_hardware_is_named_by_its_maker():
+    gpu = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")
+    assert hardware_name([gpu, gpu]) == "2 × NVIDIA H200"
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    assert not models or hardware_name(jax.devices()[:1]) == f"1 × {models[0]}"
 
 
 @pytest.mark.parametrize(

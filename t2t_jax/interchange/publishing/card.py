@@ -82,6 +82,7 @@ def model_card(workdir: Path, steps: Sequence[int], address: str, licence: str) 
         data=_data(config, workdir),
         hardware=_hardware(workdir),
         sections="\n\n".join(one.markdown() for one in sections),
+        scored=_scored(config, scores),
         limits=_limits(config),
     )
     for corpus in {config.data.corpus, *(str(score.get("corpus")) for score in scores)}:
@@ -189,9 +190,20 @@ def _hardware(workdir: Path) -> str:
         account = job.account
         begun = time.strftime("%Y-%m-%d", time.gmtime(account["begun"]))
         spent = duration(sum(job.seconds.values()) - job.seconds[BETWEEN])
-        device = account.get("kind", "unknown device")
-        lines.append(f"- {begun}: {account['devices']} × {device}, {spent}")
+        hardware = f"{account['devices']} × {account.get('kind', 'unknown device')}"
+        lines.append(f"- {begun}: {account.get('hardware', hardware)}, {spent}")
     return "\n".join(["Hardware of the training, a line for each start:", "", *lines])
+
+
+def _scored(config: Config, scores: Sequence[Record]) -> str:
+    """Describe how each score was measured, as far as the run recorded it."""
+    command = task_of(config.data.corpus, config.data.task).command
+    return "\n".join(
+        f"- {scored_test_set(score)}: `t2t-jax {command} RUN --split {score.get('split')}`, "
+        f"{score['date']}, {score.get('hardware', 'hardware not recorded')}"
+        for score in scores
+        if "date" in score
+    )
 
 
 def _limits(config: Config) -> str:
