@@ -36,21 +36,26 @@ from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.lock import holding, is_held
 from t2t_jax.system.opening import opened
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
+from t2t_jax.system.sums import SUMS
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
 PARAMETERS = "model.safetensors"
 """The file of an exported run with its parameters, which stand for its checkpoints."""
+CARD = "README.md"
+"""The file of an exported run with a page about it; that of a published run is its model card."""
 TRACKERS_FOLDER = "trackers"
 """The directory of a run with how far the run was sent to each tracker."""
 LAUNCH = "launch"
 """The directory of a run that has the job that trains it, which is there before the run is."""
 
 CONFIG, VOCABULARY, CALIBRATION = "config.json", "vocabulary.model", "calibration.json"
-_CORPUS, _VOCABULARY_HASH, _IMPORTED = "corpus.sha256", "vocabulary.sha256", "imported.json"
+_CORPUS, _VOCABULARY_HASH = "corpus.sha256", "vocabulary.sha256"
+IMPORTED = "imported.json"
+"""The file of an imported model that says where it came from."""
 _REGISTERED = "registered"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
-RECORDS = _CORPUS, _IMPORTED, _SCORES, CALIBRATION
+RECORDS = _CORPUS, IMPORTED, _SCORES, CALIBRATION
 """The files of a run that say where its model comes from and how good it is."""
 _SECONDS_TO_BE_SEEN = 60.0
 
@@ -218,7 +223,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
 
 def _check_was_trained(workdir: Path) -> None:
     """Refuse to continue an imported or exported model, which has no optimiser state."""
-    is_imported = (workdir / _IMPORTED).exists()
+    is_imported = (workdir / IMPORTED).exists()
     if is_imported or ((workdir / PARAMETERS).exists() and not _has_steps(workdir / CHECKPOINTS)):
         raise UserError(
             f"{workdir} holds a model that was {'imported' if is_imported else 'exported'}, and no "
@@ -333,11 +338,24 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     """
     if not is_main():
         return
-    write_whole(workdir / CONFIG, config.to_json().encode())
+    text = config.to_json().encode()
+    if (workdir / CONFIG).is_file() and (workdir / CONFIG).read_bytes() != text:
+        (workdir / SUMS).unlink(missing_ok=True)  # of a published run
+    write_whole(workdir / CONFIG, text)
     _keep_registered(config, workdir)
     if not (workdir / VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
         write_vocabulary(workdir, vocabulary)
+
+
+def become_ordinary(workdir: Path) -> None:
+    """Remove what a published run has besides its checkpoints, as its training goes on.
+
+    The parameters that were published, their hashes and their card are not those of later steps.
+    """
+    if is_main() and (workdir / PARAMETERS).is_file():
+        for name in (SUMS, CARD, PARAMETERS):  # the parameters last, so that a kill leaves a run
+            (workdir / name).unlink(missing_ok=True)
 
 
 def claim_for_import(
@@ -349,7 +367,7 @@ def claim_for_import(
     """
     write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
-    write_whole(workdir / _IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
+    write_whole(workdir / IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
     write_vocabulary(workdir, vocabulary)
 
 

@@ -12,7 +12,7 @@ from t2t_jax.commands.flags import parse_flags, stored_config, with_family
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.config import Config, differences
 from t2t_jax.config.file import load_config
-from t2t_jax.system.bucket import as_path
+from t2t_jax.system.opening import opened
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def config_named(name: str) -> Config:
     Raises:
       UserError: there is none.
     """
-    found = stored_config(as_path(name))
+    found = stored_config(opened(name))
     if found is not None:
         return found
     file, _, variant = name.partition(":")

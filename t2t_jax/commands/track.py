@@ -10,6 +10,7 @@ import tyro
 
 from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.errors import UserError
+from t2t_jax.system.fetched_path import check_own
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class TrackCommand:
         from t2t_jax.workdir import read_config
 
         read_config(self.workdir)  # which refuses what is no run
+        check_own(self.workdir)
         targets = targets_of(self.trackers) or remembered(self.workdir)
         if not targets:
             raise UserError(

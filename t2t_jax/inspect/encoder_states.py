@@ -85,6 +85,8 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
     if translator.config.model.decodes:
         translator.check_translates()
         return translator.encode(lines)
+    if not lines:
+        return []
     examples: Any = examples_of(translator, lines, first_line)
     starts = examples.pairs.source_offsets[1:-1]
     return [part.tolist() for part in np.split(examples.pairs.source_tokens, starts)]

@@ -48,6 +48,7 @@ from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import training_mesh
 from t2t_jax.training.step_memory import check_memory
 from t2t_jax.workdir import (
+    become_ordinary,
     begin_run,
     check_workdir,
     claim,
@@ -168,6 +169,8 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
             state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
             claim(workdir, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
+            if first < plan.last:
+                become_ordinary(workdir)
             with (
                 RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log,
                 JobAccount(workdir, progress, plan.config, plan.batches, first) as job,

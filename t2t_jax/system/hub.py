@@ -87,8 +87,12 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
             library_name="t2t_jax",
         )
     place = FetchedPath(found)
-    if not (place / RUN_FILES[0]).is_file():
-        raise UserError(f"{run} has no {RUN_FILES[0]}: t2t-jax publish did not write it")
+    for name in ("config.json", "vocabulary.model", "model.safetensors"):
+        if not (place / name).is_file():
+            raise UserError(
+                f"{run} has no {name}: t2t-jax publish did not write it, or the cache has it in "
+                "part; try again with a network"
+            )
     return place
 
 

@@ -1,5 +1,6 @@
 """The directory of a run, by any name that it opens by: a path, a bucket, the hub or an archive."""
 
+import lzma
 import os
 import shutil
 import tarfile
@@ -21,7 +22,10 @@ from t2t_jax.system.sums import sha256
 
 _ARCHIVES = ".tar.gz", ".tgz", ".tar", ".zip"
 _MOST_MEMBERS, _MOST_BYTES = 100_000, 1 << 38
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+_DAMAGE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(EOFError, OSError, RuntimeError),
+)
 
 
 def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
@@ -79,8 +83,9 @@ def _unpacked(archive: Path) -> Path:
 def _members(file: Any) -> Iterator[_Member]:
     """Yield the members of an archive, and refuse one that is far larger than any run."""
     file.seek(0)
+    is_zip = file.read(2) == b"PK"  # the end of an archive by tar may be a member that is a zip
     total = 0
-    for number, member in enumerate((_in_zip if zipfile.is_zipfile(file) else _in_tar)(file)):
+    for number, member in enumerate((_in_zip if is_zip else _in_tar)(file)):
         total += max(0, member.size)
         if number >= _MOST_MEMBERS or total > _MOST_BYTES:
             raise UserError("it holds more than any run does; name an archive of one run")

@@ -94,7 +94,7 @@ def load_parameters(
 
     For a run with `training.ema_decay`, the moving average that the run keeps is loaded instead,
     unless `average` asks for checkpoints. An exported run has its parameters in a file, which
-    counts unless there is a newer checkpoint, or one that is asked for.
+    counts unless there are checkpoints and some of them are asked for.
 
     The run may still be training: where it removes a checkpoint while that is read, the checkpoints
     are chosen again among those that exist by then.
@@ -153,10 +153,7 @@ def _is_in_a_file(workdir: Path, average: int | None, step: int | str | None) ->
     """Return whether a file has the parameters of a run, and not its checkpoints."""
     if not (workdir / PARAMETERS).is_file():
         return False
-    there = steps_in(workdir / CHECKPOINTS) if (workdir / CHECKPOINTS).is_dir() else []
-    if there and (average, step) == (None, None):
-        return there[-1] <= read_steps(workdir / PARAMETERS)[-1]
-    return not there
+    return (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
 
 
 def _of_file(

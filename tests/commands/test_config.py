@@ -1,5 +1,7 @@
 """The commands that show what a training would be: `config`, and `train --dry-run`."""
 
+import shutil
+
 import pytest
 
 from t2t_jax.__main__ import main
@@ -24,10 +26,13 @@ def test_a_config_is_printed_as_json_that_makes_it_again(name, capsys):
     assert Config.from_json(capsys.readouterr().out) == expected
 
 
-def test_the_config_of_a_run_is_compared_with_others(run, capsys):
+def test_the_config_of_a_run_is_compared_with_others(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    archive = shutil.make_archive(str(tmp_path / "packed"), "gztar", tmp_path, "run")
     for other, expected in (
         ([], ["model.d_ff 2048 -> 64"]),
         ([run], ["no field differs"]),
+        ([archive], ["no field differs"]),
         (["table3_small:base"], None),
     ):
         assert main(["config", run, "--diff", *other]) == 0

@@ -110,6 +110,21 @@ def test_the_card_is_what_the_hub_takes_and_has_no_path_of_the_machine(run, hub,
     assert "$" not in text
 
 
+def test_the_metadata_of_a_card_have_the_scores_of_the_published_parameters(run, tmp_path):
+    """Neither those of others nor those of a part of the set."""
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    record_scores(other, _SCORE | {"bleu": 99.0, "num_sentences": 5})
+    record_scores(other, _SCORE | {"bleu": 98.0, "ema_decays": [0.9]})
+    record_scores(other, _SCORE | {"bleu": 97.0, "checkpoints": [400]})
+    (other / "README.md").write_text("---\nlicense: mit\n---\n")  # a page of the user's own
+    with pytest.raises(UserError, match="needs a licence"):
+        main(["publish", str(other), str(tmp_path / "out")])
+    assert main(["publish", str(other), str(tmp_path / "out"), *_LICENCE]) == 0
+    card = ModelCard((tmp_path / "out/README.md").read_text(encoding="utf-8"))
+    assert [one.metric_value for one in card.data.eval_results] == [21.5]
+
+
 def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
     assert main(["publish", run, _NAME, *_LICENCE]) == 0
     assert main(["publish", _NAME, str(tmp_path / "mine")]) == 0
@@ -133,6 +148,10 @@ def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
         ([f"{_NAME}@next", *_LICENCE], "only read; name the branch to write to by --revision"),
         (["hf://en-de", *_LICENCE], "hf://en-de names no model"),
         ([_NAME, *_LICENCE, "--step", "7"], "has no step 7"),
+        (
+            [_NAME, *_LICENCE, "--with-state", "--average", "1"],
+            "publishes the run as it is; leave --average and --step out",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_publishes_nothing(flags, message, run, hub, tmp_path):
@@ -208,3 +227,7 @@ def test_a_training_goes_on_elsewhere_exactly(tiny_run, hub, tmp_path, capsys):
     assert found.steps == expected.steps == (12,)
     jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
     assert t2t_jax.load(mine).steps == (12,)
+    # It is a run like any other now, and is published as one.
+    assert not {"model.safetensors", "SHA256SUMS", "README.md"} & {*os.listdir(mine)}
+    with pytest.raises(UserError, match="needs a licence"):
+        main(["publish", str(mine), str(tmp_path / "again")])

@@ -26,7 +26,18 @@ from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.hub import RUN_FILES
 from t2t_jax.training.averaging import saved_steps
-from t2t_jax.workdir import check_workdir, read_config, read_scores, record_scores
+from t2t_jax.workdir import (
+    CARD,
+    PARAMETERS,
+    RECORDS,
+    VOCABULARY,
+    become_ordinary,
+    check_workdir,
+    claim,
+    read_config,
+    read_scores,
+    record_scores,
+)
 from tests.interchange.models import portable
 from tests.run.test_loading import CONFIG, LINES, make_run
 from tests.selection import thorough_after
@@ -131,15 +142,22 @@ def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, voc
 
 
 @pytest.mark.thorough
-def test_a_newer_checkpoint_of_a_training_that_went_on_counts(small, tmp_path, vocabulary):
-    went_on = make_run(tmp_path / "run", vocabulary, (6,), {})
-    shutil.copy(small / "model.safetensors", went_on)
-    assert t2t_jax.load(went_on).steps == (2, 6)  # the average, and not the checkpoint alone
-    assert t2t_jax.load(went_on, average=1).steps == (6,)
-    newer = make_run(tmp_path / "newer", vocabulary, (6, 7), {})
-    shutil.copy(small / "model.safetensors", newer)
-    assert t2t_jax.load(newer).steps == (6, 7)
-    assert saved_steps(newer) == [6, 7]
+def test_what_was_published_counts_until_its_training_goes_on(small, tmp_path, vocabulary):
+    """A newer checkpoint of the state, as that of a training that was stopped, changes nothing."""
+    copied = make_run(tmp_path / "run", vocabulary, (6, 7), {})
+    shutil.copy(small / "model.safetensors", copied)
+    (copied / "SHA256SUMS").write_text("0  config.json\n")
+    assert t2t_jax.load(copied, average=1).steps == (7,)
+    config = read_config(copied)
+    become_ordinary(small.with_name("none"))  # and of any other run nothing is removed
+    claim(copied, config, SimpleNamespace(), vocabulary)
+    assert (copied / "SHA256SUMS").is_file()
+    claim(copied, config.replace({"training.num_train_steps": 9}), SimpleNamespace(), vocabulary)
+    assert t2t_jax.load(copied).steps == (2, 6)  # whose config is no longer the published one
+    assert saved_steps(copied) == [6, 7]
+    become_ordinary(copied)
+    assert t2t_jax.load(copied).steps == (6, 7)
+    assert not (copied / "model.safetensors").exists()
 
 
 def _flip(file):
@@ -265,3 +283,27 @@ def test_an_archive_of_far_too_much_is_refused_before_it_is_unpacked(tmp_path, m
     with pytest.raises(UserError, match="holds more than any run does"):
         t2t_jax.load(tmp_path / "a.zip")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar(small, tmp_path):
+    shutil.copytree(small, tmp_path / "r")
+    with zipfile.ZipFile(tmp_path / "r/zzz.npz", "w") as file:
+        file.writestr("a", "b")
+    archive = shutil.make_archive(str(tmp_path / "a"), "tar", tmp_path, "r")
+    assert t2t_jax.load(archive).translate(LINES[:1]) == t2t_jax.load(small).translate(LINES[:1])
+
+
+def test_a_damaged_member_of_any_compression_is_one_line(small, tmp_path):
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_LZMA) as file:
+        for path in small.iterdir():
+            file.write(path, f"r/{path.name}")
+    whole = archive.read_bytes()
+    place = whole.index(b"config.json") + 20
+    archive.write_bytes(whole[:place] + bytes(60) + whole[place + 60 :])
+    with pytest.raises(UserError, match=r"a\.zip cannot be unpacked"):
+        t2t_jax.load(archive)
+
+
+def test_whatever_a_run_records_is_fetched_with_it():
+    assert {"config.json", VOCABULARY, PARAMETERS, CARD, *RECORDS} <= set(RUN_FILES)

@@ -16,6 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.tasks import task_name
 from t2t_jax.data.corpus_name import components_of, public_name
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.run.goodput import BETWEEN, read_goodput
 from t2t_jax.run.report import build_report
 from t2t_jax.run.report.page import duration
@@ -23,7 +24,7 @@ from t2t_jax.run.report.scores import last_evaluation, scored_test_set
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.version import __version__
-from t2t_jax.workdir import read_config, read_fingerprints, read_log, read_scores
+from t2t_jax.workdir import IMPORTED, read_config, read_fingerprints, read_log, read_scores
 
 _SECTIONS = "Settings", "Cost of training", "Scores"
 """The sections of the report on a run that its card has, too."""
@@ -54,17 +55,24 @@ def licence_of(card: str) -> str | None:
     return found[1].strip('"') if found else None
 
 
-def model_card(workdir: Path, steps: Sequence[int], address: str, licence: str) -> str:
+def model_card(workdir: Path, model: PortableModel, address: str, licence: str) -> str:
     """Return the card of a run, as README.md has it.
 
     Args:
-      steps: the steps of the checkpoints that the published parameters are the mean of.
+      workdir: the run.
+      model: what is published of it.
       address: the name by which the published run is opened.
       licence: the identifier of its licence, as the hub writes it.
     """
     config, scores = read_config(workdir), read_scores(workdir)
     scores = scores or last_evaluation(config, read_log(workdir))
-    own_scores = [score for score in scores if score.get("checkpoints") == list(steps)]
+    decay = model.config.training.ema_decay
+    published = list(model.steps), [] if decay is None else [decay]
+    own_scores = [
+        score
+        for score in scores
+        if (score.get("checkpoints"), score.get("ema_decays", [])) == published
+    ]
     title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
     sections = [one for one in build_report(workdir).sections if one.title in _SECTIONS]
     task = task_of(config.data.corpus, config.data.task)
@@ -116,9 +124,13 @@ def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str
 
 
 def _results(config: Config, scores: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """Yield the newest scores of each set, as the `model-index` of a card has them."""
+    """Yield the newest scores of each set, as the `model-index` of a card has them.
+
+    Scores of a part of a set count only where there are none of more of it.
+    """
     task = task_of(config.data.corpus, config.data.task)
-    newest = {scored_test_set(score): score for score in scores}
+    by_size = sorted(scores, key=lambda score: score.get("num_sentences") or 0)
+    newest = {scored_test_set(score): score for score in by_size}
     for name, score in newest.items():
         metrics = [
             {"type": one.field, "value": score[one.field], "name": one.name}
@@ -168,7 +180,7 @@ def _command(config: Config, address: str) -> str:
 
 
 def _data(config: Config, workdir: Path) -> str:
-    corpus, origin = read_fingerprints(workdir).get("corpus"), workdir / "imported.json"
+    corpus, origin = read_fingerprints(workdir).get("corpus"), workdir / IMPORTED
     if origin.is_file():
         form = json.loads(origin.read_text(encoding="utf-8")).get("format", "another program")
         return f"The model was imported ({form}); what it was trained on is not recorded."

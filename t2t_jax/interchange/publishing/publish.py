@@ -21,6 +21,7 @@ from t2t_jax.system.sums import check_sums, write_sums
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import (
     BEST,
+    CARD,
     CHECKPOINTS,
     CONFIG,
     PARAMETERS,
@@ -29,8 +30,6 @@ from t2t_jax.workdir import (
     log_file,
     read_config,
 )
-
-_CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,10 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
     Raises:
       UserError: the run cannot be loaded, or the destination not be written to.
     """
+    if asked.with_state and (asked.average, asked.step) != (None, None):
+        raise UserError(
+            "--with-state publishes the run as it is; leave --average and --step out, or the state"
+        )
     target = _target(asked)
     source = opened(asked.run, with_state=asked.with_state)
     licence = _licence(asked, source)
@@ -105,9 +108,10 @@ def _target(asked: Publication) -> Address | Path:
 
 def _licence(asked: Publication, source: Path) -> str | None:
     """Return the licence of a new card; None if the run is published already, and has a card."""
-    card = source / _CARD
+    card = source / CARD
     read_config(source)  # which refuses what is no run
-    if asked.licence is None and card.is_file() and licence_of(card.read_text("utf-8")):
+    is_published = (source / PARAMETERS).is_file() and card.is_file()
+    if asked.licence is None and is_published and licence_of(card.read_text("utf-8")):
         return None
     return check_licence(asked.licence)
 
@@ -129,8 +133,8 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
         model = portable_model(source, parallel=asked.parallel, **chosen)
         small_form.write(model, place)
-        card = model_card(source, model.steps, asked.destination, licence)
-        (place / _CARD).write_text(card, encoding="utf-8")
+        card = model_card(source, model, asked.destination, licence)
+        (place / CARD).write_text(card, encoding="utf-8")
     write_sums(place)
 
 
