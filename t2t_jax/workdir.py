@@ -19,10 +19,8 @@ W/model.safetensors    parameters of an exported run; see `training.parameter_fi
 
 import hashlib
 import json
-import secrets
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from t2t_jax.config import Config, differences, format_differences
@@ -31,9 +29,8 @@ from t2t_jax.config.tables import TABLES, named_entries
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.processes import is_main, of_main, one_without
+from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.lock import holding, is_held
 from t2t_jax.system.opening import opened
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 from t2t_jax.system.sums import SUMS
@@ -54,10 +51,9 @@ _CORPUS, _VOCABULARY_HASH = "corpus.sha256", "vocabulary.sha256"
 IMPORTED = "imported.json"
 """The file of an imported model that says where it came from."""
 _REGISTERED = "registered"
-_LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
+_LOG, _SCORES = "log.jsonl", "scores.jsonl"
 RECORDS = _CORPUS, IMPORTED, _SCORES, CALIBRATION
 """The files of a run that say where its model comes from and how good it is."""
-_SECONDS_TO_BE_SEEN = 60.0
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
 LOG_SCHEMA = Schema(
@@ -400,71 +396,3 @@ def record_scores(workdir: Path, record: Record) -> None:
 def read_scores(workdir: Path) -> list[Record]:
     """Read all evaluations that `record_scores` has added, the oldest first."""
     return read_records(workdir / _SCORES, _SCORE_SCHEMA)
-
-
-@contextmanager
-def locked(workdir: Path) -> Iterator[None]:
-    """Make the directory if need be, and lock it within a block as `system.lock` does.
-
-    Process 0 holds the lock, and other processes check that they see the same directory. While
-    another process trains in it, it is refused.
-
-    Raises:
-      UserError: another process trains in the directory, or not all processes see the same one.
-    """
-    if not is_main():
-        _check_shared(workdir, of_main(0))
-        yield
-        return
-    workdir.mkdir(parents=True, exist_ok=True)
-    mark = secrets.randbelow(2**31)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(holding(workdir / _LOCK, str(mark)))
-        except BlockingIOError as error:
-            raise _is_held(workdir) from error
-        _check_shared(workdir, of_main(mark))
-        yield
-
-
-def is_trained_in(workdir: Path) -> bool:
-    """Return whether another process trains in a directory."""
-    return is_held(workdir / _LOCK)
-
-
-def check_free(workdir: Path) -> None:
-    """Refuse a directory that another process trains in.
-
-    Raises:
-      UserError: a process trains in it, here or where the file system has the same locks.
-    """
-    if is_trained_in(workdir):
-        raise _is_held(workdir)
-
-
-def _is_held(workdir: Path) -> UserError:
-    return UserError(
-        f"another process trains in {workdir}; wait for it, or choose another --workdir"
-    )
-
-
-def _check_shared(workdir: Path, mark: int) -> None:
-    """Refuse a directory in which not every process finds the mark of process 0."""
-    blind = one_without(_finds(workdir / _LOCK, mark))
-    if blind is not None:
-        raise UserError(
-            f"{workdir} is not the same directory on process {blind} as on process 0; put it on a "
-            "filesystem that all hosts share"
-        )
-
-
-def _finds(path: Path, mark: int) -> bool:
-    """Return whether the mark is in a file, or appears soon, as files of another host do."""
-    latest = time.monotonic() + _SECONDS_TO_BE_SEEN
-    while True:
-        with suppress(OSError):
-            if path.read_text().split()[:1] == [str(mark)]:
-                return True
-        if time.monotonic() > latest:
-            return False
-        time.sleep(0.1)

@@ -38,6 +38,7 @@ from t2t_jax.data import cache
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
@@ -51,7 +52,6 @@ from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.training.storage import steps_in
-from t2t_jax.workdir import locked
 
 pytestmark = pytest.mark.thorough
 

@@ -13,7 +13,6 @@ from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.paper import TABLE_3
-from t2t_jax.tasks import task_of
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
 _FILES = sorted((_ROOT / "configs").glob("*.py"))
@@ -216,15 +215,14 @@ def test_a_config_file_loads_and_its_docstring_has_the_command_that_trains_it(pa
     text = path.read_text()
     docstring = ast.get_docstring(ast.parse(text))
     assert all(isinstance(config, Config) for config in _configs(path))
-    assert re.search(rf"(train\.py|sweep) --config configs/{path.name}\b", docstring)
+    assert re.search(rf"t2t-jax (train|sweep) --config configs/{path.name}\b", docstring)
 
 
 @pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
-def test_commands_of_eval_py_in_a_docstring_fit_the_corpus_and_paste_into_a_shell(path):
+def test_commands_in_a_docstring_fit_the_corpus_and_paste_into_a_shell(path):
     docstring = ast.get_docstring(ast.parse(path.read_text()))
-    (task,) = {task_of(config.data.corpus, config.data.task).command for config in _configs(path)}
-    fitting = {task, {"parseval": "parse", "bleu": "translate"}.get(task)}
-    assert set(re.findall(r"eval\.py ([\w-]+)", docstring)) <= fitting
+    (fitting,) = {config.data.facts.commands for config in _configs(path)}
+    assert set(re.findall(r"t2t-jax ([\w-]+)", docstring)) <= {*fitting, "train", "sweep", "data"}
     assert "\\\\" not in docstring
 
 

@@ -30,7 +30,8 @@ class ConfigCommand:
     package, as base; or the directory of a run, whose config it is."""
     diff: Annotated[str | None, MAY_STAND_ALONE] = None
     """Config to compare with, named in the same ways: each field with another value is printed,
-    with both values. Without a value, it is the paper's base model, which is every default."""
+    with the value there -> the value here. Without a value, it is the paper's base model, which is
+    every default."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
@@ -71,8 +72,4 @@ def config_named(name: str) -> Config:
       UserError: there is none.
     """
     found = stored_config(opened(name))
-    if found is not None:
-        return found
-    file, _, variant = name.partition(":")
-    is_bare = file.isidentifier()
-    return load_config(f"configs/{file}.py{':' * bool(variant)}{variant}" if is_bare else name)
+    return load_config(name) if found is None else found

@@ -36,7 +36,9 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     """
     name, *flags = arguments or ["--help"]
     if name in ("-h", "--help", "--help-all"):
-        return None
+        if not flags:
+            return None
+        name, flags = flags[0], [name]  # `--help train` is `train --help`
     if name.startswith("-"):
         raise UserError(
             f"{program} takes a command before its flags, as in {program} bleu --workdir "

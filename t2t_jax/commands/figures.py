@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from t2t_jax.commands.tables import print_line
+from t2t_jax.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class FiguresCommand:
         """Draw everything, print where it is, and return the exit code."""
         from t2t_jax.inspect.figures.write import SENTENCE, write_figures
 
+        if (self.directory / "config.json").is_file():
+            raise UserError(
+                f"{self.directory} is a run; name the directory for the pictures ahead of it"
+            )
         sentence = SENTENCE if self.text is None else self.text
         paths = write_figures(self.directory, self.workdir, sentence)
         names = ", ".join(path.stem for path in paths if path.suffix == ".svg")

@@ -107,6 +107,8 @@ def ordered(made: type, arguments: Sequence[str]) -> list[str]:
         if not runs:
             raise UserError(f"{RUN} has no value; name the directory of the run after it")
         words[run:run] = runs
+    if "" in words:
+        raise UserError("an argument is empty; is a variable of the shell unset?")
     if run is not None:
         _check_runs(words[run:] if places[run].takes is None else words[run : run + 1])
     for flag in table:
@@ -150,10 +152,8 @@ def _check_place(places: Sequence[Flag], run: int, words: Sequence[str]) -> None
 
 
 def _check_runs(directories: Iterable[str]) -> None:
-    """Refuse a run without a name, or with one that is not UTF-8: checkpoints cannot be in it."""
+    """Refuse a run whose name is not UTF-8: checkpoints cannot be in it."""
     for directory in directories:
-        if not directory:
-            raise UserError("the name of the run is empty; is a variable of the shell unset?")
         try:
             directory.encode()
         except UnicodeEncodeError as error:

@@ -73,7 +73,9 @@ def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
     found = [flag for flag in flags if asked in (flag.name, flag.name.rpartition(".")[2])]
     if not found:
         known = [*_sections(flags)[1:], *(flag.name for flag in flags)]
-        hint = did_you_mean(asked, known, f"the sections are {', '.join(_sections(flags)[1:])}")
+        sections = ", ".join(_sections(flags)[1:])
+        otherwise = f"the sections are {sections}" if sections else "--help has all flags"
+        hint = did_you_mean(asked, known, otherwise)
         raise UserError(f"--help {asked}: there is no such section or flag; {hint}")
     return (line for flag in found for line in _entry(flag, width))
 

@@ -28,7 +28,8 @@ class LaunchCommand:
 
     def run(self) -> int:
         """Check, write, print and submit the job, and return the exit code."""
-        from t2t_jax.workdir import check_free, check_workdir
+        from t2t_jax.parallel.directory_lock import check_free
+        from t2t_jax.workdir import check_workdir
 
         job, training = self.job, self.training
         job.check(training)

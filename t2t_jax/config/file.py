@@ -185,11 +185,16 @@ def _place(spec: str) -> tuple[str, str]:
         if Path(found := _found(path)).is_file():
             return found, variant
     path, ends, variant = spec.rpartition(".py:")
-    return (f"{path}.py", variant) if ends else (spec, "")
+    return (f"{path}.py", variant) if ends else (_found(spec), "")
 
 
 def _found(path: str) -> str:
-    """Return the path of a config file: as given, or among the files that come with the package."""
+    """Return the path of a config file: as given, or among the files that come with the package.
+
+    The name of one of these is enough: base is configs/base.py.
+    """
+    if path.isidentifier() and not Path(path).is_file():
+        path = f"{_shipped().name}/{path}.py"
     shipped = _shipped().parent / path
     is_shipped = Path(path).parent == Path(_shipped().name) and shipped.is_file()
     return str(shipped) if is_shipped and not os.path.lexists(path) else path

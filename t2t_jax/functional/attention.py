@@ -49,7 +49,11 @@ def attention_weights(
     scores = score(query, key)
     if bias is not None:
         scores += bias
-    return jax.nn.softmax(scores) if mask is None else masked_softmax(scores, mask)
+    if mask is None:
+        return jax.nn.softmax(scores)
+    if mask.dtype != bool:
+        raise TypeError(f"the mask is {mask.dtype}; give bool, True where a query may attend")
+    return masked_softmax(scores, mask)
 
 
 def _products(

@@ -43,9 +43,11 @@ def encoder_states(
       first_line: number of the first line, by which errors name them.
 
     Raises:
-      TypeError: a line is no text.
+      TypeError: the model is none, or a line is no text.
       UserError: the model has no encoder of text, or is an ensemble, or a line is too long.
     """
+    if not isinstance(translator, Translator):
+        raise TypeError(f"{translator!r:.80} is no model; give one that t2t_jax.load returns")
     translator.check_process()
     network = _network(translator)
     tokens = _sources(translator, texts(lines, "lines", first_line), first_line)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.atomic_file import writing_directory
+from t2t_jax.system.opening import check_directory_name
 
 if TYPE_CHECKING:
     from t2t_jax.interchange.portable import PortableModel
@@ -93,6 +94,7 @@ def write_model(
     check_dtype(name, dtype)
     form, (usual, *others) = form_of(name), FORMATS[name].dtypes
     refuse_other_models(name, form, model)
+    check_directory_name(directory)
     with writing_directory(directory) as place:
         form.write(model, place, **({"dtype": dtype or usual} if others else {}))
 

@@ -7,13 +7,14 @@ from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.batching import describe_corpus
 from t2t_jax.parallel.device_memory import gib, memory_of_a_device
+from t2t_jax.parallel.directory_lock import check_free
 from t2t_jax.run.preflight.store import bytes_of_checkpoints
 from t2t_jax.run.preparing import Plan, planned
 from t2t_jax.run.trackers.follower import check_target
 from t2t_jax.run.trackers.tracker import targets_of
 from t2t_jax.training.step_memory import least_memory
 from t2t_jax.training.storage import steps_in
-from t2t_jax.workdir import CHECKPOINTS, check_free
+from t2t_jax.workdir import CHECKPOINTS
 
 
 def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> Iterator[str]:

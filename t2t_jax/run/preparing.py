@@ -22,6 +22,7 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout
 from t2t_jax.parallel.processes import bound_together, check_same
 from t2t_jax.parallel.slices import described_slices
@@ -53,7 +54,6 @@ from t2t_jax.workdir import (
     check_workdir,
     claim,
     fingerprints,
-    locked,
     read_config,
     run_vocabulary,
 )

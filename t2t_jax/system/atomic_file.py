@@ -83,7 +83,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
         )
     check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} exists; choose another directory, or remove that one first")
+        raise UserError(f"{path} exists and is not empty; choose another directory")
     unfinished = _hidden_name(path.absolute())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -55,9 +55,8 @@ def address(name: str | os.PathLike[str]) -> Address | None:
     Raises:
       UserError: the name begins with hf://, and is not that of a model.
     """
-    text = os.fspath(name)
-    if isinstance(name, Path):  # which has lost one of the two slashes
-        text = re.sub("^hf:/", "hf://", text)
+    # A path that was made of such a name has lost one of the two slashes.
+    text = re.sub("^hf:/+", "hf://", os.fspath(name)).rstrip("/")
     if not text.startswith("hf://"):
         return None
     if not (found := _ADDRESS.fullmatch(text)):

@@ -24,7 +24,7 @@ _ARCHIVES = ".tar.gz", ".tgz", ".tar", ".zip"
 _MOST_MEMBERS, _MOST_BYTES = 100_000, 1 << 38
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-    *(EOFError, OSError, RuntimeError),
+    *(EOFError, OSError, RuntimeError, ValueError),
 )
 
 
@@ -47,6 +47,20 @@ def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
         return hub.fetch(address, with_state=with_state)
     path = as_path(name)
     return _unpacked(path) if path.name.endswith(_ARCHIVES) and path.is_file() else path
+
+
+def check_directory_name(path: Path) -> None:
+    """Refuse a name for a new directory that ends as that of an archive.
+
+    Raises:
+      UserError: it ends so.
+    """
+    if path.name.endswith(_ARCHIVES):
+        base = path.name.partition(".")[0]
+        raise UserError(
+            f"{path} would be a directory with the name of an archive; write {base}, and then run: "
+            f"tar -czf {base}.tar.gz {base}"
+        )
 
 
 class _Member(NamedTuple):
@@ -111,7 +125,7 @@ def _in_tar(file: Any) -> Iterator[_Member]:
 def _root(members: Iterator[_Member]) -> PurePosixPath | None:
     """Return the uppermost directory of an archive that has a run; None if none has."""
     files = [PurePosixPath(one.name) for one in members if one.kind == "file"]
-    found = sorted(path.parent for path in files if path.name == hub.RUN_FILES[0])
+    found = sorted({path.parent for path in files if path.name == hub.RUN_FILES[0]})
     found.sort(key=_depth)
     if len(found) > 1 and _depth(found[0]) == _depth(found[1]):
         raise UserError(f"it has several runs, {found[0]} and {found[1]}; unpack it, and name one")

@@ -21,15 +21,19 @@ def write_sums(directory: Path) -> None:
 def check_sums(directory: Path, names: Iterable[str]) -> None:
     """Refuse a directory in which one of some files is not what its SHA256SUMS says.
 
-    A directory without SHA256SUMS is not checked, and neither is a file that it does not list.
+    A directory without SHA256SUMS is not checked.
 
     Raises:
-      UserError: a file is missing, or its hash is another one.
+      UserError: a file is missing, or its hash is another one or is not listed.
     """
+    if not (directory / SUMS).is_file():
+        return
     digests = _listed(directory)
     for name in names:
         if name not in digests:
-            continue
+            raise UserError(
+                f"{directory / SUMS} is damaged: it does not list {name}; bring back a whole copy"
+            )
         path = directory / name
         if not path.is_file():
             raise UserError(f"{path} is missing, which {SUMS} lists; bring back a whole copy")
@@ -41,9 +45,7 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
 
 
 def _listed(directory: Path) -> dict[str, str]:
-    """Return the hashes that a directory's SHA256SUMS has, by name; {} without the file."""
-    if not (directory / SUMS).is_file():
-        return {}
+    """Return the hashes that a directory's SHA256SUMS has, by name."""
     text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
     rows = (row.partition("  ") for row in text.splitlines())
     return {name: digest for digest, _, name in rows}

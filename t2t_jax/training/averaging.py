@@ -144,7 +144,8 @@ def _directory(workdir: Path, step: int | str | None) -> Path:
     directory = workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(
-            f"{workdir} has no {directory.name}/ directory: nothing was saved there yet"
+            f"{workdir} has no {directory.name}/ directory and no {PARAMETERS}: nothing was saved "
+            "there yet, or it was left out of a copy"
         )
     return directory
 

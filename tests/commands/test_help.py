@@ -90,7 +90,10 @@ def test_the_commands_that_take_no_run_are_known():
         ("bleu --split test runs/a", "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base"),
         ("report runs/a runs/b", "Unrecognized options: runs/b"),
         ("bleu --workdir", "--workdir has no value; name the directory of the run after it"),
-        ("bleu ''", "the name of the run is empty; is a variable of the shell unset?"),
+        ("bleu ''", "an argument is empty; is a variable of the shell unset?"),
+        ("init ''", "an argument is empty; is a variable of the shell unset?"),
+        ("--help trian", "t2t-jax has no command 'trian'; did you mean train?"),
+        ("init --help modell", "there is no such section or flag; --help has all flags"),
         ("train --help modell", "--help modell: there is no such section or flag; did you mean mo"),
     ],
 )

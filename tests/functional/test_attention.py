@@ -212,3 +212,9 @@ def test_the_derivative_of_a_masked_softmax_is_that_of_its_definition():
     np.testing.assert_allclose(
         pull_back(cotangent)[0], plain_pull_back(cotangent)[0], rtol=1e-4, atol=1e-6
     )
+
+
+def test_a_mask_of_numbers_to_add_is_refused():
+    query = jnp.ones((1, 2, 1, 4))
+    with pytest.raises(TypeError, match="mask"):  # by its annotation here, elsewhere by its dtype
+        attention_weights(query, query, jnp.zeros((1, 1, 2, 2)))

@@ -86,3 +86,5 @@ def test_what_has_no_states_is_refused(translator):
         t2t_jax.encoder_states(translator, ["a", "a dog " * 20_000], first_line=3)
     with pytest.raises(TypeError, match="lines"):
         t2t_jax.encoder_states(translator, "a dog")
+    with pytest.raises(TypeError, match="runs/base"):
+        t2t_jax.encoder_states("runs/base", LINES)

@@ -144,7 +144,7 @@ def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
         ([_NAME, "--licence", "apache2.0"], "none that the hub knows; did you mean apache-2.0?"),
         (["OUT", *_LICENCE, "--private"], "--private is for hf://NAME/MODEL, not for"),
         (["OUT", *_LICENCE, "--revision", "a"], "--revision is for hf://NAME/MODEL, not for"),
-        (["TAKEN", *_LICENCE], "taken exists; choose another directory"),
+        (["TAKEN", *_LICENCE], "taken exists and is not empty; choose another directory"),
         ([f"{_NAME}@next", *_LICENCE], "only read; name the branch to write to by --revision"),
         (["hf://en-de", *_LICENCE], "hf://en-de names no model"),
         ([_NAME, *_LICENCE, "--step", "7"], "has no step 7"),

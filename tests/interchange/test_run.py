@@ -186,7 +186,8 @@ _DAMAGES = [
     ),
     (lambda copy: (copy / "vocabulary.model").unlink(), "vocabulary .* cannot be read"),
     (_other_vocabulary, "was written with another vocabulary|is not the vocabulary"),
-    (lambda copy: (copy / "model.safetensors").unlink(), "has no checkpoints/ directory"),
+    (lambda copy: (copy / "model.safetensors").unlink(), "and no model.safetensors: nothing was"),
+    (lambda copy: (copy / "SHA256SUMS").write_text("x"), "SHA256SUMS is damaged: it does not list"),
 ]
 
 
@@ -307,3 +308,20 @@ def test_a_damaged_member_of_any_compression_is_one_line(small, tmp_path):
 
 def test_whatever_a_run_records_is_fetched_with_it():
     assert {"config.json", VOCABULARY, PARAMETERS, CARD, *RECORDS} <= set(RUN_FILES)
+
+
+def test_a_name_of_a_zip_that_is_no_text_is_one_line(small, tmp_path):
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(small / "config.json", "r/ä.json")
+    archive.write_bytes(archive.read_bytes().replace("ä".encode(), b"\xe4\xe4"))
+    with pytest.raises(UserError, match=r"a\.zip cannot be unpacked"):
+        t2t_jax.load(archive)
+
+
+def test_a_directory_is_not_named_like_an_archive(small, tmp_path):
+    for line in (["export", "OUT", "--to", "run"], ["publish", "OUT", "--licence", "mit"]):
+        out = str(tmp_path / "out.tar.gz")
+        with pytest.raises(UserError, match=r"run: tar -czf out\.tar\.gz out"):
+            main([line[0], str(small), *(out if one == "OUT" else one for one in line[1:])])
+        assert not (tmp_path / "out.tar.gz").exists()

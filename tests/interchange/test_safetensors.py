@@ -90,7 +90,7 @@ def test_a_directory_that_is_there_is_not_written_over(tmp_path):
     (tmp_path / "out" / "mine").write_text("mine")
     write_run(portable({}), tmp_path / "run", {})
     given = [str(tmp_path / "run"), "--to", "safetensors", str(tmp_path / "out")]
-    with pytest.raises(UserError, match="out exists; choose another"):
+    with pytest.raises(UserError, match="out exists and is not empty; choose another"):
         main(["export", *given])
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
     assert json.loads((tmp_path / "run" / "imported.json").read_text()) == {}

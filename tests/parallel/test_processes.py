@@ -70,7 +70,7 @@ _TOGETHER = f"""{_COMMON}
 import socket
 from t2t_jax.parallel.processes import Agreement, agree, check_same, hosts, is_main, join, of_main
 from t2t_jax.parallel.processes import one_without
-from t2t_jax.workdir import locked
+from t2t_jax.parallel.directory_lock import locked
 import t2t_jax.workdir
 
 process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
@@ -110,7 +110,7 @@ assert hosts() == (socket.gethostname(),) * 2
 # A directory that both see, and one that each has for itself.
 with locked(root / "run"):
     pass
-t2t_jax.workdir._SECONDS_TO_BE_SEEN = 0.2
+t2t_jax.parallel.directory_lock._SECONDS_TO_BE_SEEN = 0.2
 try:
     with locked(root / f"own{{process}}"):
         raise AssertionError
@@ -377,7 +377,7 @@ def test_a_pod_that_cannot_ask_for_the_others_does_not_train_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(UserError) as refusal:
         processes.join()
-    expected = r"needs kubernetes, .*'t2t-jax\[kubernetes\]'; or name the place by --coordinator"
+    expected = r"needs kubernetes, .*\[kubernetes\]'; or name the place by --coordinator"
     assert re.search(expected, str(refusal.value))
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import message_board
+from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.run.preflight import board, rehearsal, store
 from t2t_jax.run.preflight.board import Board, LostError
 from t2t_jax.run.preflight.findings import Findings, begin_check
@@ -24,7 +25,6 @@ from t2t_jax.run.preflight.rehearsal import rehearse
 from t2t_jax.run.preflight.report import PreflightReport
 from t2t_jax.run.preflight.store import Probe, check_local_disk
 from t2t_jax.run.preflight.verdicts import failures, numbered, slowest
-from t2t_jax.workdir import locked
 
 HOSTS = {0: "a", 1: "b", 2: "c", 3: "d", 4: "e"}
 

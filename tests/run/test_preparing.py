@@ -4,8 +4,9 @@ import pytest
 
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.run.preparing import open_run, shared_config
-from t2t_jax.workdir import locked, read_config
+from t2t_jax.workdir import read_config
 
 
 @pytest.fixture

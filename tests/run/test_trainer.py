@@ -20,12 +20,13 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
 from t2t_jax.training.settling import settled
-from t2t_jax.workdir import locked, read_config
+from t2t_jax.workdir import read_config
 from tests.selection import thorough_after
 
 REPOSITORY = Path(__file__).parents[2]

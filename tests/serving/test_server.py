@@ -109,7 +109,7 @@ def test_a_server_reloads_without_a_lost_request_and_ends_in_order(program):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "no run is given; name one"),
+        ([], "t2t-jax serve takes a run, as in t2t-jax serve runs/base"),
         (["nowhere"], "nowhere is not a run directory"),
         (["RUN", "RUN"], "both translate en to de; name one of them"),
         (["RUN", "--port", "PORT"], "Address already in use; give another address, or another"),

@@ -139,6 +139,7 @@ def test_what_is_no_run_is_refused(hub):
     hub.models["someone/other"] = Model()
     hub.models["someone/other"].commit({"README.md": b"", "pytorch_model.bin": _CANARY})
     _refused("hf://someone/other has no config.json: t2t-jax publish did not", "hf://someone/other")
+    _refused("hf://no/such does not exist, or you have no right", "hf:/no/such/")
     _refused("hf://no/such does not exist, or you have no right", "hf://no/such")
 
 

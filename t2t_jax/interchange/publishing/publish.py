@@ -13,10 +13,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange import run as small_form
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
+from t2t_jax.parallel.directory_lock import check_free
 from t2t_jax.system.atomic_file import removed_at_end, writing_directory
 from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, local_copy, send_tree
 from t2t_jax.system.hub import RUN_FILES, STATE_FILES, Address, address, reaching
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import check_directory_name, opened
 from t2t_jax.system.sums import check_sums, write_sums
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import (
@@ -26,7 +27,6 @@ from t2t_jax.workdir import (
     CONFIG,
     PARAMETERS,
     VOCABULARY,
-    check_free,
     log_file,
     read_config,
 )
@@ -79,6 +79,7 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
     licence = _licence(asked, source)
     is_local = isinstance(target, Path) and not isinstance(target, BucketPath)
     if directory := dry_run or (as_path(asked.destination) if is_local else None):
+        check_directory_name(directory)
         with writing_directory(directory) as place:
             _fill(asked, source, licence, place)
         return str(directory)

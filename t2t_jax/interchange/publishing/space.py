@@ -43,6 +43,8 @@ def publish_with_space(asked: Publication, directory: Path, dry_run: Path | None
     data = read_config(opened(asked.run)).data
     if data.facts.hub_task != "translation":
         raise UserError(f"--space is for models that translate, which that of {asked.run} does not")
+    if dry_run and (directory.resolve().is_relative_to(dry_run.resolve())):
+        raise UserError(f"--space {directory} is in --dry-run {dry_run}; give one beside it")
     with writing_directory(directory) as place:
         name = publish(asked, dry_run)
         values = {

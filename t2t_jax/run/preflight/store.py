@@ -13,6 +13,7 @@ import jax
 
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.parallel.device_memory import gib
+from t2t_jax.parallel.directory_lock import is_trained_in
 from t2t_jax.run.preflight.findings import Findings
 from t2t_jax.run.preflight.verdicts import CONFIG, numbered
 from t2t_jax.run.preparing import Plan
@@ -20,7 +21,7 @@ from t2t_jax.system.atomic_file import removed_at_end
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.storage import steps_in
-from t2t_jax.workdir import CHECKPOINTS, is_trained_in
+from t2t_jax.workdir import CHECKPOINTS
 
 _PART_BYTES, _PARTS = 4 << 20, 4
 _SECONDS_TO_BE_SEEN = 10.0

@@ -1,6 +1,7 @@
 """The pictures show what the paper's formulas say, and what the model has."""
 
 import math
+import os
 import re
 from functools import partial
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from t2t_jax.__main__ import main
 from t2t_jax.batch import one_a_row
 from t2t_jax.config import Config, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import attention_maps
 from t2t_jax.inspect.figures import attention, figures, positions, training, write_figures
 from t2t_jax.inspect.figures.architecture import architecture
@@ -168,3 +171,10 @@ def test_a_run_has_all_pictures(translator, tmp_path, monkeypatch):
     assert [path.name for path in written] == ["masks.svg", "masks.png"]
     assert written[0].read_bytes().startswith(b"<?xml")
     assert written[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_are_not_drawn_into_a_run(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="is a run; name the directory for the pictures ahead of"):
+        main(["figures", str(tmp_path)])
+    assert os.listdir(tmp_path) == ["config.json"]
