@@ -165,6 +165,7 @@ def test_a_mistake_is_one_line_and_publishes_nothing(flags, message, run, hub, t
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_no_right_to_write_and_a_public_model_are_refused(run, hub, monkeypatch):
     hub.models["someone/en-de"] = Model()
     with pytest.raises(UserError, match="is there already, and public; make it private there"):

@@ -99,6 +99,7 @@ def test_what_the_cache_has_opens_without_a_connection(hub, runs, monkeypatch):
     assert t2t_jax.load(NAME).steps == (1, 2)
 
 
+@pytest.mark.thorough
 def test_a_file_that_was_cut_on_its_way_is_fetched_to_its_end(hub, runs):
     hub.cut["model.safetensors"] = 1
     with suppress(UserError):  # the first versions of the library leave the rest to the next call
