@@ -99,6 +99,7 @@ def test_a_directory_that_is_there_is_not_written_over(tmp_path):
 _TEXT = {"model.architecture": "decoder_only", "data.task": "language_modelling"}
 
 
+@pytest.mark.thorough
 def test_a_language_model_comes_back_and_continues_text_alike(tmp_path):
     model = portable(_TEXT | {"model.position": "rotary", "model.norm_order": "pre"})
     write_model(model, "safetensors", tmp_path / "out")

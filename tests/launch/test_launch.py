@@ -270,6 +270,8 @@ esac
 
 def test_a_slice_that_is_taken_away_is_asked_for_again(shims, tmp_path, monkeypatch):
     shims("gcloud", _GCLOUD)
+    # Without credentials, Google's library waits for its metadata server for most of a minute.
+    monkeypatch.setattr("t2t_jax.commands.launch.LaunchCommand._sees_run", lambda self: False)
     count = 'echo >> "$T/started"; n=$(wc -l < "$T/started")\n'
     shims("t2t-jax", f"{count}((n == 1)) && exit 143\n((n == 2)) && exit 9\nexit 0")
     monkeypatch.chdir(tmp_path)

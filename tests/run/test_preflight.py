@@ -326,6 +326,7 @@ def test_two_processes_pass_together(tiny_run, tmp_path):
     assert "ready" not in printed[1]
 
 
+@pytest.mark.thorough
 def test_another_text_version_seed_and_a_full_disk_are_named(tiny_run, tmp_path, stubs):
     shutil.copytree(tiny_run.folder / "corpus", tmp_path / "other")
     with (tmp_path / "other" / "train.de").open("a") as german:

@@ -42,6 +42,7 @@ def _check(folder, steps):
         assert json.load(file)["traceEvents"]
 
 
+@pytest.mark.thorough
 def test_a_profile_has_the_steps_that_were_asked_for(tiny_run, tmp_path, capsys):
     flags = "--training.num-train-steps=4", "--profile-steps=2:3"
     assert _train(tiny_run, tmp_path / "run", *flags) == 0

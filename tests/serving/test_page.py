@@ -142,6 +142,7 @@ def _links(sentences):
     return links
 
 
+@pytest.mark.thorough
 def test_a_word_that_is_pointed_at_shows_what_it_attends_to(browser, served):
     from selenium.webdriver import ActionChains
 
@@ -274,6 +275,7 @@ def test_without_a_network_the_text_is_kept(browser, quick):
     until(lambda: _text(browser, "output") == "KEPT")  # by itself, once there is a network
 
 
+@pytest.mark.thorough
 def test_a_key_is_asked_for_and_kept_for_the_tab(browser, tmp_path):
     (tmp_path / "keys").write_text("sécret\n", "utf-8")
     with running({("en", "de"): Quick()}, keys=tmp_path / "keys") as (client, _):
