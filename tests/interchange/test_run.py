@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.config import MeshConfig
+from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.models import make_model
@@ -26,6 +27,7 @@ from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.hub import RUN_FILES
 from t2t_jax.training.averaging import saved_steps
+from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.workdir import (
     CARD,
     PARAMETERS,
@@ -136,7 +138,7 @@ def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, voc
     with pytest.raises(UserError, match=r"has no checkpoint of step 2; it has \[6\]"):
         check_start(config.replace({"training.init_step": 2}))
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    nothing_saved = SimpleNamespace(restore=lambda like: None)
+    nothing_saved = Mock(spec=Checkpoints, **{"restore.return_value": None})
     state = initial_state(config, make_model(config, len(vocabulary), mesh), mesh, nothing_saved)
     jax.tree.map(np.testing.assert_array_equal, state.params, t2t_jax.load(small).params)
 
@@ -150,9 +152,9 @@ def test_what_was_published_counts_until_its_training_goes_on(small, tmp_path, v
     assert t2t_jax.load(copied, average=1).steps == (7,)
     config = read_config(copied)
     become_ordinary(small.with_name("none"))  # and of any other run nothing is removed
-    claim(copied, config, SimpleNamespace(), vocabulary)
+    claim(copied, config, Mock(spec=Corpus), vocabulary)
     assert (copied / "SHA256SUMS").is_file()
-    claim(copied, config.replace({"training.num_train_steps": 9}), SimpleNamespace(), vocabulary)
+    claim(copied, config.replace({"training.num_train_steps": 9}), Mock(spec=Corpus), vocabulary)
     assert t2t_jax.load(copied).steps == (2, 6)  # whose config is no longer the published one
     assert saved_steps(copied) == [6, 7]
     become_ordinary(copied)
