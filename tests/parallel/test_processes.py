@@ -15,6 +15,7 @@ from jax._src.clusters.k8s_cluster import K8sCluster
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
+from tests.selection import thorough_after
 
 # What the processes of these tests do, and the checkpoints that the tests themselves write and
 # read: parameters in parts, each on a device of its own, as far as there are devices.
@@ -71,8 +72,7 @@ import socket
 from t2t_jax.parallel.processes import Agreement, agree, check_same, hosts, is_main, join, of_main
 from t2t_jax.parallel.processes import one_without
 from t2t_jax.parallel.directory_lock import locked
-from tests.selection import thorough_after
-import t2t_jax.workdir
+import t2t_jax.parallel.directory_lock
 
 process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 join(coordinator, 2, process)
