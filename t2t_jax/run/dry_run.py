@@ -13,7 +13,7 @@ from t2t_jax.run.preparing import Plan, planned
 from t2t_jax.run.trackers.follower import check_target
 from t2t_jax.run.trackers.tracker import targets_of
 from t2t_jax.training.step_memory import least_memory
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS
 
 
@@ -33,8 +33,8 @@ def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> I
 
 
 def _lines(plan: Plan, asked: Config) -> Iterator[str]:
-    directory, data = plan.workdir / CHECKPOINTS, plan.config.data
-    done = max(steps_in(directory) if directory.is_dir() else [], default=0)
+    data = plan.config.data
+    done = max(steps_of_run(plan.workdir, CHECKPOINTS), default=0)
     if done >= plan.last:
         yield f"{plan.workdir} has its last step, {plan.last:,}: nothing would be trained"
     else:

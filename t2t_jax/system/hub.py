@@ -16,11 +16,11 @@ from typing import NamedTuple
 from t2t_jax.errors import UserError, needs_extra, way_out_of
 from t2t_jax.system.fetched_path import FetchedPath
 
+NEEDED_FILES = "config.json", "vocabulary.model", "model.safetensors"
+"""The files that every published run has, and whose hashes loading checks."""
 RUN_FILES = (
-    "config.json",
-    "vocabulary.model",
+    *NEEDED_FILES,
     "vocabulary.sha256",
-    "model.safetensors",
     "corpus.sha256",
     "imported.json",
     "scores.jsonl",
@@ -86,7 +86,7 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
             library_name="t2t_jax",
         )
     place = FetchedPath(found)
-    for name in ("config.json", "vocabulary.model", "model.safetensors"):
+    for name in NEEDED_FILES:
         if not (place / name).is_file():
             raise UserError(
                 f"{run} has no {name}: t2t-jax publish did not write it, or the cache has it in "

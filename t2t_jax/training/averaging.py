@@ -17,6 +17,7 @@ from jaxtyping import Array
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.names import parameters_of
+from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.records import Record
 from t2t_jax.system.sums import check_sums
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
@@ -28,6 +29,7 @@ from t2t_jax.training.storage import (
     reading_checkpoints,
     restore,
     steps_in,
+    steps_of_run,
 )
 from t2t_jax.workdir import (
     BEST,
@@ -72,8 +74,7 @@ def reads_ema(config: Config, average: int | None) -> bool:
 
 def saved_steps(workdir: Path) -> list[int]:
     """List the steps at which the parameters of a run can be loaded, the oldest first."""
-    directory = workdir / CHECKPOINTS
-    there = steps_in(directory) if directory.is_dir() else []
+    there = steps_of_run(workdir, CHECKPOINTS)
     if there or not (workdir / PARAMETERS).is_file():
         return there
     return read_steps(workdir / PARAMETERS)[-1:]
@@ -166,7 +167,7 @@ def _of_file(
 ) -> tuple[Parameters, list[int]]:
     """Load the parameters of an exported run from their file; see `load_parameters`."""
     file = workdir / PARAMETERS
-    check_sums(workdir, (CONFIG, VOCABULARY, PARAMETERS))
+    check_sums(workdir, NEEDED_FILES)
     saved = read_parameters(file)
     if saved.vocabulary != identity.fingerprints["vocabulary"]:
         raise UserError(

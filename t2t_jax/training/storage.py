@@ -42,6 +42,11 @@ def steps_in(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
+def steps_of_run(run: Path, name: str) -> list[int]:
+    """List the steps of the whole checkpoints in a directory of a run; [] if it is not there."""
+    return steps_in(run / name) if (run / name).is_dir() else []
+
+
 def open_manager(directory: Path, keep: Any = None) -> Manager:
     """Open a manager that writes or reads the checkpoints in a directory.
 

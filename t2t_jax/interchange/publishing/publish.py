@@ -16,17 +16,16 @@ from t2t_jax.interchange.publishing.card import check_licence, licence_of, model
 from t2t_jax.parallel.directory_lock import check_free
 from t2t_jax.system.atomic_file import removed_at_end, writing_directory
 from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, local_copy, send_tree
-from t2t_jax.system.hub import RUN_FILES, STATE_FILES, Address, address, reaching
+from t2t_jax.system.hub import NEEDED_FILES, RUN_FILES, STATE_FILES, Address, address, reaching
 from t2t_jax.system.opening import check_directory_name, opened
 from t2t_jax.system.sums import check_sums, write_sums
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import (
     BEST,
     CARD,
     CHECKPOINTS,
     CONFIG,
     PARAMETERS,
-    VOCABULARY,
     log_file,
     read_config,
 )
@@ -128,7 +127,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
                 f"{asked.run} is published, and has one set of parameters; leave --average and "
                 "--step out"
             )
-        check_sums(source, (CONFIG, VOCABULARY, PARAMETERS))
+        check_sums(source, NEEDED_FILES)
         _copy((source / name for name in RUN_FILES), place)
     else:
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
@@ -142,7 +141,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
 def _copy_state(source: Path, place: Path) -> None:
     """Copy the newest checkpoint of a run, its best parameters and its log."""
     for name in (CHECKPOINTS, BEST):
-        steps = steps_in(source / name) if (source / name).is_dir() else []
+        steps = steps_of_run(source, name)
         if not steps and name == CHECKPOINTS:
             raise UserError(f"{source} has no checkpoint to go on from; leave --with-state out")
         for step in steps[-1:]:

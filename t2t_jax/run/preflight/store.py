@@ -20,7 +20,7 @@ from t2t_jax.run.preparing import Plan
 from t2t_jax.system.atomic_file import removed_at_end
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.training.state import abstract_state
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS
 
 _PART_BYTES, _PARTS = 4 << 20, 4
@@ -196,8 +196,7 @@ def bytes_of_checkpoints(plan: Plan) -> int:
     """
     state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
     whole, best = _bytes(state), 2 * _bytes(state.evaluated)
-    directory = plan.workdir / CHECKPOINTS
-    there = len(steps_in(directory)) if directory.is_dir() else 0
+    there = len(steps_of_run(plan.workdir, CHECKPOINTS))
     due = -(-plan.last // settings.every_steps) if settings.every_steps else settings.keep
     left = max(1, min(settings.keep, due) + 2 - there)
     return whole * left + best * (settings.keep_best and plan.has_dev)
