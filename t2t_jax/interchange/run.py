@@ -16,7 +16,12 @@ from t2t_jax.system.sums import write_sums
 
 def write(model: PortableModel, directory: Path) -> None:
     """Write a run in its small form."""
+    write_without_sums(model, directory)
+    write_sums(directory)
+
+
+def write_without_sums(model: PortableModel, directory: Path) -> None:
+    """Write the files of the small form but for SHA256SUMS, which follows any further files."""
     safetensors.write(model, directory)
     for name, content in model.records.items():
         (directory / name).write_bytes(content)
-    write_sums(directory)

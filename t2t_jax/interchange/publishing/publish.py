@@ -132,7 +132,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
     else:
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
         model = portable_model(source, parallel=asked.parallel, **chosen)
-        small_form.write(model, place)
+        small_form.write_without_sums(model, place)
         card = model_card(source, model, asked.destination, licence)
         (place / CARD).write_text(card, encoding="utf-8")
     write_sums(place)
