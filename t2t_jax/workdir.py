@@ -17,7 +17,6 @@ W/calibration.json     see `run.calibration`
 W/model.safetensors    parameters of an exported run; see `training.parameter_file`
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,7 +32,7 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.opening import opened
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
-from t2t_jax.system.sums import SUMS
+from t2t_jax.system.sums import SUMS, sha256
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
@@ -169,9 +168,9 @@ def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
 def read_fingerprints(workdir: Path) -> dict[str, str]:
     """Read the `fingerprints` of the run in a directory, without those whose file is missing."""
     found = {"corpus": _first_word(workdir / _CORPUS)}
-    with suppress(FileNotFoundError), (workdir / VOCABULARY).open("rb") as file:
+    with suppress(FileNotFoundError):
         # `Vocabulary.fingerprint`, without reading the model a second time.
-        found["vocabulary"] = hashlib.file_digest(file, hashlib.sha256).hexdigest()
+        found["vocabulary"] = sha256(workdir / VOCABULARY)
     return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
 
 

@@ -28,8 +28,9 @@ class FiguresCommand:
     def run(self) -> int:
         """Draw everything, print where it is, and return the exit code."""
         from t2t_jax.inspect.figures.write import SENTENCE, write_figures
+        from t2t_jax.workdir import is_run
 
-        if (self.directory / "config.json").is_file():
+        if is_run(self.directory):
             raise UserError(
                 f"{self.directory} is a run; name the directory for the pictures ahead of it"
             )

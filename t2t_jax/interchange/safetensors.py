@@ -19,7 +19,12 @@ from t2t_jax.interchange.carried import ANY, Carried
 from t2t_jax.interchange.model_files import read_text
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
-from t2t_jax.training.parameter_file import SavedParameters, read_parameters, write_parameters
+from t2t_jax.training.parameter_file import (
+    SavedParameters,
+    check_vocabulary,
+    read_parameters,
+    write_parameters,
+)
 from t2t_jax.workdir import CONFIG, PARAMETERS, VOCABULARY, write_vocabulary
 
 VOCABULARIES = (Vocabulary,)
@@ -70,8 +75,7 @@ def read(path: Path) -> PortableModel:
     tensors = Tensors(file, saved.arrays)
     arrays = {name: tensors.take(name) for name in saved.arrays}
     vocabulary = Vocabulary.load(path / VOCABULARY)
-    if saved.vocabulary != vocabulary.fingerprint:
-        raise UserError(f"{path / VOCABULARY} is not the vocabulary that {file} was written with")
+    check_vocabulary(file, saved, vocabulary.fingerprint)
     try:
         config = Config.from_json(read_text(path / CONFIG))
     except UserError as error:

@@ -21,7 +21,7 @@ from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.records import Record
 from t2t_jax.system.sums import check_sums
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
-from t2t_jax.training.parameter_file import read_parameters, read_steps
+from t2t_jax.training.parameter_file import check_vocabulary, read_parameters, read_steps
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import (
     Manager,
@@ -36,7 +36,6 @@ from t2t_jax.workdir import (
     CHECKPOINTS,
     CONFIG,
     PARAMETERS,
-    VOCABULARY,
     read_config,
     read_fingerprints,
 )
@@ -169,10 +168,7 @@ def _of_file(
     file = workdir / PARAMETERS
     check_sums(workdir, NEEDED_FILES)
     saved = read_parameters(file)
-    if saved.vocabulary != identity.fingerprints["vocabulary"]:
-        raise UserError(
-            f"{workdir / VOCABULARY} is not the vocabulary that {file} was written with"
-        )
+    check_vocabulary(file, saved, identity.fingerprints["vocabulary"])
     number = None if reads_ema(identity.config, None) else len(saved.steps)
     if average not in (None, number) or step not in (None, *saved.steps[-1:]):
         raise UserError(

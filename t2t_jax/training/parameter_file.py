@@ -15,6 +15,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Each, Record, Schema, parse_object
 from t2t_jax.system.safetensors_file import read_metadata, read_safetensors
+from t2t_jax.workdir import VOCABULARY
 
 _ABOUT, _VERSION = "t2t_jax", 1
 _SCHEMA = Schema({"version": int, "steps": Each(list, int), "vocabulary": str})
@@ -29,6 +30,22 @@ class SavedParameters(NamedTuple):
     """The training steps of the checkpoints that the parameters are the mean of; () if unknown."""
     vocabulary: str
     """The hash of the vocabulary (`Vocabulary.fingerprint`)."""
+
+
+def check_vocabulary(file: Path, saved: SavedParameters, fingerprint: str) -> None:
+    """Refuse parameters whose vocabulary is not the one beside their file.
+
+    Args:
+      file: the file that has the parameters.
+      saved: the parameters.
+      fingerprint: the hash of the vocabulary beside the file.
+
+    Raises:
+      UserError: the file was written with another vocabulary.
+    """
+    if saved.vocabulary != fingerprint:
+        beside = file.parent / VOCABULARY
+        raise UserError(f"{beside} is not the vocabulary that {file} was written with")
 
 
 def write_parameters(file: Path, saved: SavedParameters) -> None:
