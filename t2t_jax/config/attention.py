@@ -1,5 +1,6 @@
 """The sizes and options of a multi-head attention, and of a normalisation."""
 
+import math
 from dataclasses import dataclass
 
 from t2t_jax.config.checks import require
@@ -43,6 +44,10 @@ class AttentionConfig:
     """Whether a bias is added in each of the four projections."""
     query_key_norm: NormConfig | None = None
     """The normalisation of every head's queries and keys; None means none."""
+    base_d_k: int = 0
+    """Width d_k at which scores have their usual size. In wider heads they fall with 1 / d_k and
+    not with its root, as learned queries and keys agree with each other (Yang et al. 2021). 0
+    becomes d_k."""
 
     def __post_init__(self) -> None:
         """Work out the widths of a head, and check the sizes."""
@@ -57,6 +62,7 @@ class AttentionConfig:
                 f"d_model={width} is not divisible by num_heads={heads}; set d_k and d_v",
             )
             object.__setattr__(self, name, given or width // heads)
+        object.__setattr__(self, "base_d_k", self.base_d_k or self.d_k)
         require(
             heads % groups == 0,
             f"num_heads={heads} is not a multiple of num_kv_heads={groups}, which share the heads "
@@ -85,6 +91,12 @@ class AttentionConfig:
           slots: number of positions of each sentence.
         """
         return (rows, self.groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
+
+    @property
+    def query_factor(self) -> float:
+        """Return the factor on queries, whose products with keys are later divided by sqrt(d_k)."""
+        share = self.base_d_k / self.d_k
+        return math.sqrt(self.d_k) * share if self.score_function == "dot_product" else share**0.5
 
     @property
     def cache_width(self) -> int:

@@ -23,6 +23,7 @@ from t2t_jax.config.sections import (
     EvaluationConfig,
     ParallelConfig,
 )
+from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
@@ -44,6 +45,13 @@ class Config:
     def __post_init__(self) -> None:
         """Check the conditions that hold between fields of different sections."""
         self._check_task()
+        require(
+            self.model.parametrisation == "standard"
+            or OPTIMIZERS[self.training.optimizer].width_exponent is not None,
+            f"model.parametrisation={self.model.parametrisation!r} has no rule for training."
+            f"optimizer={self.training.optimizer!r}; use "
+            f"{' or '.join(n for n, o in OPTIMIZERS.items() if o.width_exponent is not None)}",
+        )
         longest, reason = self._longest_row()
         require(
             not self.model.positions.has_table or self.model.num_positions >= longest,

@@ -59,7 +59,8 @@ class WithTokens(ModelConfig):
     share_embeddings: bool = True
     """Use one matrix for source and target embedding and output projection (section 3.4)."""
     scale_embeddings: bool = field(default=True, metadata=added_later(before=True))
-    """Multiply embeddings by sqrt(d_model) (section 3.4)."""
+    """Multiply embeddings by sqrt(d_model) (section 3.4), or by that of base_width where
+    parametrisation is not standard."""
 
     @property
     def num_positions(self) -> int:
@@ -68,8 +69,8 @@ class WithTokens(ModelConfig):
 
     @property
     def embedding_scale(self) -> float:
-        """Return sqrt(d_model) (section 3.4), or 1 where embeddings are not scaled."""
-        return math.sqrt(self.d_model) if self.scale_embeddings else 1.0
+        """Return sqrt(scaling_width) (section 3.4), or 1 where embeddings are not scaled."""
+        return math.sqrt(self.scaling_width) if self.scale_embeddings else 1.0
 
     @property
     def embeddings(self) -> dict[Side, str]:

@@ -19,11 +19,13 @@ from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, Posit
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
+Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
 Part: TypeAlias = Literal["encoder", "decoder", "cross"]
 Side: TypeAlias = Literal["source", "target", "output"]
 PARTS: tuple[Part, ...] = "encoder", "decoder", "cross"
 """The attentions of the paper: self-attention in two stacks, and cross-attention."""
 _ROTARY = read_where(lambda model: model.positions.turns)
+_BASE_D_K = 64  # d_k of the paper, at which scores of attention are alike in all parametrisations
 if TYPE_CHECKING:
     _Position: TypeAlias = str
     _RotaryScaling: TypeAlias = str
@@ -124,6 +126,27 @@ class ModelConfig(ABC):
     (t2t_jax.register_normalization)."""
     norm_epsilon: float = field(default=1e-6, metadata=added_later(before=1e-6))
     """Number that a norm adds to the variance or the mean square."""
+    parametrisation: Parametrisation = field(
+        default="standard", metadata=added_later(before="standard")
+    )
+    """How first values, factors and learning rates depend on the size of the network: as in the
+    paper (standard); so that the best learning rate stays that of base_width in networks of every
+    width (mup: Yang et al. 2021); or of base_depth too (complete: Dey et al. 2025)."""
+    base_width: int = field(
+        default=512,
+        metadata=SIZE
+        | added_later(before=512)
+        | read_where(lambda model: model.parametrisation != "standard"),
+    )
+    """The d_model at which the parametrisation mup equals the standard one."""
+    base_depth: int = field(
+        default=6,
+        metadata=SIZE
+        | added_later(before=6)
+        | read_where(lambda model: model.parametrisation == "complete"),
+    )
+    """Layers of a stack whose residual connections the parametrisation complete leaves as they
+    are."""
     norm_order: NormOrder = "post"
     """Place of the norm: "post", after the residual sum (the paper, section 3.1); "pre", before the
     sub-layer; or "deep", as "post" with residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
@@ -177,6 +200,7 @@ class ModelConfig(ABC):
             require(size is None or size >= 1, f"{name}={size} is not positive")
         self._check_heads()
         self._check_positions()
+        self._check_parametrisation()
 
     def _check_heads(self) -> None:
         shared = self.num_kv_heads
@@ -219,6 +243,21 @@ class ModelConfig(ABC):
             "d_k or another position",
         )
 
+    def _check_parametrisation(self) -> None:
+        given = f"model.parametrisation={self.parametrisation!r}"
+        require(
+            self.parametrisation != "complete" or self.norm_order == "pre",
+            f"{given} is not for model.norm_order={self.norm_order!r}, whose norms undo a factor "
+            "on residual connections; set model.norm_order='pre', or use 'mup'",
+        )
+        require(
+            self.parametrisation == "standard"
+            or self.key_size == _BASE_D_K
+            or self.score_function in ("scaled_dot_product", "dot_product"),
+            f"{given} has no rule for model.score_function={self.score_function!r} with heads of "
+            f"d_k={self.key_size}; set model.d_k={_BASE_D_K}, and vary model.num_heads",
+        )
+
     @property
     @abstractmethod
     def stacks(self) -> tuple[Stack, ...]:
@@ -251,6 +290,26 @@ class ModelConfig(ABC):
     def embedding_scale(self) -> float:
         """Return the factor on embeddings, which is 1 for networks that have none."""
         return 1.0
+
+    @property
+    def scaling_width(self) -> int:
+        """Return the width that sets the size of embeddings and the learning rate of equation 3.
+
+        It is d_model, or base_width in parametrisations whose settings hold for every width.
+        """
+        return self.d_model if self.parametrisation == "standard" else self.base_width
+
+    @property
+    def width_multiple(self) -> float:
+        """Return how many times as wide the network is as the base of its parametrisation."""
+        return self.d_model / self.scaling_width
+
+    def depth_multiple(self, depth: int) -> float:
+        """Return how many times as deep a stack is as the base of the parametrisation "complete".
+
+        In other parametrisations it is 1.
+        """
+        return depth / self.base_depth if self.parametrisation == "complete" else 1.0
 
     @property
     def first_token(self) -> StartToken:
@@ -318,6 +377,7 @@ class ModelConfig(ABC):
             self.score_function,
             self.attention_bias,
             self.normalization if self.query_key_norm else None,
+            base_d_k=0 if self.parametrisation == "standard" else _BASE_D_K,
         )
 
     def attention_of(self, part: Part) -> AttentionConfig:

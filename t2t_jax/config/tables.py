@@ -97,7 +97,7 @@ class PositionFacts:
 
 
 def _table(size: int, width: int, model: Any) -> Mapping[str, Parameter]:
-    return {"embedding": Parameter((size, width), deviation=model.d_model**-0.5)}
+    return {"embedding": Parameter((size, width), deviation=model.scaling_width**-0.5)}
 
 
 POSITIONS = Rows(
@@ -136,14 +136,21 @@ class OptimizerFacts:
     """Whether `training.weight_decay` may be above 0."""
     least_beta2: float = 0.0
     """The least value of `training.adam_beta2` that the optimiser takes."""
+    width_exponent: float | None = None
+    """The power of the width with which the learning rate of layers' matrices goes in the
+    parametrisations "mup" and "complete", so that what an update adds to their outputs stays of one
+    size. For matrices outside of stacks whose sizes both grow it is -1. None means that the
+    optimiser has no such rule."""
 
 
 OPTIMIZERS = Rows(
-    adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False),
-    adamw=OptimizerFacts("t2t_jax.training.optimizer:adam"),  # weight decay is the same for all
+    adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False, width_exponent=-1),
+    # Weight decay is the same for all.
+    adamw=OptimizerFacts("t2t_jax.training.optimizer:adam", width_exponent=-1),
     adafactor=OptimizerFacts("t2t_jax.training.adafactor:adafactor"),
-    lion=OptimizerFacts("t2t_jax.training.optimizer:lion", least_beta2=0.1),
-    muon=OptimizerFacts("t2t_jax.training.muon:muon"),
+    lion=OptimizerFacts("t2t_jax.training.optimizer:lion", least_beta2=0.1, width_exponent=-1),
+    # The largest singular value of its updates is 0.2 sqrt(max(m, n)), which grows with the root.
+    muon=OptimizerFacts("t2t_jax.training.muon:muon", width_exponent=-0.5),
 )
 """The optimisers, by the value of `training.optimizer`."""
 

@@ -1,6 +1,5 @@
 """Multi-head attention (section 3.2.2), of whole sentences and of one position at a time."""
 
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -93,10 +92,10 @@ class Scores(nn.Module):
         self.function = score_function(entry, learned(self, entry, config.d_k, config.num_heads))
 
     def query(self, x: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
-        """Apply the query norm; for unscaled scores, cancel the later division by sqrt(d_k)."""
+        """Apply the query norm, if the config has one, and the factor that scores need."""
         x = self.query_norm(x) if self.config.query_key_norm else x
-        unscaled = self.config.score_function == "dot_product"
-        return x * math.sqrt(self.config.d_k) if unscaled else x
+        factor = self.config.query_factor
+        return x if factor == 1 else x * factor
 
     def key(self, x: Float[Array, "b k groups d_k"]) -> Float[Array, "b k groups d_k"]:
         """Apply the key norm, if the config has one."""

@@ -89,6 +89,7 @@ class DecoderNetwork(TokenNetwork):
         beams, room = ancestry_mask.shape[1:3]
         write_at = clock % cache_places(self.config, room) * beams
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
+        x = self.before_output(x)
         logits = next_token_logits(x, self.output_matrix(), self.kernels.products)
         return self.with_output_bias(logits), cache
 

@@ -15,7 +15,8 @@ class TokenEmbedding(nn.Module):
     """A `[vocab_size, d_model]` matrix, used as embedding and, when shared, as projection.
 
     Rows start as N(0, 1 / d_model), so that an embedding times sqrt(d_model) has unit variance and
-    a logit of a unit-variance output has unit variance too.
+    a logit of a unit-variance output has unit variance too. Where `model.parametrisation` is not
+    standard, `model.base_width` takes the place of d_model.
     """
 
     config: ModelConfig
@@ -27,11 +28,12 @@ class TokenEmbedding(nn.Module):
         self.embedding = matrix(
             self,
             "embedding",
-            nn.initializers.normal(stddev=width**-0.5),
+            nn.initializers.normal(stddev=self.config.scaling_width**-0.5),
             (self.vocab_size, width),
             ("vocab", "embed"),
             None,
             summed_axis=-1,  # the output projection sums over d_model
+            grows=False,
         )
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:

@@ -37,10 +37,14 @@ class Linear(nn.Module):
     Attributes:
       width_in: width of its input.
       width_out: width of its output.
+      gain: factor on the first values of the matrix; see `glorot_uniform`.
+      grows: whether both widths grow with that of the network; see `MatrixBox`.
     """
 
     width_in: int
     width_out: int
+    gain: float = 1.0
+    grows: bool = True
 
     @nn.compact
     def __call__(
@@ -48,7 +52,8 @@ class Linear(nn.Module):
     ) -> Float[Array, "b t width_out"]:
         """Apply the layer to every position of `x`."""
         shape = self.width_in, self.width_out
-        kernel = matrix(self, "kernel", glorot_uniform(), shape, (None, "embed"), x.dtype)
+        init, axes = glorot_uniform(self.gain), (None, "embed")
+        kernel = matrix(self, "kernel", init, shape, axes, x.dtype, grows=self.grows)
         bias = self.param("bias", named(nn.initializers.zeros, "vector"), shape[1:])
         return linear(x, kernel, bias.astype(x.dtype), form=context.kernels.products)
 
@@ -111,7 +116,9 @@ class ImageModel(EncoderModel):
         """Create the projection of patches, the class token, and the parts of any encoder model."""
         super().setup()
         config = self.config
-        self.patch_projection = Linear(config.patch_values, config.d_model)
+        values, width = config.patch_values, config.d_model
+        gain = ((values + width) / (values + config.scaling_width)) ** 0.5
+        self.patch_projection = Linear(values, width, gain, grows=False)
         init = named(nn.initializers.normal(0.02), "vector")
         self.class_token = self.param("class_token", init, (config.d_model,))
 

@@ -25,16 +25,18 @@ Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t 
 class Residual(nn.Module):
     """A residual connection, LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
 
-    With `norm_order="pre"` it is x + Dropout(Sublayer(LayerNorm(x))) instead, and with "deep"
-    LayerNorm(alpha x + Dropout(Sublayer(x))), as in DeepNorm (Wang et al. 2022).
+    With `norm_order="pre"` it is x + Dropout(Sublayer(LayerNorm(x))) / depth instead, and with
+    "deep" LayerNorm(alpha x + Dropout(Sublayer(x))), as in DeepNorm (Wang et al. 2022).
 
     Attributes:
       config: sizes and options of the network.
       scale: alpha; 1 unless `norm_order` is "deep".
+      depth: the multiple of the depth of the stack; 1 unless `parametrisation` is "complete".
     """
 
     config: ModelConfig
     scale: float = 1.0
+    depth: float = 1.0
 
     @nn.compact
     def __call__(
@@ -45,7 +47,8 @@ class Residual(nn.Module):
         norm = Norm(self.config.normalization, form, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":
-            y = x + drop(sublayer(norm(x)), context)
+            branch = drop(sublayer(norm(x)), context)
+            y = x + (branch if self.depth == 1 else branch / self.depth)
         else:
             scaled = x if self.scale == 1 else self.scale * x
             y = norm(scaled + drop(sublayer(x), context))
@@ -69,14 +72,15 @@ class Layer(nn.Module):
 
     def setup(self) -> None:
         """Create the sub-layers."""
-        config, scale, gain = self.config, self.stack.residual_scale, self.stack.initial_gain
+        config, gain = self.config, self.stack.initial_gain
+        constants = self.stack.residual_scale, config.depth_multiple(self.stack.num_layers)
         self.self_attention = self.make_self_attention()
-        self.self_attention_residual = Residual(config, scale)
+        self.self_attention_residual = Residual(config, *constants)
         if self.stack.cross_attention is not None:
             self.cross_attention = MultiHeadAttention(self.stack.cross_attention, gain)
-            self.cross_attention_residual = Residual(config, scale)
+            self.cross_attention_residual = Residual(config, *constants)
         self.feed_forward = self.make_feed_forward()
-        self.feed_forward_residual = Residual(config, scale)
+        self.feed_forward_residual = Residual(config, *constants)
 
     def make_self_attention(self) -> nn.Module:
         """Make the module for self-attention, which a subclass may replace by another."""

@@ -39,9 +39,12 @@ class MatrixBox(nn.LogicallyPartitioned):
     Attributes:
       summed_axis: the axis that products with the matrix sum over, counted from the end: layers may
         be stacked on axes before it.
+      grows: whether both sizes grow with the width of the network, as those of layers' matrices do
+        and those of embeddings do not. Learning rates depend on it (`training.recipe`).
     """
 
     summed_axis: int = struct.field(default=-2, pytree_node=False)
+    grows: bool = struct.field(default=True, pytree_node=False)
 
 
 def matrix(
@@ -52,6 +55,7 @@ def matrix(
     axes: tuple[str | None, str],
     dtype: DTypeLike | None,
     summed_axis: int = -2,
+    grows: bool = True,
 ) -> HeldMatrix:
     """Return a matrix of a module in the dtype of its products, in the form in which it is held.
 
@@ -63,13 +67,14 @@ def matrix(
       axes: logical axes of the matrix; see `parallel.axes`.
       dtype: dtype of the products; None leaves the matrix in the dtype in which it is held.
       summed_axis: the axis that products sum over; see `MatrixBox`.
+      grows: whether both sizes grow with the width of the network; see `MatrixBox`.
     """
     held: Any = module.get_variable("params", name)
     if isinstance(held, Transposed | Int8Matrix):
         return held if dtype is None else held.astype(dtype)
 
     def declared(key: Array, shape: tuple[int, int]) -> Any:
-        return boxed(MatrixBox, init(key, shape), axes, summed_axis=summed_axis)
+        return boxed(MatrixBox, init(key, shape), axes, summed_axis=summed_axis, grows=grows)
 
     made: Any = module.param(name, declared, shape)  # out of its box
     return made if dtype is None else made.astype(dtype)
@@ -124,14 +129,14 @@ def is_matrix_of_layers(declared: Any) -> bool:
     return is_matrix(declared) and is_stacked(declared)
 
 
-def whether_each(condition: Callable[[Any], bool], declared: Parameters) -> Parameters:
-    """Return a tree that says of every parameter whether a condition, such as `is_matrix`, holds.
+def of_each(function: Callable[[Any], Any], declared: Parameters) -> Parameters:
+    """Return a tree with the value of a function, such as `is_matrix`, of every parameter.
 
     Args:
-      condition: a function of a declared parameter.
+      function: a function of a declared parameter.
       declared: the parameters as `init_parameters` returns them.
     """
-    return jax.tree.map(condition, declared, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
+    return jax.tree.map(function, declared, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
 
 
 def quantized(params: Parameters, declared: Parameters) -> Parameters:

@@ -102,7 +102,7 @@ class TokenNetwork(nn.Module):
           deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
           first_row: number of the first row in the global batch, on which dropout depends.
         """
-        x = self.decoded(_checked(batch), deterministic, first_row)
+        x = self.before_output(self.decoded(_checked(batch), deterministic, first_row))
         logits = pre_softmax_logits(x, self.output_matrix(), self.kernels.products)
         return self.with_output_bias(logits)
 
@@ -124,7 +124,7 @@ class TokenNetwork(nn.Module):
           deterministic: as for `__call__`.
           first_row: as for `__call__`.
         """
-        x = self.decoded(_checked(batch), deterministic, first_row)
+        x = self.before_output(self.decoded(_checked(batch), deterministic, first_row))
         matrix = self.output_matrix()
 
         is_rounded = self.kernels.logits == "rounded" and not deterministic  # in training only
@@ -219,6 +219,15 @@ class TokenNetwork(nn.Module):
         context = self.context("source", inputs.positions, mask, **dropout)
         x = self.embed_inputs(inputs, context)
         return self.encoder(self.embedding_dropout(x, context), context)
+
+    def before_output(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t d_model"]:
+        """Return the last layer's output as the output projection takes it.
+
+        It is divided by the multiple of the width, as a sum of so many more products that agree
+        with each other grows with their number (Yang et al. 2021, table 8).
+        """
+        multiple = self.config.width_multiple
+        return x if multiple == 1 else x / multiple
 
     def output_matrix(self) -> Any:
         """Return the matrix of the output projection, one row for every entry of the vocabulary."""

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int32
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.modules.matrices import Parameters, is_matrix, is_stacked, whether_each
+from t2t_jax.modules.matrices import Parameters, is_matrix, is_stacked, of_each
 from t2t_jax.training.optimizer import Optimizer, by_kind
 
 _EPSILON = 1e-30  # epsilon_1 of the paper, added to squares
@@ -49,8 +49,8 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     Optax's Adafactor factors the two largest axes of an array. These may not be the axes of a
     matrix, as a stack may have more layers than a matrix has columns.
     """
-    are_stacked = whether_each(is_stacked, declared)
-    scaled = by_kind(whether_each(is_matrix, declared), _factored(), _unfactored())
+    are_stacked = of_each(is_stacked, declared)
+    scaled = by_kind(of_each(is_matrix, declared), _factored(), _unfactored())
 
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
         directions = scaled.direction(gradients, state, params)

@@ -9,7 +9,7 @@ import optax.contrib
 from jaxtyping import Array, Float, Int32
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.modules.matrices import Parameters, is_matrix_of_layers, whether_each
+from t2t_jax.modules.matrices import Parameters, is_matrix_of_layers, of_each
 from t2t_jax.training.optimizer import Optimizer, adam, by_kind
 
 _MOMENTUM = 0.95
@@ -36,7 +36,7 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
     """
-    of_layers = whether_each(is_matrix_of_layers, declared)
+    of_layers = of_each(is_matrix_of_layers, declared)
     return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
 
 

@@ -97,6 +97,29 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
     return optimizer._replace(direction=direction)
 
 
+def rescaled(
+    optimizer: Optimizer, of_gradients: Parameters, of_directions: Parameters
+) -> Optimizer:
+    """Multiply what an optimiser takes and what it gives by a number of each parameter.
+
+    Args:
+      of_gradients: the factors on gradients, before anything is computed of them.
+      of_directions: the factors on directions, and so on the learning rate.
+    """
+
+    def times(tree: Parameters, factors: Parameters) -> Parameters:
+        return jax.tree.map(lambda x, factor: x if factor == 1 else x * factor, tree, factors)
+
+    def accumulate(gradients: Parameters, state: Any) -> Any:
+        return optimizer.accumulate(times(gradients, of_gradients), state)
+
+    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
+        enlarged = times(gradients, of_gradients)
+        return times(optimizer.direction(enlarged, state, params), of_directions)
+
+    return Optimizer(optimizer.init, accumulate, direction)
+
+
 def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
     """Part the parameters into those for which a condition holds, and the others.
 

@@ -1,21 +1,28 @@
 """The recipe of a run by its config: the optimiser, clipping and a moving average."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from t2t_jax.config import TrainingConfig
+from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
-from t2t_jax.modules.matrices import Parameters, is_matrix_of_layers, whether_each
+from t2t_jax.modules.matrices import (
+    Parameters,
+    is_matrix,
+    is_matrix_of_layers,
+    is_stacked,
+    of_each,
+)
 from t2t_jax.training.freezing import are_frozen, without_frozen
-from t2t_jax.training.optimizer import Optimizer, parted, with_weight_decay
+from t2t_jax.training.optimizer import Optimizer, parted, rescaled, with_weight_decay
 
 
-def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
+def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
     """Make the optimiser of a run, without its learning rate.
 
     The learning rate is kept apart because it follows the step of the run, which goes on where an
@@ -24,20 +31,50 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
     Args:
       declared: the parameters as a module's `init` returns them, each in the box that declares it.
     """
-    if config.freeze:
-        frozen = are_frozen(config.freeze, declared)
+    if config.training.freeze:
+        frozen = are_frozen(config.training.freeze, declared)
         _, trained = parted(declared, frozen)
         return without_frozen(_optimizer(config, trained), frozen)
     return _optimizer(config, declared)
 
 
-def _optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
+def _optimizer(config: Config, declared: Parameters) -> Optimizer:
     """Make the optimiser of the parameters that are trained."""
-    optimizer: Optimizer = load_named(OPTIMIZERS[config.optimizer].make)(config, declared)
-    if not config.weight_decay:
+    training = config.training
+    facts = OPTIMIZERS[training.optimizer]
+    optimizer: Optimizer = load_named(facts.make)(training, declared)
+    if config.model.parametrisation != "standard":
+        optimizer = _parametrised(optimizer, config.model, facts.width_exponent, declared)
+    if not training.weight_decay:
         return optimizer
-    decayed = whether_each(is_matrix_of_layers, declared)
-    return with_weight_decay(optimizer, config.weight_decay, decayed)
+    decayed = of_each(is_matrix_of_layers, declared)
+    return with_weight_decay(optimizer, training.weight_decay, decayed)
+
+
+def _parametrised(
+    optimizer: Optimizer, model: ModelConfig, exponent: float | None, declared: Parameters
+) -> Optimizer:
+    """Make the updates of an optimiser independent of the width and the depth of the network.
+
+    This is table 8 of Yang et al. 2021 and table 1 of Dey et al. 2025. Gradients are inverse to the
+    width, and in layers to the multiple of the depth. They are brought to the size that they have
+    in the base, so that Adam's epsilon, which is one for all, has the same weight.
+
+    Args:
+      exponent: the power of the width that is the factor on the rate of layers' matrices.
+    """
+    assert exponent is not None  # a config without one is refused
+
+    def rate(box: Any) -> float:
+        power = exponent if is_stacked(box) else -1
+        return model.width_multiple**power if is_matrix(box) and box.grows else 1.0
+
+    def enlargement(box: Any) -> float:
+        depth = model.depth_multiple(len(box.value)) if is_stacked(box) else 1.0
+        return model.width_multiple * depth
+
+    rates, enlargements = of_each(rate, declared), of_each(enlargement, declared)
+    return rescaled(optimizer, enlargements, rates)
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:

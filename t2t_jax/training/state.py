@@ -44,7 +44,7 @@ class TrainState(NamedTuple):
 
 def _state_of(config: Config, declared: Parameters) -> TrainState:
     """Make the state before the first step from parameters in the boxes that declare them."""
-    optimizer = make_optimizer(config.training, declared).init(declared)
+    optimizer = make_optimizer(config, declared).init(declared)
     zero = jnp.zeros((), jnp.int32)
     ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)
     return TrainState(zero, declared, optimizer, zero, zero, ema)

@@ -161,7 +161,7 @@ def train_step(
         compute = _adding_up_once(compute, mesh)
     gradients, sums = compute(state.params, state.step, batch)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
-    optimizer = make_optimizer(config.training, declared_parameters(model))
+    optimizer = make_optimizer(config, declared_parameters(model))
     return update(config, optimizer, state, gradients, sums, updates)
 
 
@@ -252,7 +252,7 @@ def update(
     norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
     step = state.step + 1
-    rate = scheduled_rate(training, config.model.d_model, step)
+    rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
     kept = _where(finite, optimizer.accumulate(gradients, state.optimizer), state.optimizer)
     kept = _before(kept, updates)

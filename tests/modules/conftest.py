@@ -62,6 +62,9 @@ _KINDS = {
         "d_k": 6,
         "d_v": 10,
         "output_bias": True,
+        "parametrisation": "complete",
+        "base_width": 4,
+        "base_depth": 1,
     },
     "deep_relative_bias_tied_target": {
         "norm_order": "deep",
@@ -73,6 +76,8 @@ _KINDS = {
         "query_key_norm": True,
         "share_embeddings": False,
         "share_target_embedding": True,
+        "parametrisation": "mup",
+        "base_width": 48,
     },
     "additive_alibi": {
         "position": "alibi",
@@ -105,6 +110,8 @@ _KINDS = {
         "num_kv_heads": 1,
         "attention_bias": True,
         "embedding_norm": True,
+        "parametrisation": "mup",
+        "base_width": 8,
     },
 }
 

@@ -48,7 +48,7 @@ def logits(params, config, source_tokens, target_tokens, *, bos_id=1):
     encoded = embed(params, config, "source", list(source_tokens))
     encoded = encoder(params, config, encoded)
     x = embed(params, config, "target", [bos_id, *target_tokens[:-1]])
-    x = decoder(params, config, x, encoded)
+    x = decoder(params, config, x, encoded) / multiple(config)
     return x @ token_matrix(params, config, "output").T + params.get("output_bias", 0)
 
 
@@ -64,7 +64,7 @@ def decoder_only_logits(params, config, source_tokens, target_tokens):
     params = _mapped(lambda x: np.asarray(x, np.float64), params)
     tokens = [*source_tokens, *target_tokens[:-1]]
     embedding = params["embedding"]["embedding"]
-    x = embedding[tokens] * (math.sqrt(config.d_model) if config.scale_embeddings else 1)
+    x = embedding[tokens] * embedding_factor(config)
     x = x + added_positions(params, config, "target", len(tokens))
     if config.embedding_norm:
         x = norm(params["target_embedding_norm"], config, x)
@@ -82,7 +82,7 @@ def decoder_only_logits(params, config, source_tokens, target_tokens):
         params["decoder"], config, x, config.num_decoder_layers, alpha, allowed, bias
     )
     output = params["embedding" if config.share_embeddings else "output_projection"]["embedding"]
-    logits = x @ output.T + params.get("output_bias", 0)
+    logits = x / multiple(config) @ output.T + params.get("output_bias", 0)
     return logits[len(source_tokens) - 1 :]
 
 
@@ -94,6 +94,19 @@ def _mapped(function, tree):
 
 def _layers(params, count):
     return [_mapped(lambda x, i=i: x[i], params) for i in range(count)]
+
+
+# Widths that transfer (Yang et al. 2021, table 8; Dey et al. 2025, table 1).
+
+
+def multiple(config):
+    """How many times as wide the network is as its base."""
+    return 1 if config.parametrisation == "standard" else config.d_model / config.base_width
+
+
+def embedding_factor(config):
+    """The factor on embeddings, which is that of the base (section 3.4)."""
+    return math.sqrt(config.d_model / multiple(config)) if config.scale_embeddings else 1
 
 
 # Embeddings and positions.
@@ -110,9 +123,7 @@ def token_matrix(params, config, use):
 
 def embed(params, config, side, tokens):
     """The sum of embeddings and positions, `[t, d_model]`."""
-    x = token_matrix(params, config, side)[tokens]
-    if config.scale_embeddings:
-        x = x * math.sqrt(config.d_model)
+    x = token_matrix(params, config, side)[tokens] * embedding_factor(config)
     x = x + added_positions(params, config, side, len(tokens))
     return norm(params[f"{side}_embedding_norm"], config, x) if config.embedding_norm else x
 
@@ -196,7 +207,9 @@ def residual(params, config, alpha, x, sublayer):
     if config.norm_order == "post":
         return norm(params["norm"], config, x + sublayer(x))
     if config.norm_order == "pre":
-        return x + sublayer(norm(params["norm"], config, x))
+        depth = config.num_decoder_layers  # in the tests that of every stack
+        share = config.base_depth / depth if config.parametrisation == "complete" else 1
+        return x + share * sublayer(norm(params["norm"], config, x))
     assert config.norm_order == "deep"
     return norm(params["norm"], config, alpha * x + sublayer(x))
 
@@ -304,6 +317,9 @@ def attention(params, config, query, key, value, allowed, bias):
 
 def score(params, config, head, query, key):
     """The score of one key for one query."""
+    if config.parametrisation != "standard":  # as in the paper for the heads of the paper, of 64
+        usual = {"scaled_dot_product": math.sqrt(64), "dot_product": 64}[config.score_function]
+        return usual * query @ key / len(key)
     if config.score_function == "scaled_dot_product":
         return query @ key / math.sqrt(len(key))
     if config.score_function == "dot_product":

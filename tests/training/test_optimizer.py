@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import TrainingConfig, network_config
+from t2t_jax.config import Config, TrainingConfig, network_config
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.modules.matrices import MatrixBox, is_matrix_of_layers, whether_each
+from t2t_jax.modules.matrices import MatrixBox, is_matrix_of_layers, of_each
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.training.muon import orthogonalized
@@ -25,7 +25,7 @@ STEPS = 3
 def _declared():
     """Parameters of every kind: three layers, more than their matrices have rows."""
     boxes = {
-        ("embedding", "embedding"): MatrixBox((7, 4), ("vocab", "embed"), summed_axis=-1),
+        ("embedding", "embedding"): MatrixBox((7, 4), ("vocab", "embed"), grows=False),
         ("position", "embedding"): nn.LogicallyPartitioned((6, 4), ("positions", "embed")),
         ("layers", "kernel"): MatrixBox((3, 2, 4), ("layers", "embed", "mlp")),
         ("layers", "bias"): nn.LogicallyPartitioned((3, 4), ("layers", "mlp")),
@@ -49,8 +49,9 @@ PARAMS = _random(0)
 GRADIENTS = [_random(1, 10.0), _random(2, 0.1), _random(3, 1.0)]
 
 
-def _directions(config):
+def _directions(training, **model):
     """The directions of some steps, by parameter."""
+    config = Config(model=network_config(**model), training=training)
     optimizer = make_optimizer(config, _declared())
 
     @jax.jit
@@ -144,6 +145,47 @@ def test_directions_equal_a_reference_in_numpy(name):
             )
 
 
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+def test_updates_of_a_wider_and_deeper_network_are_those_of_its_base_by_the_rules(name):
+    sizes = {"d_model": 32, "d_k": 64, "base_width": 8, "base_depth": 2}
+    training = TrainingConfig(optimizer=name, adam_epsilon=0.5, weight_decay=0.25)
+    rates = {  # four times as wide; half as much by the root
+        "adamw": {"layers/kernel": 1 / 4},
+        "lion": {"layers/kernel": 1 / 4},
+        "muon": {"layers/kernel": 1 / 2},
+    }[name]
+    gradients = _by_name(GRADIENTS)
+    for parameter, found in _directions(
+        training, parametrisation="complete", norm_order="pre", **sizes
+    ).items():
+        exact = [np.float64(g) for g in gradients[parameter]]
+        of_adam = name == "adamw" or (name == "muon" and parameter != "layers/kernel")
+        depth = 3 / 2 if parameter.startswith("layers") else 1
+        epsilon = {"epsilon": 0.5 / 4 / depth} if of_adam else {}
+        rule = _adam if of_adam else _REFERENCES[name]
+        decay = 0.25 * PARAMS["layers"]["kernel"] if parameter == "layers/kernel" else 0
+        for direction, one in zip(found, rule(exact, parameter, **epsilon), strict=True):
+            expected = rates.get(parameter, 1) * one + decay
+            np.testing.assert_allclose(
+                direction, expected, rtol=2e-4, atol=1e-5, err_msg=f"{name} {parameter}"
+            )
+
+
+def test_an_update_of_muon_changes_the_outputs_of_a_wider_network_as_much():
+    """The condition of Yang et al. 2023 on the largest singular values: sqrt(rows / columns)."""
+    largest = []
+    for width in (8, 32):
+        model = network_config(d_model=width, d_k=64, parametrisation="mup", base_width=8)
+        config = Config(model=model, training=TrainingConfig(optimizer="muon"))
+        kernel = np.random.default_rng(0).normal(size=(1, width, 4 * width)).astype(np.float32)
+        box = {"kernel": MatrixBox(kernel, ("layers", "embed", "mlp"))}
+        optimizer = make_optimizer(config, box)
+        state = optimizer.accumulate({"kernel": kernel}, nn.unbox(optimizer.init(nn.unbox(box))))
+        step = optimizer.direction({"kernel": kernel}, state, {"kernel": kernel})["kernel"]
+        largest.append(np.linalg.norm(step[0], 2))
+    assert largest[0] == pytest.approx(largest[1], rel=0.25)  # singular values are from 0.7 to 1.2
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS[1:])
 def test_weight_decay_takes_a_share_of_matrices_of_layers_and_of_nothing_else(name):
     plain = _directions(TrainingConfig(optimizer=name))
@@ -159,7 +201,7 @@ def test_the_matrices_of_layers_of_a_transformer_are_its_kernels():
     options = {"share_embeddings": False, "position": "learned", "norm_order": "pre"}
     model = network_config(d_model=16, num_heads=2, d_ff=32, max_positions=50, **options)
     declared = declared_parameters(Transformer(model, 30, 1))
-    found = whether_each(is_matrix_of_layers, declared)
+    found = of_each(is_matrix_of_layers, declared)
     sizes = jax.tree.map(lambda x: x.size, nn.unbox(declared))
     for path, chosen in jax.tree.leaves_with_path(found):
         name = jax.tree_util.keystr(path)
@@ -182,7 +224,7 @@ def test_muon_brings_the_singular_values_of_each_layer_near_1_and_keeps_its_dire
 
 
 def test_adam_under_the_schedule_equals_pytorch():
-    optimizer = make_optimizer(TrainingConfig(), {})
+    optimizer = make_optimizer(Config(), {})
     parameters = {"all": GOLDENS["adam/parameters"][0]}
     state = optimizer.init(parameters)
     for step, gradients in enumerate(GOLDENS["adam/gradients"], start=1):

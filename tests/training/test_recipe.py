@@ -86,7 +86,7 @@ class Run:
         model = EveryKind(config.model)
         self.like = abstract_state(config, model, self.mesh)
         self.places = jax.tree.map(lambda x: x.sharding, self.like)
-        optimizer = make_optimizer(config.training, declared_parameters(model))
+        optimizer = make_optimizer(config, declared_parameters(model))
         self._update = jax.jit(
             partial(update, config, optimizer),
             in_shardings=(self.places, self.places.params, replicated(self.mesh)),
@@ -272,9 +272,9 @@ def test_the_moving_average_is_loaded_unless_checkpoints_are_to_be_averaged(
 
 def test_parameters_declared_in_boxes_make_a_state_in_boxes(tiny):
     for optimizer in OPTIMIZERS:
-        training = tiny.changed(training__optimizer=optimizer).config.training
+        config = tiny.changed(training__optimizer=optimizer).config
         declared = declared_parameters(tiny.model)
-        init = make_optimizer(training, declared).init
+        init = make_optimizer(config, declared).init
         boxed = jax.eval_shape(init, declared)
         plain = jax.eval_shape(init, nn.unbox(declared))
         assert jax.tree.structure(nn.unbox(boxed)) == jax.tree.structure(plain)

@@ -61,7 +61,7 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
     yield "positions_waves", positions.waves(model.d_model)
     yield "positions_map", positions.heat_map(model.d_model)
     yield "positions_distance", positions.products_by_distance(model.d_model)
-    yield "schedule", training.schedule(config.training, model.d_model)
+    yield "schedule", training.schedule(config.training, model.scaling_width)
     yield "label_smoothing", training.label_smoothing(config.training.label_smoothing)
     yield "softmax_saturation", attention.softmax_saturation()
     yield "masks", attention.masks()
