@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import tyro
 
@@ -13,6 +13,8 @@ from t2t_jax.commands.streams import check_heard
 from t2t_jax.config import Config, differences
 from t2t_jax.config.file import load_config
 from t2t_jax.system.opening import opened
+
+_Command = TypeVar("_Command")
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,27 @@ def config_command(arguments: Sequence[str], program: str) -> ConfigCommand:
       UserError: there is no such config, or a flag or its value is refused.
     """
 
-    def defaults(line: list[str]) -> ConfigCommand:
-        name = next((word for word in line[:1] if not word.startswith("--")), None)
-        return ConfigCommand(fields=with_family(config_named(name) if name else Config(), line))
+    return command_of_config(ConfigCommand, arguments, program)
 
-    command: ConfigCommand = parse_flags(ConfigCommand, arguments, program, defaults)
+
+def command_of_config(kind: type[_Command], arguments: Sequence[str], program: str) -> _Command:
+    """Return a command whose first argument names the config that its field `fields` begins with.
+
+    Args:
+      kind: the class of the command.
+      arguments: the words of the command line.
+      program: the name of the program in messages.
+
+    Raises:
+      UserError: there is no such config, or a flag or its value is refused.
+    """
+
+    def defaults(line: list[str]) -> _Command:
+        name = next((word for word in line[:1] if not word.startswith("--")), None)
+        fields = with_family(config_named(name) if name else Config(), line)
+        return cast(Any, kind)(fields=fields)
+
+    command: _Command = parse_flags(kind, arguments, program, defaults)
     return command
 
 

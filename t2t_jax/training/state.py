@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, Key
 
 from t2t_jax.config import Config
 from t2t_jax.modules.matrices import Parameters
@@ -50,9 +50,13 @@ def _state_of(config: Config, declared: Parameters) -> TrainState:
     return TrainState(zero, declared, optimizer, zero, zero, ema)
 
 
-def init_state(config: Config, model: Network) -> TrainState:
-    """Make the state before the first step, which depends on the config and its seed alone."""
-    key = jax.random.key(config.training.seed)
+def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None) -> TrainState:
+    """Make the state before the first step.
+
+    Args:
+      key: PRNG key of the first values; None is that of the config's seed.
+    """
+    key = jax.random.key(config.training.seed) if key is None else key
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
 

@@ -1,0 +1,117 @@
+"""The command that says whether what a network computes depends on its width or depth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import tyro
+
+from t2t_jax.commands.config import command_of_config
+from t2t_jax.commands.streams import check_heard
+from t2t_jax.commands.tables import grid, print_line, print_result
+from t2t_jax.config import Config
+from t2t_jax.config.model import Parametrisation
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from t2t_jax.inspect.coordinates import Coordinates
+
+_LOGITS = (
+    "Logits at the start shrink with the root of the width, and so does what first values add to "
+    "their change: that is right, as what is learned does not shrink."
+)
+
+
+@dataclass(frozen=True)
+class CoordinatesCommand:
+    """Say whether activations, and their changes in training, grow with the width of a network.
+
+    Networks of several widths learn one batch of random tokens for a few steps. Where all changes
+    are flat, the best learning rate of a small network is near that of a large one, as it should be
+    with --model.parametrisation mup. No corpus is read.
+    """
+
+    examples: ClassVar = (
+        "base --parametrisation standard mup --figure coordinates.svg",
+        "base --model.norm-order pre --parametrisation mup complete --depths 2 4 8 --widths 128",
+    )
+    workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")] = tyro.MISSING
+    """Config file, the name of one that comes with the package, or the directory of a run."""
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    """Values of model.d_model; the number of heads and d_ff go in proportion. One value beside
+    --depths is the width of all networks."""
+    depths: tuple[int, ...] = ()
+    """Numbers of layers of each stack, which are compared in place of widths."""
+    steps: int = 5
+    """Number of steps, at a tenth of the largest learning rate of the config."""
+    seeds: int = 2
+    """Number of networks of each size, with different first values."""
+    parametrisation: tuple[Parametrisation, ...] = ()
+    """Values of model.parametrisation, with a table for each; none is that of the config."""
+    figure: Path | None = None
+    """File for a picture of all tables, which ends in .svg or .png."""
+    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
+        default_factory=Config
+    )
+
+    def run(self) -> int:
+        """Measure, print a table for each parametrisation, draw, and return the exit code."""
+        if self.figure is None:
+            check_heard("print it, or write it to a file")
+        elif self.figure.suffix not in (".svg", ".png"):
+            raise UserError(f"--figure {self.figure} has to end in .svg or .png")
+        else:
+            check_writable(self.figure.parent)
+            from t2t_jax.inspect.figures.coordinates import curves
+            from t2t_jax.inspect.figures.drawing import encoded
+        from t2t_jax.inspect.coordinates import coordinates, of_width
+
+        config, name, values = self.fields, "width", self.widths
+        if self.depths:
+            if len(self.widths) == 1:
+                config = of_width(config, self.widths[0])
+            name, values = "depth", self.depths
+        chosen = self.parametrisation or (config.model.parametrisation,)
+        # All of them before the first is measured, as a later one may be refused.
+        configs = {one: config.replace({"model.parametrisation": one}) for one in chosen}
+        found: dict[str, Coordinates] = {}
+        for one, changed in configs.items():
+            found[one] = coordinates(changed, name, values, steps=self.steps, seeds=self.seeds)
+            print_line(f"{one}, root mean squares after {self.steps} steps:")
+            print_result(_table(found[one]))
+            if one != "standard" and name == "width":
+                print_line(_LOGITS)
+        if self.figure is not None:
+            write_whole(self.figure, encoded(curves(found), self.figure.suffix[1:]))
+        return 0
+
+
+def _table(found: "Coordinates") -> "Table":
+    """Return a table of the changes by width or depth, with the exponents of their growth."""
+    from t2t_jax.inspect.coordinates import growth
+
+    heads = [f"{found.name} {value}" for value in found.values]
+    table = grid("change of", *heads, "exponent", "verdict", "at the start")
+    for part, sizes in found.change.items():
+        change, start = (growth(found.values, x) for x in (sizes, found.start[part]))
+        table.add_row(
+            part,
+            *(f"{size:.3g}" for size in sizes.mean(1)),
+            f"{change.exponent:+.2f} ± {change.error:.2f}",
+            change.verdict,
+            f"{start.exponent:+.2f}",
+        )
+    return table
+
+
+def coordinates_command(arguments: Sequence[str], program: str) -> CoordinatesCommand:
+    """Return the command that a command line asks for; see `entry_command`.
+
+    Raises:
+      UserError: there is no such config, or a flag or its value is refused.
+    """
+    return command_of_config(CoordinatesCommand, arguments, program)
