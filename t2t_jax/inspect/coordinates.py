@@ -35,7 +35,7 @@ FLAT = 0.1
 """Largest exponent with which a size counts as independent of the width."""
 
 _SHARE = 0.1  # of the largest learning rate, which the first steps after a warmup do not reach
-_ROWS, _LENGTH, _VOCAB = 16, 16, 256
+_ROWS, _LENGTH, _VOCAB = 4, 8, 256
 _KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, Linear, LayerStack, TokenNetwork
 _METHODS = "__call__", "attend_to_encoded", "queries", "keys_values"
 _IN_PROPORTION = (

@@ -78,6 +78,7 @@ def _models():
         "table3_width",
         "score_functions",
         "architectures_small",
+        "mup_small",
     }
     for path in sorted((_ROOT / "configs").glob("*.py")):
         if path.stem in others:

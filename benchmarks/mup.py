@@ -1,0 +1,132 @@
+"""Write the page and the figure of the grid `configs/mup_small.py`: the best rate by width.
+
+    python benchmarks/mup.py runs/mup_small docs/results --note "2 cores of ..., 26 November 2026"
+
+The page is mup_small.md, and the figure mup_small.png: the perplexity on dev over the learning
+rate, a curve for each width, in the standard parametrisation and in muP.
+"""
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from t2t_jax.config.file import load_grid
+from t2t_jax.errors import UserError
+from t2t_jax.inspect.figures.drawing import COLORS, canvas, encoded
+from t2t_jax.system.atomic_file import write_whole
+
+_CONFIG = Path(__file__).parents[1] / "configs" / "mup_small.py"
+
+Curves = dict[tuple[str, int], dict[float, float]]
+"""The perplexity by learning rate, of each parametrisation and width."""
+
+_PAGE = """# The best learning rate by width: standard and muP, on two cores
+
+```bash
+t2t-jax sweep --config configs/mup_small.py --workdir runs/mup_small --jobs 2
+python benchmarks/mup.py runs/mup_small docs/results
+```
+
+Small translation models of Multi30k in three widths, at seven learning rates each, with one seed.
+`configs/mup_small.py` has the sizes, and [widths.md](../widths.md) says what muP is. {note}
+
+![Perplexity on dev over the learning rate, by width](mup_small.png)
+
+The best rate of each width, and how many steps of the grid of rates, each a factor of 2, it lies
+from that of the smallest width:
+
+{best}
+
+All perplexities on dev, by the peak of the learning rate:
+
+{table}
+
+What this cannot say: with one seed a cell, neighbouring rates may be within the noise of each
+other, and models of {steps} steps on one small corpus are no evidence for long trainings.
+"""
+
+
+def read_curves(workdir: Path) -> Curves:
+    """Read the perplexities of the finished cells of a grid from its table.csv.
+
+    Raises:
+      UserError: there is no such table.
+    """
+    path = workdir / "table.csv"
+    if not path.exists():
+        raise UserError(f"{path} is missing; run t2t-jax sweep --workdir {workdir} --report first")
+    with path.open(encoding="utf-8") as file:
+        found = {row["variant"]: float(row["perplexity_mean"]) for row in csv.DictReader(file)}
+    curves: Curves = {}
+    for name, config in load_grid(str(_CONFIG)).variants.items():
+        model, rate = config.model, config.training.peak_learning_rate
+        if name in found and rate is not None:
+            at_base = model.d_model == model.base_width
+            for kind in ("standard", "mup") if at_base else (model.parametrisation,):
+                curves.setdefault((kind, model.d_model), {})[rate] = found[name]
+    return curves
+
+
+def drawn(curves: Curves) -> Figure:
+    """Draw a panel for each parametrisation, with a curve for each width and its best rate."""
+    figure, axes = canvas(9, 3.8, 2)
+    widths = sorted({width for _, width in curves})
+    for place, kind in zip(axes, ("standard", "mup"), strict=True):
+        for color, width in zip(COLORS, widths, strict=False):
+            points = sorted(curves.get((kind, width), {}).items())
+            if points:
+                best = min(points, key=lambda point: point[1])
+                x, y = zip(*points, strict=True)
+                place.plot(x, y, ".-", color=color, label=str(width))
+                place.plot(*best, "*", markersize=13, color=color)
+        place.set(xscale="log", yscale="log", xlabel="peak learning rate", title=kind)
+        place.legend(title="d_model")
+    axes[0].sharey(axes[1])
+    axes[0].set_ylabel("perplexity on dev")
+    return figure
+
+
+def page(curves: Curves, note: str) -> str:
+    """Return the page: the best rate of each width, and every figure."""
+    rates = sorted({rate for points in curves.values() for rate in points})
+    best = {key: min(points, key=points.__getitem__) for key, points in curves.items()}
+    least = min(width for _, width in curves)
+    moved = [
+        [kind, width, f"{rate:g}", f"{rates.index(rate) - rates.index(best[kind, least]):+d}"]
+        for (kind, width), rate in sorted(best.items(), reverse=True)
+    ]
+    rows = [
+        [kind, width, *(f"{points[rate]:.2f}" if rate in points else "" for rate in rates)]
+        for (kind, width), points in sorted(curves.items(), reverse=True)
+    ]
+    steps = next(iter(load_grid(str(_CONFIG)).variants.values())).training.num_train_steps
+    return _PAGE.format(
+        note=note,
+        steps=steps,
+        best=_markdown(["parametrisation", "d_model", "best rate", "steps of the grid"], moved),
+        table=_markdown(["parametrisation", "d_model", *(f"{rate:g}" for rate in rates)], rows),
+    )
+
+
+def _markdown(heads: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    lines = (heads, ["---"] * len(heads), *rows)
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def main() -> None:
+    """Read the grid and write both files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workdir", type=Path, help="the directory of the grid")
+    parser.add_argument("out", type=Path, help="the directory of the page and the figure")
+    parser.add_argument("--note", default="", help="a sentence: hardware, time and date")
+    given = parser.parse_args()
+    curves = read_curves(given.workdir)
+    write_whole(given.out / "mup_small.png", encoded(drawn(curves), "png"))
+    write_whole(given.out / "mup_small.md", page(curves, given.note).encode())
+
+
+if __name__ == "__main__":
+    main()
