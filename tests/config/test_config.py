@@ -196,7 +196,7 @@ _REFUSED = [
         {"parametrisation": "mup", "score_function": "additive", "d_k": 32},
         "has no rule for model.score_function='additive' with heads of d_k=32; set model.d_k=64",
     ),
-    (_MODEL, {"parametrisation": "mup", "base_width": 0}, "outside [1, inf]"),
+    (_MODEL, {"base_width": 0}, "outside [1, inf]"),
     (_MODEL, {"d_model": 512.0}, "is a float, expected int"),
     (_MODEL, {"d_model": True}, "is a bool, expected int"),
     (_MODEL, {"d_model": "512"}, "is a str, expected int"),
