@@ -30,7 +30,7 @@ t2t-jax sweep --config configs/mup_small.py --workdir runs/mup_small --jobs 2
 python benchmarks/mup.py runs/mup_small docs/results
 ```
 
-Small translation models of Multi30k in three widths, at seven learning rates each, with one seed.
+Small translation models of Multi30k in four widths, at seven learning rates each, with one seed.
 `configs/mup_small.py` has the sizes, and [widths.md](../widths.md) says what muP is. {note}
 
 ![Perplexity on dev over the learning rate, by width](mup_small.png)

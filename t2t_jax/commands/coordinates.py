@@ -30,30 +30,28 @@ _LOGITS = (
 class CoordinatesCommand:
     """Say whether activations, and their changes in training, grow with the width of a network.
 
-    Networks of several widths learn one batch of random tokens for a few steps. Where all changes
-    are flat, the best learning rate of a small network is near that of a large one, as it should be
-    with --model.parametrisation mup. No corpus is read.
+    Networks of several widths learn a batch of random tokens for a few steps. Where all changes are
+    flat, as they should be with --parametrisation mup, one learning rate fits all widths.
     """
 
-    examples: ClassVar = (
-        "base --parametrisation standard mup --figure coordinates.svg",
-        "base --model.norm-order pre --parametrisation mup complete --depths 2 4 8 --widths 128",
-    )
+    examples: ClassVar = ("base --parametrisation standard mup --figure widths.svg",)
+    common: ClassVar = ("workdir", "widths", "depths", "parametrisation", "figure")
     workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")] = tyro.MISSING
-    """Config file, the name of one that comes with the package, or the directory of a run."""
+    """Config file, as configs/base.py; the name of one that comes with the package, as base; or the
+    directory of a run. No corpus is read."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
     """Values of model.d_model; the number of heads and d_ff go in proportion. One value beside
     --depths is the width of all networks."""
     depths: tuple[int, ...] = ()
-    """Numbers of layers of each stack, which are compared in place of widths."""
+    """Numbers of layers of each stack; they are compared in place of widths."""
     steps: int = 5
     """Number of steps, at a tenth of the largest learning rate of the config."""
     seeds: int = 2
     """Number of networks of each size, with different first values."""
     parametrisation: tuple[Parametrisation, ...] = ()
-    """Values of model.parametrisation, with a table for each; none is that of the config."""
+    """Values of model.parametrisation; each has a table. None is that of the config."""
     figure: Path | None = None
-    """File for a picture of all tables, which ends in .svg or .png."""
+    """File for a picture; it ends in .svg or .png, and shows all tables."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )

@@ -53,7 +53,7 @@ def printed(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_RUN - {"config"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_RUN - {"config", "coordinates"}))
 def test_every_command_takes_a_run_with_and_without_a_flag(name):
     ahead, behind = AHEAD.get(name, []), BEHIND.get(name, [])
     runs = ["runs/a", "runs/b"] if name in SEVERAL else ["runs/a"]

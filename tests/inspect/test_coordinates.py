@@ -1,11 +1,14 @@
 """The coordinate check, by which the rules of the parametrisations are tested too."""
 
+import re
+
 import numpy as np
 import pytest
 
+from t2t_jax.__main__ import main
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-from t2t_jax.inspect.coordinates import coordinates, growth, of_depth, of_width
+from t2t_jax.inspect.coordinates import Coordinates, coordinates, growth, of_depth, of_width
 from tests.selection import thorough_after
 
 _SMALL = {
@@ -62,6 +65,37 @@ def test_changes_do_not_depend_on_the_depth_when_residual_connections_are_scaled
         exponents[parametrisation] = growth((2, 4, 8, 16), found.change["logits"]).exponent
     assert abs(exponents["complete"]) < 0.15
     assert exponents["mup"] > 0.3
+
+
+def test_the_command_prints_exponents_and_draws_them(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def measured(config, name, values, *, steps, seeds):
+        asked.append((config.model.parametrisation, config.model.d_ff, name, values, steps, seeds))
+        sizes = {"embedding": np.ones((2, 2)), "logits": np.array([[4.0, 4.0], [1.0, 1.0]])}
+        return Coordinates(name, values, sizes, sizes)
+
+    monkeypatch.setattr("t2t_jax.inspect.coordinates.coordinates", measured)
+    line = ["coordinates", "base", "--model.norm-order", "pre", "--parametrisation"]
+    picture = tmp_path / "widths.svg"
+    assert main([*line, "mup", "--widths", "64", "256", f"--figure={picture}"]) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["logits", "4", "1", "-1.00", "±", "0.00", "shrinks", "-1.00"] in rows
+    assert ["embedding", "1", "1", "+0.00", "±", "0.00", "flat", "+0.00"] in rows
+    assert "<svg" in picture.read_text()
+    assert main([*line, "mup", "complete", "--depths", "2", "4", "--widths", "256"]) == 0
+    assert asked == [
+        ("mup", 2048, "width", (64, 256), 5, 2),
+        ("mup", 1024, "depth", (2, 4), 5, 2),
+        ("complete", 1024, "depth", (2, 4), 5, 2),
+    ]
+    for flags, message in (
+        (["--figure", "widths.jpg"], "--figure widths.jpg has to end in .svg or .png"),
+        (["--model.norm-order=post", "--parametrisation", "mup", "complete"], "norm_order='pre'"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            main(["coordinates", "base", *flags])
 
 
 def test_a_growth_is_the_power_of_a_law_with_the_error_of_its_noise():
