@@ -163,7 +163,7 @@ def held_out(
     names = list(dict.fromkeys(cell.variant for cell in cells))
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            hint = did_you_mean(pattern, names, f"it has {', '.join(names)}")
+            hint = did_you_mean(pattern, names, "without --hold-out, t2t-jax fit lists them all")
             raise UserError(f"--hold-out {pattern!r} is no variant of the grid; {hint}")
     held = [c for c in cells if any(fnmatchcase(c.variant, pattern) for pattern in patterns)]
     fitted = [cell for cell in cells if cell not in held]
