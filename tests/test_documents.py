@@ -71,6 +71,7 @@ ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax launch"] = "clusters; tests/launch has their stand-ins, tests/cluster a real one"
 ELSEWHERE["t2t-jax data"] = "a network; tests/test_reproduce.py has a server of its own"
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
+ELSEWHERE["isoflop_small"] = "a grid of two hours; tests/sweep/scaling has grids of its own"
 ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"
 
 

@@ -222,7 +222,13 @@ def test_a_config_file_loads_and_its_docstring_has_the_command_that_trains_it(pa
 def test_commands_in_a_docstring_fit_the_corpus_and_paste_into_a_shell(path):
     docstring = ast.get_docstring(ast.parse(path.read_text()))
     (fitting,) = {config.data.facts.commands for config in _configs(path)}
-    assert set(re.findall(r"t2t-jax ([\w-]+)", docstring)) <= {*fitting, "train", "sweep", "data"}
+    assert set(re.findall(r"t2t-jax ([\w-]+)", docstring)) <= {
+        *fitting,
+        "train",
+        "sweep",
+        "fit",
+        "data",
+    }
     assert "\\\\" not in docstring
 
 

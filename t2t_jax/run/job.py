@@ -45,7 +45,7 @@ _SCHEMA = Schema(
         "exit_code": (int, NoneType),
     },
     {
-        **dict.fromkeys(("flops", "peak"), NUMBER),
+        **dict.fromkeys(("flops", "peak", "source_tokens", "target_tokens"), NUMBER),
         "host": str,
         "kind": str,
         "processes": int,
@@ -103,7 +103,7 @@ class JobAccount:
             "devices": jax.device_count(),
             "kind": jax.devices()[0].device_kind,
             "hardware": hardware_name(jax.devices()),
-            "flops": _flops_per_step(config, batches),
+            **_work_per_step(config, batches),
             "peak": hardware and hardware.flops_per_s,
             "first_step": first_step,
             "step": first_step,
@@ -157,11 +157,12 @@ class JobAccount:
                 write_whole(self._path, as_line(self._account | now).encode())
 
 
-def _flops_per_step(config: Config, batches: Batches) -> float:
-    """Count the operations of the matrix products in a step, on average over an epoch."""
+def _work_per_step(config: Config, batches: Batches) -> dict[str, float]:
+    """Count the tokens of a step, and the operations of its matrix products (`flops`), on average
+    over an epoch."""
     split, steps = batches.examples, batches.steps_per_epoch
     source, target = (np.asarray(x, float) for x in (split.source_lengths, split.target_lengths))
-    return model_flops_per_step(
+    flops = model_flops_per_step(
         config.model,
         config.data.vocab_size,
         source.sum() / steps,
@@ -169,3 +170,5 @@ def _flops_per_step(config: Config, batches: Batches) -> float:
         source_length=(source**2).sum() / max(1.0, source.sum()),
         target_length=(target**2).sum() / max(1.0, target.sum()),
     )
+    tokens = {"source_tokens": source.sum() / steps, "target_tokens": target.sum() / steps}
+    return {"flops": flops, **tokens}

@@ -32,9 +32,11 @@ SPLIT = "dev"
 """The split on which variants are compared, as in Table 3."""
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
-_RESULT = "result.json"
+RESULT = "result.json"
+"""The file of a finished cell with its config and scores."""
 _SCORE_AGAIN = "remove it to score again"
-_SEED = re.compile("seed([0-9]+)")
+SEED = re.compile("seed([0-9]+)")
+"""The name of a cell's directory."""
 _FIGURE = (int, float)
 _RESULT_SCHEMA = Schema(
     {
@@ -94,7 +96,7 @@ class Cell:
         """
         from t2t_jax.workdir import check_registered
 
-        path = self.workdir / _RESULT
+        path = self.workdir / RESULT
         if not path.is_file():
             return None
         result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
@@ -154,8 +156,8 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
     found = (
         int(seed[1]) - config.training.seed + 1
         for variant, config in grid.variants.items()
-        for path in (workdir / variant).glob(f"seed*/{_RESULT}")
-        if (seed := _SEED.fullmatch(path.parent.name))  # others were moved away
+        for path in (workdir / variant).glob(f"seed*/{RESULT}")
+        if (seed := SEED.fullmatch(path.parent.name))  # others were moved away
     )
     return max(found, default=1)
 
@@ -240,7 +242,7 @@ def train_and_score(config: Config, workdir: Path, track: Sequence[str] = ()) ->
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }
-    write_whole(workdir / _RESULT, json.dumps(result).encode())
+    write_whole(workdir / RESULT, json.dumps(result).encode())
     return 0
 
 

@@ -156,7 +156,7 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
     same_subwords = {
         name: their
         for name, their in results.items()
-        if _subwords(grid.variants[name]) == _subwords(base)
+        if subwords(grid.variants[name]) == subwords(base)
     }
     base_seeds = results.get(grid.base, [])
     measures = measures_of(seeds[0])
@@ -183,7 +183,7 @@ def _last_step(config: Config, result: Mapping[str, Any]) -> int:
     return int(result.get("steps") or checkpoints[-1])  # results of 0.1.0 have no steps
 
 
-def _subwords(config: Config) -> tuple[Any, ...]:
+def subwords(config: Config) -> tuple[Any, ...]:
     """Return the settings that decide the subwords of a perplexity."""
     data = config.data
     return data.vocab_size, data.corpus, data.source_language, data.target_language

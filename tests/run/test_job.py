@@ -14,7 +14,7 @@ from t2t_jax.run.progress import PHASES, TrainingProgress
 @pytest.fixture
 def begin(monkeypatch, tmp_path):
     """A function that begins a job after a step, whose account is soon up to date."""
-    monkeypatch.setattr(job, "_flops_per_step", lambda *_: 5.0)
+    monkeypatch.setattr(job, "_work_per_step", lambda *_: {"flops": 5.0})
     monkeypatch.setattr(job, "_PATIENCE", 0.01)
     return lambda first: JobAccount(tmp_path, TrainingProgress(), None, None, first)
 

@@ -1,0 +1,80 @@
+"""The command that fits scaling laws to a grid."""
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import tyro
+
+from t2t_jax.commands.tables import result_console
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
+
+_WIDTH = 120  # the number of columns without a terminal
+
+
+@dataclass(frozen=True)
+class FitCommand:
+    """Fit scaling laws to a grid over sizes and tokens, and say what they advise for more FLOPs.
+
+    The grid is one that sweep has trained, of cells that took equally many FLOPs with models of
+    several sizes. Each family of networks has laws of its own; at equal FLOPs they are compared.
+    """
+
+    examples: ClassVar = (
+        "runs/isoflop_small --flops 1e15 --figure isoflop_small.svg",
+        "runs/isoflop_small --law parametric --hold-out '*-1.6e13'",
+    )
+    grid: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GRID")] = tyro.MISSING
+    """Directory of the grid, with cells in VARIANT/seedN/."""
+    flops: tuple[float, ...] = ()
+    """Amounts of floating point operations of a whole training, such as 1e19, for which the best
+    size and the best number of tokens are wanted."""
+    law: Literal["both", "isoflop", "parametric"] = "both"
+    """Parabolas over sizes for each budget, the law L(N, D) over all cells, or both."""
+    count: Literal["total", "layers"] = "total"
+    """Parameters that are N: all, or those without the vocabulary's (embeddings and output
+    projection), which are a large part of a small model and a small part of a large one."""
+    hold_out: tuple[str, ...] = ()
+    """Variants, as names or patterns, that are not fitted, and whose losses L(N, D) predicts."""
+    figure: Path | None = None
+    """File for a picture of the laws, which ends in .svg or .png."""
+    output: Path | None = None
+    """File for the report as Markdown."""
+
+    def run(self) -> int:
+        """Fit the laws, draw and print what they say, and return the exit code."""
+        self._check()
+        if self.figure is not None:
+            from t2t_jax.inspect.figures.drawing import encoded
+            from t2t_jax.sweep.scaling.figure import scaling_figure
+        from t2t_jax.sweep.scaling.cells import held_out, read_cells
+        from t2t_jax.sweep.scaling.report import fit_families, scaling_report
+
+        grid = read_cells(self.grid)
+        cells, held = held_out(grid.cells, self.hold_out)
+        fits = fit_families(cells, held, self.law, self.count)
+        title = f"Scaling laws of {self.grid}"
+        report = scaling_report(title, grid, fits, self.count, self.flops)
+        if self.figure is not None:
+            picture = scaling_figure(fits, self.count)
+            write_whole(self.figure, encoded(picture, self.figure.suffix[1:]))
+        if self.output is not None:
+            write_whole(self.output, report.markdown().encode())
+        width = None if sys.stdout.isatty() else _WIDTH
+        result_console(width=width, highlight=False).print(report.terminal())
+        return 0
+
+    def _check(self) -> None:
+        for flops in self.flops:
+            if not 0 < flops < math.inf:
+                raise UserError(f"--flops {flops} is no number of operations; give one, as 1e19")
+        if self.figure is not None and self.figure.suffix not in (".svg", ".png"):
+            raise UserError(f"--figure {self.figure} has to end in .svg or .png")
+        if self.hold_out and self.law == "isoflop":
+            raise UserError(
+                "--hold-out asks for predicted losses, which --law isoflop has none of; use --law "
+                "parametric or both"
+            )
