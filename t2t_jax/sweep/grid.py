@@ -50,7 +50,7 @@ def run_grid(
 
     Each variant under each seed is a process with a run directory `workdir/VARIANT/seedN` of its
     own. Finished ones are skipped, interrupted ones go on where they were, and one that fails
-    does not stop the others. Then `table.md`, `table.csv` and `table.png` are written into
+    does not stop the others. Then `table.md`, `.tex`, `.csv` and `.png` are written into
     `workdir`: perplexity and BLEU on dev, the differences from the variant `base` (or else from the
     first), and whether these differences are within the noise.
 
