@@ -94,19 +94,18 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
     """
+    from t2t_jax.sweep.survey import LEFT_OUT, results_of, survey, write_seeds
     from t2t_jax.sweep.tables import write_tables
 
-    results: dict[str, list[Record]] = {}
-    left_out = []
-    for cell in cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))):
-        try:
-            if (result := cell.result()) is not None:
-                results.setdefault(cell.variant, []).append(result)
-        except UserError as error:
-            left_out.append(cell.name)
-            line = f"{cell.name} is left out: {error}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return GridOutcome(results, write_tables(grid, results, workdir, left_out))
+    reports = survey(cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))))
+    left_out = [one for one in reports if one.state == LEFT_OUT]
+    for one in left_out:
+        line = f"{one.cell.name} is left out: {one.reason}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    results = results_of(reports)
+    rows = write_tables(grid, results, workdir, [one.cell.name for one in left_out])
+    write_seeds(grid, reports, workdir)
+    return GridOutcome(results, rows)
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:

@@ -21,6 +21,8 @@ from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 
+_SUBMITIT = "submitit"
+
 
 class Outcome(NamedTuple):
     """The end of the process of a cell: its exit code, and the reason of a failure."""
@@ -141,7 +143,8 @@ class _LocalJob:
         if code < 0:
             name = signal.Signals(-code).name
             return Outcome(1, f"its process was ended by {name}; see {self._cell.log}")
-        return Outcome(code, _last_line(self._cell.log) if code else "")
+        said = _last_line(self._cell.log) or f"see {self._cell.log}"
+        return Outcome(code, said if code else "")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -150,9 +153,23 @@ class _LocalJob:
         self._process.wait()
 
 
+def last_words(cell: Cell) -> str:
+    """Return the last line that a process of a cell printed, here or in a job; "" without any.
+
+    Raises:
+      UserError: the file that names the cell's job is damaged.
+    """
+    stored = cell.workdir.with_suffix(".job")
+    number = _job_id(stored) if stored.is_file() else ""
+    errors = cell.workdir.parent.parent / _SUBMITIT / f"{number}_0_log.err"
+    files = [path for path in (cell.log, errors) if path.is_file()]
+    return _last_line(max(files, key=lambda path: path.stat().st_mtime)) if files else ""
+
+
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.strip()), f"see {log}")
+    said = (line.strip() for line in reversed(lines) if not line.startswith("INFO:submitit:"))
+    return next(filter(None, said), "")
 
 
 class Cluster:
@@ -189,7 +206,7 @@ class Cluster:
         parameters = _parsed(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
-        self._folder, self._track = workdir / "submitit", track
+        self._folder, self._track = workdir / _SUBMITIT, track
         if cluster == "slurm":
             _watch_queue()
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
@@ -277,6 +294,7 @@ def _run_cell(
         code = train_and_score(Config.from_json(config), Path(workdir), track)
         return Outcome(code, "")
     except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return Outcome(2, f"error: {error}")
     except Exception as error:
         traceback.print_exc()
