@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
@@ -247,7 +248,7 @@ def _watch_queue() -> None:
     """Have submitit ask the queue of Slurm for the states of jobs, where Slurm keeps no accounts.
 
     It asks the accounts alone: without them it warns at every look, and takes a job that has ended
-    without a result for one that goes on.
+    without a result for one that goes on. Where the queue does not answer, a warning says so once.
     """
     with suppress(OSError):
         if not subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode:
@@ -255,13 +256,23 @@ def _watch_queue() -> None:
     from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
     class Queue(SlurmInfoWatcher):
-        def _make_command(self) -> list[str]:
-            of_user = f"--user={os.getuid()}"
-            return ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
+        is_silent = False
+        """Whether the last look had no answer, as while the controller of Slurm is started anew."""
 
-        def read_info(self, output: bytes) -> dict[str, dict[str, str]]:
-            seen: dict[str, dict[str, str]] = super().read_info(b"JobID|State|NodeList\n" + output)
-            return {job: {"State": "GONE"} for job in self._registered} | seen
+        def update(self) -> None:
+            of_user = f"--user={os.getuid()}"
+            command = ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
+            seen = subprocess.run(command, capture_output=True, check=False)
+            if seen.returncode and not self.is_silent:
+                said = " ".join(seen.stderr.decode(errors="replace").split())
+                warn(f"squeue does not answer ({said}); until it does, jobs keep their last state")
+            self.is_silent = bool(seen.returncode)
+            if not self.is_silent:
+                found = self.read_info(b"JobID|State|NodeList\n" + seen.stdout)
+                self._info_dict.update({job: {"State": "GONE"} for job in self._registered} | found)
+            self._last_status_check = time.time()
+            ended = {job for job in self._registered if self.is_done(job, mode="cache")}
+            self._finished |= ended
 
     SlurmJob.watcher = Queue(delay_s=600)
 
