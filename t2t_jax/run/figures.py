@@ -1,5 +1,6 @@
 """The figures of runs that are drawn as curves over the steps, in a terminal and on a page."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ class Figure(NamedTuple):
     def points(self, history: History) -> list[tuple[int, float]]:
         """Return the steps of a run at which the figure is known, rising, each with its value."""
         records = history.evaluations if self.on_dev else history.training
-        return [(r["step"], value) for r in records if (value := self.of(r)) is not None]
+        found = ((record["step"], self.of(record)) for record in records)
+        return [(step, one) for step, one in found if one is not None and math.isfinite(one)]
 
 
 def unit_of(configs: Iterable[Config]) -> str:

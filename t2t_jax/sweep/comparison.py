@@ -215,13 +215,18 @@ def _change(
     difference = means[0] - means[1]
     if not freedom:
         return Change(mean, sd, difference, None, None)
-    from scipy.stats import t as student  # slow to import
-
     sizes = means if measure == "perplexity" else (1.0, 1.0)
     error = sd_of_noise * math.hypot(
         sizes[0] / math.sqrt(len(theirs)), sizes[1] / math.sqrt(len(base))
     )
-    return Change(mean, sd, difference, error, float(student.ppf(0.975, freedom)) * error)
+    return Change(mean, sd, difference, error, student(freedom) * error)
+
+
+def student(freedom: int) -> float:
+    """Return half of a 95% confidence interval in standard errors, by Student's t."""
+    from scipy.stats import t  # slow to import
+
+    return float(t.ppf(0.975, freedom))
 
 
 def _noise(

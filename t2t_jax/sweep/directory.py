@@ -9,7 +9,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
-from t2t_jax.sweep.survey import LEFT_OUT, SEEDS, CellReport, survey
+from t2t_jax.sweep.cell_report import LEFT_OUT, SEEDS, CellReport, cell_reports
 from t2t_jax.workdir import is_run, read_config
 
 _SEED = re.compile(r"seed(0|[1-9][0-9]{0,9})(\.log|\.job)?")
@@ -50,7 +50,7 @@ def read_grid_directory(directory: Path) -> GridDirectory:
         if refused:
             reports += [CellReport(cell, LEFT_OUT, refused) for cell in made]
         else:
-            reports += survey(made)
+            reports += cell_reports(made)
     if not variants:
         reason = reports[0].reason or "it has not begun"
         raise UserError(

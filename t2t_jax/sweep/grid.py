@@ -94,15 +94,15 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
     """
-    from t2t_jax.sweep.survey import LEFT_OUT, results_of, survey, write_seeds
+    from t2t_jax.sweep.cell_report import LEFT_OUT, cell_reports, results_by_variant, write_seeds
     from t2t_jax.sweep.tables import write_tables
 
-    reports = survey(cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))))
+    reports = cell_reports(cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))))
     left_out = [one for one in reports if one.state == LEFT_OUT]
     for one in left_out:
         line = f"{one.cell.name} is left out: {one.reason}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    results = results_of(reports)
+    results = results_by_variant(reports)
     rows = write_tables(grid, results, workdir, [one.cell.name for one in left_out])
     write_seeds(grid, reports, workdir)
     return GridOutcome(results, rows)

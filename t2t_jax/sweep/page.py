@@ -19,9 +19,9 @@ from t2t_jax.config import Config, walk
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.run.figures import figures_of, unit_of
 from t2t_jax.run.report.page import shown
-from t2t_jax.sweep.comparison import compare
+from t2t_jax.sweep.cell_report import DONE, LEFT_OUT, WAITING, CellReport, results_by_variant
+from t2t_jax.sweep.comparison import compare, student
 from t2t_jax.sweep.directory import read_grid_directory
-from t2t_jax.sweep.survey import DONE, LEFT_OUT, WAITING, CellReport, results_of
 from t2t_jax.sweep.tables import GridTable, grid_table
 from t2t_jax.system.offline_page import offline_page
 from t2t_jax.version import __version__
@@ -49,6 +49,7 @@ def grid_page(directory: Path) -> str:
     known = [one for one in reports if one.cell.variant in grid.variants]
     table = _table(grid, reports)
     variants = list(grid.variants)
+    most_seeds = max(Counter(one.cell.variant for one in known).values())
     data = {
         "variants": variants,
         "base": grid.base,
@@ -62,17 +63,17 @@ def grid_page(directory: Path) -> str:
             if one.state not in (DONE, WAITING)
         ],
         "fields": _fields(grid.variants),
-        "student": _students(max(Counter(one.cell.variant for one in known).values())),
+        "student": [round(student(freedom), 4) for freedom in range(1, most_seeds)],
         **_curves(variants, known),
-        **_samples(variants, results_of(known)),
+        **_samples(variants, results_by_variant(known)),
         "made": f"t2t-jax {__version__}, {time.strftime('%d %B %Y %H:%M UTC', time.gmtime())}",
     }
-    return offline_page(__package__, "page", f"Grid {directory.name or directory}", data)
+    return offline_page(__package__, "page", f"Grid {directory.resolve().name}", data)
 
 
 def _table(grid: Grid, reports: Sequence[CellReport]) -> GridTable:
     """Return the table, in which a variant without a result has a row without figures."""
-    results = results_of(reports)
+    results = results_by_variant(reports)
     if results:
         left_out = [one.cell.name for one in reports if one.state == LEFT_OUT]
         table = grid_table(grid, compare(grid, results), results, left_out)
@@ -92,13 +93,6 @@ def _fields(variants: Mapping[str, Config]) -> dict[str, list[str]]:
     paths = dict.fromkeys(path for values in by_variant for path in values)
     fields = {path: [values.get(path, "") for values in by_variant] for path in paths}
     return {path: values for path, values in fields.items() if len(set(values)) > 1}
-
-
-def _students(most: int) -> list[float]:
-    """Return the quantiles of Student's t for a 95% interval, for 1 and more degrees of freedom."""
-    from scipy.stats import t as student  # slow to import
-
-    return [round(float(student.ppf(0.975, freedom)), 4) for freedom in range(1, most)]
 
 
 def _curves(variants: Sequence[str], reports: Sequence[CellReport]) -> dict[str, Any]:
@@ -143,7 +137,7 @@ def thinned(
     """
     if points.shape[1] <= most:
         return points
-    parts = np.minimum(np.ceil(points[0] * (most / last)).astype(int), most)
+    parts = np.clip(np.ceil(points[0] * (most / last)).astype(int), 1, most)
     _, firsts, counts = np.unique(parts, return_index=True, return_counts=True)
     return np.add.reduceat(points, firsts, axis=1) / counts
 

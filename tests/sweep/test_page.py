@@ -170,3 +170,18 @@ def test_what_cannot_be_a_page_is_refused(grid, tmp_path):
         with pytest.raises(UserError, match=re.escape(told)):
             main(["report", *arguments])
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_were_scored_on_other_samples_have_their_own_references():
+    def result(references):
+        config = {"training": {"seed": 3}}
+        return [{"config": config, "references": references, "hypotheses": ["x"] * len(references)}]
+
+    long = ["a" * 3000, "b"]
+    made = page._samples(["u", "v", "w"], {"u": result(long), "w": result(["c"])})
+    assert [[text[:2] for text in one] for one in made["references"]] == [["aa", "b"], ["c"]]
+    assert made["references"][0][0].endswith("a …")
+    assert {row: (one["seed"], one["references"]) for row, one in made["samples"].items()} == {
+        **{0: (3, 0), 2: (3, 1)}
+    }
+    assert made["places"] == [0, 1]

@@ -9,9 +9,9 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import cells
+from t2t_jax.sweep.cell_report import cell_reports
 from t2t_jax.sweep.directory import is_grid, read_grid_directory
 from t2t_jax.sweep.grid import collect
-from t2t_jax.sweep.survey import survey
 from tests.sweep.grids import BASE, VARIANTS, write_cell, write_grid
 
 FOUND = {
@@ -73,7 +73,7 @@ def test_a_result_does_not_depend_on_the_log_of_its_run(grid, capsys):
     (run / "log.jsonl").write_bytes(b"\xff\n{}\n")
     (run / "jobs" / "1.json").write_bytes(b"{")
     (cell, *_) = cells(Grid({"base": BASE}, {}), grid, 1)
-    assert found(survey([cell])) == {"base/seed0": ("done", "")}
+    assert found(cell_reports([cell])) == {"base/seed0": ("done", "")}
     assert "log.jsonl line 1 is left out" in capsys.readouterr().err
 
 
@@ -98,12 +98,12 @@ def test_a_job_of_slurm_tells_why_it_failed(tmp_path):
     cell.workdir.parent.mkdir()
     (tmp_path / "submitit").mkdir()
     cell.workdir.with_suffix(".job").write_text("12\n")
-    assert found(survey([cell])) == {"base/seed0": ("waiting", "")}
+    assert found(cell_reports([cell])) == {"base/seed0": ("waiting", "")}
     errors = tmp_path / "submitit" / "12_0_log.err"
     errors.write_text("error: no room\nINFO:submitit:Job completed successfully\n")
-    assert found(survey([cell])) == {"base/seed0": ("failed", "error: no room")}
+    assert found(cell_reports([cell])) == {"base/seed0": ("failed", "error: no room")}
     cell.workdir.with_suffix(".job").write_text("../12\n")
-    assert found(survey([cell]))["base/seed0"][0] == "left out"
+    assert found(cell_reports([cell]))["base/seed0"][0] == "left out"
 
 
 def test_a_directory_without_a_readable_run_is_refused(tmp_path):

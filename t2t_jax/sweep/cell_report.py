@@ -51,7 +51,7 @@ class CellReport(NamedTuple):
         return int(self.history.training[-1]["step"]) if self.history.training else 0
 
 
-def survey(cells: Iterable[Cell]) -> list[CellReport]:
+def cell_reports(cells: Iterable[Cell]) -> list[CellReport]:
     """Return what became of each cell; a damaged result is a reason to leave the cell out."""
     return [_report(cell) for cell in cells]
 
@@ -98,7 +98,7 @@ def _how_far(cell: Cell, history: History) -> str:
     return f"step {record['step']:,} of {cell.config.training.num_train_steps:,}{when}"
 
 
-def results_of(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
+def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
     """Return the results by variant, without variants that have none."""
     results: dict[str, list[Record]] = {}
     for one in reports:
