@@ -181,7 +181,6 @@ def test_rows_that_were_scored_on_other_samples_have_their_own_references():
     made = page._samples(["u", "v", "w"], {"u": result(long), "w": result(["c"])})
     assert [[text[:2] for text in one] for one in made["references"]] == [["aa", "b"], ["c"]]
     assert made["references"][0][0].endswith("a …")
-    assert {row: (one["seed"], one["references"]) for row, one in made["samples"].items()} == {
-        **{0: (3, 0), 2: (3, 1)}
-    }
+    places = {row: (one["seed"], one["references"]) for row, one in made["samples"].items()}
+    assert places == {0: (3, 0), 2: (3, 1)}
     assert made["places"] == [0, 1]
