@@ -18,7 +18,6 @@ from jaxtyping import Float
 from t2t_jax.config import Config, walk
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.run.figures import figures_of, unit_of
-from t2t_jax.run.report.page import shown
 from t2t_jax.sweep.cell_report import DONE, LEFT_OUT, WAITING, CellReport, results_by_variant
 from t2t_jax.sweep.comparison import compare, student
 from t2t_jax.sweep.directory import read_grid_directory
@@ -89,7 +88,7 @@ def _table(grid: Grid, reports: Sequence[CellReport]) -> GridTable:
 
 def _fields(variants: Mapping[str, Config]) -> dict[str, list[str]]:
     """Return the fields in which any two configs differ: the value of each variant, as text."""
-    by_variant = [{path: shown(value) for path, _, value in walk(c)} for c in variants.values()]
+    by_variant = [{path: str(value) for path, _, value in walk(c)} for c in variants.values()]
     paths = dict.fromkeys(path for values in by_variant for path in values)
     fields = {path: [values.get(path, "") for values in by_variant] for path in paths}
     return {path: values for path, values in fields.items() if len(set(values)) > 1}
