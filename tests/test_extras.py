@@ -262,7 +262,7 @@ def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, m
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     write_tables(GRID, {"base": [result(5.0, 20.0)]}, tmp_path)
-    assert {file.name for file in tmp_path.iterdir()} == {"table.md", "table.csv"}
+    assert {file.name for file in tmp_path.iterdir()} == {"table.md", "table.tex", "table.csv"}
     warning = capsys.readouterr().err
     assert warning.startswith("warning: table.png needs matplotlib")
     assert warning.endswith("[plots]'\n")

@@ -36,7 +36,7 @@ class SweepCommand:
     config: str = tyro.MISSING
     """Config file with VARIANTS, such as configs/table3.py."""
     workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
-    """Directory of the grid, for runs in VARIANT/seedN/, and table.md, table.csv and table.png."""
+    """Directory of the grid: runs in VARIANT/seedN/, table.md, .tex, .csv, .png and seeds.csv."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
     seeds: int = 1

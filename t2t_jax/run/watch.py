@@ -14,15 +14,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.run.early_stopping import plateau
+from t2t_jax.run.figures import figures_of, unit_of
 from t2t_jax.run.goodput import Goodput, read_goodput
-from t2t_jax.run.history import History, dev_score, score_name
+from t2t_jax.run.history import History, score_name
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_terminal
-from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
-from t2t_jax.tasks import task_of
 from t2t_jax.workdir import is_run, log_file, read_config, read_log
 
 _UNKNOWN = "–"
@@ -37,16 +37,19 @@ class WatchedRun(NamedTuple):
 
     name: str
     """The name that distinguishes the run from the others."""
-    num_train_steps: int
-    """The number of steps that the run shall take."""
+    config: Config
+    """The config of the run."""
     history: History
     """The records of its log so far."""
-    unit: str
-    """The name of what its model predicts, as token or label; see `tasks.task.Task.unit`."""
     profiles: list[Path]
     """The directories of its profiles."""
     goodput: Goodput | None
     """What its time went to; None if it is not the only run, or has no accounts of its jobs."""
+
+    @property
+    def num_train_steps(self) -> int:
+        """Return the number of steps that the run shall take."""
+        return self.config.training.num_train_steps
 
     @property
     def has_ended(self) -> bool:
@@ -158,17 +161,8 @@ def _read(places: Sequence[Path]) -> list[WatchedRun]:
 
 def _watched(name: str, workdir: Path, is_alone: bool) -> WatchedRun:
     config, history = read_config(workdir), History.of(read_log(workdir))
-    unit = task_of(config.data.corpus, config.data.task).unit
-    unit = "token" if unit == "subword" else unit
-    steps, profiles = config.training.num_train_steps, read_profiles(workdir)
     goodput = read_goodput(workdir) if is_alone else None
-    return WatchedRun(name, steps, history, unit, profiles, goodput)
-
-
-def _unit(runs: Sequence[WatchedRun]) -> str:
-    """Return the unit that the models of all runs predict; "target" if their units differ."""
-    units = {run.unit for run in runs}
-    return units.pop() if len(units) == 1 else "target"
+    return WatchedRun(name, config, history, read_profiles(workdir), goodput)
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
@@ -193,7 +187,7 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
-    best, speed = f"best dev {score}".rstrip(), f"{_unit(runs)}s/s"
+    best, speed = f"best dev {score}".rstrip(), f"{unit_of(run.config for run in runs)}s/s"
     heads = ("step", "loss", best, speed, "waiting", "left")
     for head in (*heads, "warnings"):
         table.add_column(head, justify="right")
@@ -264,30 +258,15 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     """Return plots of all figures that some run has, in two columns if there is room."""
     columns = 2 if console.width >= _NARROWEST_PAIR else 1
     width, coloured = console.width // columns, console.color_system is not None
-    evaluations = [record for run in runs for record in run.history.evaluations]
-    score = score_name(evaluations[-1]) if evaluations else "score"
-    unit = _unit(runs)
-    speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
-    figures: dict[str, tuple[bool, Callable[[Record], float | None]]] = {
-        f"training loss, nats per {unit}": (False, lambda r: r.get("nll")),
-        "perplexity on dev": (True, lambda r: r.get("perplexity")),
-        f"{score} on dev": (True, dev_score),
-        "gradient norm": (False, lambda r: r.get("gradient_norm")),
-        speed: (False, lambda r: r.get("target_tokens_per_second")),
-        "learning rate": (False, lambda r: r.get("learning_rate")),
-    }
+    unit = unit_of(run.config for run in runs)
     drawn = []
-    for title, (on_dev, figure) in figures.items():
-        curves = [_curve(run, on_dev, figure) for run in runs]
-        if any(curve.steps for curve in curves):
-            drawn.append(Text.from_ansi(plot_in_terminal(title, curves, width, height, coloured)))
+    for figure in figures_of([run.history for run in runs], unit):
+        points = [figure.points(run.history) for run in runs]
+        if any(points):
+            curves = [Curve([s for s, _ in one], [value for _, value in one]) for one in points]
+            plot = plot_in_terminal(figure.title, curves, width, height, coloured)
+            drawn.append(Text.from_ansi(plot))
     rows = Table.grid()
     for first in range(0, len(drawn), columns):
         rows.add_row(*drawn[first : first + columns])
     return [rows] if drawn else [Text("nothing to draw yet")]
-
-
-def _curve(run: WatchedRun, on_dev: bool, figure: Callable[[Record], float | None]) -> Curve:
-    records = run.history.evaluations if on_dev else run.history.training
-    points = [(r["step"], value) for r in records if (value := figure(r)) is not None]
-    return Curve([step for step, _ in points], [value for _, value in points])

@@ -171,13 +171,13 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         beside and _change(grid, results, variant, seeds, beside.field),
         _p_value(base_seeds, seeds) if measures.bootstrap and variant != grid.base else None,
         num_parameters(config.model, config.data.vocab_size),
-        max(_last_step(config, result) for result in seeds),
+        max(last_step(config, result) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
         grid.published.get(variant),
     )
 
 
-def _last_step(config: Config, result: Mapping[str, Any]) -> int:
+def last_step(config: Config, result: Mapping[str, Any]) -> int:
     """Return the step after which the training of a seed ended."""
     checkpoints = result.get("checkpoints") or [config.training.num_train_steps]
     return int(result.get("steps") or checkpoints[-1])  # results of 0.1.0 have no steps
@@ -215,13 +215,18 @@ def _change(
     difference = means[0] - means[1]
     if not freedom:
         return Change(mean, sd, difference, None, None)
-    from scipy.stats import t as student  # slow to import
-
     sizes = means if measure == "perplexity" else (1.0, 1.0)
     error = sd_of_noise * math.hypot(
         sizes[0] / math.sqrt(len(theirs)), sizes[1] / math.sqrt(len(base))
     )
-    return Change(mean, sd, difference, error, float(student.ppf(0.975, freedom)) * error)
+    return Change(mean, sd, difference, error, student(freedom) * error)
+
+
+def student(freedom: int) -> float:
+    """Return half of a 95% confidence interval in standard errors, by Student's t."""
+    from scipy.stats import t  # slow to import
+
+    return float(t.ppf(0.975, freedom))
 
 
 def _noise(

@@ -50,7 +50,7 @@ def run_grid(
 
     Each variant under each seed is a process with a run directory `workdir/VARIANT/seedN` of its
     own. Finished ones are skipped, interrupted ones go on where they were, and one that fails
-    does not stop the others. Then `table.md`, `table.csv` and `table.png` are written into
+    does not stop the others. Then `table.md`, `.tex`, `.csv` and `.png` are written into
     `workdir`: perplexity and BLEU on dev, the differences from the variant `base` (or else from the
     first), and whether these differences are within the noise.
 
@@ -94,19 +94,18 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
     """
+    from t2t_jax.sweep.cell_report import LEFT_OUT, cell_reports, results_by_variant, write_seeds
     from t2t_jax.sweep.tables import write_tables
 
-    results: dict[str, list[Record]] = {}
-    left_out = []
-    for cell in cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))):
-        try:
-            if (result := cell.result()) is not None:
-                results.setdefault(cell.variant, []).append(result)
-        except UserError as error:
-            left_out.append(cell.name)
-            line = f"{cell.name} is left out: {error}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return GridOutcome(results, write_tables(grid, results, workdir, left_out))
+    reports = cell_reports(cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))))
+    left_out = [one for one in reports if one.state == LEFT_OUT]
+    for one in left_out:
+        line = f"{one.cell.name} is left out: {one.reason}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    results = results_by_variant(reports)
+    rows = write_tables(grid, results, workdir, [one.cell.name for one in left_out])
+    write_seeds(grid, reports, workdir)
+    return GridOutcome(results, rows)
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:

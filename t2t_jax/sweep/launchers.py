@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,11 +16,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
+
+_SUBMITIT = "submitit"
 
 
 class Outcome(NamedTuple):
@@ -141,7 +144,8 @@ class _LocalJob:
         if code < 0:
             name = signal.Signals(-code).name
             return Outcome(1, f"its process was ended by {name}; see {self._cell.log}")
-        return Outcome(code, _last_line(self._cell.log) if code else "")
+        said = _last_line(self._cell.log) or f"see {self._cell.log}"
+        return Outcome(code, said if code else "")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -150,9 +154,23 @@ class _LocalJob:
         self._process.wait()
 
 
+def last_words(cell: Cell) -> str:
+    """Return the last line that a process of a cell printed, here or in a job; "" without any.
+
+    Raises:
+      UserError: the file that names the cell's job is damaged.
+    """
+    stored = cell.workdir.with_suffix(".job")
+    number = _job_id(stored) if stored.is_file() else ""
+    errors = cell.workdir.parent.parent / _SUBMITIT / f"{number}_0_log.err"
+    files = [path for path in (cell.log, errors) if path.is_file()]
+    return _last_line(max(files, key=lambda path: path.stat().st_mtime)) if files else ""
+
+
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.strip()), f"see {log}")
+    said = (line.strip() for line in reversed(lines) if not line.startswith("INFO:submitit:"))
+    return next(filter(None, said), "")
 
 
 class Cluster:
@@ -189,7 +207,7 @@ class Cluster:
         parameters = _parsed(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
-        self._folder, self._track = workdir / "submitit", track
+        self._folder, self._track = workdir / _SUBMITIT, track
         if cluster == "slurm":
             _watch_queue()
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
@@ -230,7 +248,7 @@ def _watch_queue() -> None:
     """Have submitit ask the queue of Slurm for the states of jobs, where Slurm keeps no accounts.
 
     It asks the accounts alone: without them it warns at every look, and takes a job that has ended
-    without a result for one that goes on.
+    without a result for one that goes on. Where the queue does not answer, a warning says so once.
     """
     with suppress(OSError):
         if not subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode:
@@ -238,13 +256,23 @@ def _watch_queue() -> None:
     from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
     class Queue(SlurmInfoWatcher):
-        def _make_command(self) -> list[str]:
-            of_user = f"--user={os.getuid()}"
-            return ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
+        is_silent = False
+        """Whether the last look had no answer, as while the controller of Slurm is started anew."""
 
-        def read_info(self, output: bytes) -> dict[str, dict[str, str]]:
-            seen: dict[str, dict[str, str]] = super().read_info(b"JobID|State|NodeList\n" + output)
-            return {job: {"State": "GONE"} for job in self._registered} | seen
+        def update(self) -> None:
+            of_user = f"--user={os.getuid()}"
+            command = ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
+            seen = subprocess.run(command, capture_output=True, check=False)
+            if seen.returncode and not self.is_silent:
+                said = " ".join(seen.stderr.decode(errors="replace").split())
+                warn(f"squeue does not answer ({said}); until it does, jobs keep their last state")
+            self.is_silent = bool(seen.returncode)
+            if not self.is_silent:
+                found = self.read_info(b"JobID|State|NodeList\n" + seen.stdout)
+                self._info_dict.update({job: {"State": "GONE"} for job in self._registered} | found)
+            self._last_status_check = time.time()
+            ended = {job for job in self._registered if self.is_done(job, mode="cache")}
+            self._finished |= ended
 
     SlurmJob.watcher = Queue(delay_s=600)
 
@@ -277,6 +305,7 @@ def _run_cell(
         code = train_and_score(Config.from_json(config), Path(workdir), track)
         return Outcome(code, "")
     except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return Outcome(2, f"error: {error}")
     except Exception as error:
         traceback.print_exc()

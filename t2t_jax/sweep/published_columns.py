@@ -46,7 +46,7 @@ class PublishedColumns:
     marked_as: str
     """The name of the marks in the plot's legend."""
     notes: Sequence[str]
-    """The lines below the Markdown table that explain the cells."""
+    """The notes below the table that explain the cells."""
     rows: Mapping[str, _Cells]
     """The cells of the variants of which something is published."""
     figures: Mapping[str, PublishedFigures]
@@ -108,7 +108,7 @@ def _of_table_3(rows: Mapping[str, Table3Row]) -> PublishedColumns:
         heads=("paper: perplexity", "BLEU", "parameters"),
         fields=("paper_perplexity", "paper_bleu", "paper_parameters_millions"),
         marked_as="the paper (BLEU: tokenized_split_bleu)",
-        notes=[f"- paper: Table 3, on newstest2013: {measures}."],
+        notes=[f"paper: Table 3, on newstest2013: {measures}."],
         rows=cells,
         figures=rows,
     )
@@ -134,11 +134,11 @@ def _differences(rows: Mapping[str, PublishedDifference]) -> PublishedColumns:
         fields=[f"published_{name}" for name in names],
         marked_as="published elsewhere",
         notes=[
-            "- published elsewhere: a difference from another experiment, from that experiment's "
+            "published elsewhere: a difference from another experiment, from that experiment's "
             "base to its variant. Model, corpus, training and BLEU are its own, so the scores are "
             "not to be compared with those of this table.",
             *(
-                f"- [{number}] {source.reference}: {setting}."
+                f"[{number}] {source.reference}: {setting}."
                 for number, (source, setting) in enumerate(experiments, start=1)
             ),
         ],

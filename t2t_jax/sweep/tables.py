@@ -1,49 +1,98 @@
-"""The table of a grid as Markdown, CSV and a plot."""
+"""The table of a grid in every format: Markdown, LaTeX, CSV and a plot, from one source of rows."""
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
 
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError, needs_extra, warn
+from t2t_jax.run.report.page import markdown_row
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
+from t2t_jax.sweep.latex import latex
 from t2t_jax.sweep.published_columns import PublishedColumns, published_columns
 from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
 
-_FILES = "table.md", "table.csv", "table.png"
+_FILES = "table.md", "table.tex", "table.csv", "table.png"
+
+
+class Columns(NamedTuple):
+    """Neighbouring columns of the table: as text for readers, and as values for programs."""
+
+    heads: Sequence[str]
+    """The heads of the columns for readers."""
+    cells: Callable[[VariantRow], Sequence[str]]
+    """A function that returns the text of a variant, a cell for each head."""
+    fields: Sequence[str]
+    """The heads of the columns for programs, in which every figure stands in full."""
+    values: Callable[[VariantRow], Sequence[Any]]
+    """A function that returns the values of a variant, one for each field."""
+
+
+class GridTable(NamedTuple):
+    """The table of a grid for readers. In its notes, code stands between backticks."""
+
+    caption: str
+    heads: list[str]
+    rows: list[list[str]]
+    notes: list[str]
 
 
 def write_tables(
     grid: Grid, results: Results, workdir: Path, left_out: Sequence[str] = ()
 ) -> list[VariantRow]:
-    """Write `table.md`, `table.csv` and `table.png` into a grid's directory, and return the rows.
+    """Write `table.md`, `table.tex`, `table.csv` and `table.png` into a grid's directory.
 
     Without matplotlib, `table.png` is left out with a warning. Cells that were left out, as their
     results are of another config or damaged, are named below the table.
+
+    Returns:
+      The rows of the table.
 
     Raises:
       UserError: `compare` refuses the results.
     """
     rows = compare(grid, results)
-    columns = published_columns(grid.published, [row.variant for row in rows])
-    markdown, table, plot = (workdir / name for name in _FILES)
-    text = _markdown(grid, rows, columns, results)
-    if left_out:
-        text += f"- Left out, as of another config or damaged: {', '.join(left_out)}.\n"
-    write_whole(markdown, text.encode())
-    write_whole(table, _csv(rows, columns, results).encode())
+    table = grid_table(grid, rows, results, left_out)
+    markdown_file, latex_file, csv_file, plot_file = (workdir / name for name in _FILES)
+    write_whole(markdown_file, _markdown(table).encode())
+    write_whole(latex_file, latex(*table).encode())
+    write_whole(csv_file, _csv(_columns(grid, rows, results), rows).encode())
     try:
-        write_whole(plot, _plot(grid, rows, columns))
+        write_whole(plot_file, _plot(grid, rows))
     except UserError as error:  # a library is missing
         warn(str(error))
     return rows
+
+
+def grid_table(
+    grid: Grid, rows: Sequence[VariantRow], results: Results, left_out: Sequence[str] = ()
+) -> GridTable:
+    """Return the table for readers, of rows that `compare` made of the results.
+
+    Args:
+      left_out: the names of cells whose results are of another config or damaged.
+    """
+    columns = [one for one in _columns(grid, rows, results) if one.heads]
+    heads = [head for one in columns for head in one.heads]
+    body = [[cell for one in columns for cell in one.cells(row)] for row in rows]
+    first = next(iter(results.values()))[0]
+    split = f"{first['corpus']} {first['split']}"
+    if rows[0].measures.whole_split:
+        split = f"the {len(first['references']):,} sentences of {split}"
+    notes = _notes(grid, rows, first)
+    if missing := [name for name in grid.variants if name not in results]:
+        notes.append(f"Not finished: {', '.join(missing)}.")
+    if left_out:
+        notes.append(f"Left out, as of another config or damaged: {', '.join(left_out)}.")
+    caption = f"Scores on {split}; mean over seeds ± their standard deviation."
+    return GridTable(caption, heads, body, notes)
 
 
 def summary(rows: Sequence[VariantRow], results: Results) -> Table:
@@ -66,88 +115,136 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
     return table
 
 
-def _markdown(
-    grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns | None, results: Results
-) -> str:
-    first = next(iter(results.values()))[0]
-    if not any(row.published for row in rows):
-        columns = None
-    measures = rows[0].measures
-    score, beside = measures.score, measures.beside
-    heads = [
-        *("variant", "differs in", "seeds", "perplexity", "Δ ± s.e.", score.name, "Δ ± s.e."),
-        *(["p"] if measures.bootstrap else []),
-        *([beside.name] if beside else []),
-        *("parameters", "steps", "target tokens/s", "against the noise"),
+def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[Columns]:
+    """Return all columns of the table, from left to right."""
+    measures, first = rows[0].measures, next(iter(results.values()))[0]
+    score, scores = measures.score, [one for one in (measures.score, measures.beside) if one]
+    signatures = [one.signature_field for one in scores if one.signature_field]
+    columns = [
+        Columns(
+            ("variant", "differs in", "seeds"),
+            lambda row: (row.variant, row.difference, str(row.num_seeds)),
+            ("variant", "differs_in", "seeds"),
+            lambda row: (row.variant, row.difference, row.num_seeds),
+        ),
+        Columns(
+            ("perplexity", "Δ ± s.e."),
+            lambda row: (_mean(row.perplexity), _difference(row.perplexity)),
+            _fields_of("perplexity"),
+            lambda row: row.perplexity,
+        ),
+        _score_columns(measures),
+        Columns(
+            ("parameters", "steps", "target tokens/s", "against the noise"),
+            lambda row: (
+                f"{row.num_parameters:,}",
+                f"{row.num_train_steps:,}",
+                f"{row.target_tokens_per_second:,.0f}",
+                row.verdict,
+            ),
+            (
+                *("parameters", "steps", "target_tokens_per_second"),
+                *("perplexity_verdict", f"{score.field}_verdict"),
+            ),
+            lambda row: (
+                *(row.num_parameters, row.num_train_steps, row.target_tokens_per_second),
+                *row.verdicts.values(),
+            ),
+        ),
     ]
-    body = [_cells(row) for row in rows]
-    if columns:
-        heads += columns.heads
-        body = [[*_cells(row), *columns.cells(row.variant)] for row in rows]
-    missing = [name for name in grid.variants if name not in results]
+    if published := _published(grid, rows):
+        columns.append(
+            Columns(
+                published.heads if any(row.published for row in rows) else (),
+                lambda row: published.cells(row.variant),
+                published.fields,
+                lambda row: published.values(row.variant),
+            )
+        )
+    signed = [first[name] for name in signatures]
+    return [*columns, Columns((), lambda row: (), signatures, lambda row: signed)]
+
+
+def _score_columns(measures: "GridMeasures") -> Columns:
+    """Return the columns of the score by which variants are compared, and of the one beside it."""
+    score, beside, bootstrap, _ = measures
+
+    def cells(row: VariantRow) -> list[str]:
+        unknown = row.p_value is None or row.score.within_noise
+        return [
+            *(_mean(row.score), _difference(row.score)),
+            *(["" if unknown else f"{row.p_value:.3f}"] if bootstrap else []),
+            *([f"{row.beside.mean:.2f}"] if row.beside else []),
+        ]
+
+    return Columns(
+        (
+            *(score.name, "Δ ± s.e."),
+            *(["p"] if bootstrap else []),
+            *([beside.name] if beside else []),
+        ),
+        cells,
+        (
+            *_fields_of(score.field),
+            *(_fields_of(beside.field) if beside else []),
+            f"{score.field}_p_value",
+        ),
+        lambda row: (*row.score, *(row.beside or ()), row.p_value),
+    )
+
+
+def _fields_of(measure: str) -> list[str]:
+    return [f"{measure}_{part}" for part in Change._fields]
+
+
+def _published(grid: Grid, rows: Sequence[VariantRow]) -> PublishedColumns | None:
+    return published_columns(grid.published, [row.variant for row in rows])
+
+
+def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> list[str]:
+    """Return what the columns of the table mean, a paragraph for each."""
+    measures = rows[0].measures
     also = f", and within that of sentences if p >= {SIGNIFICANT}" if measures.bootstrap else ""
-    split = f"{first['corpus']} {first['split']}"
-    if measures.whole_split:
-        split = f"the {len(first['references']):,} sentences of {split}"
-    lines = [
-        f"Scores on {split}; mean over seeds ± their standard deviation.",
-        "",
-        *("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *body)),
-        "",
-        f"- perplexity: exp of the mean negative log-likelihood per subword "
+    notes = [
+        f"perplexity: exp of the mean negative log-likelihood per subword "
         f"({first['target_tokens']:,} of them).",
         *_definitions(measures, first),
-        f"- Δ: less that of `{grid.base}`, of the same seeds, and the standard error of this "
+        f"Δ: less that of `{grid.base}`, of the same seeds, and the standard error of this "
         "difference, from the noise of all rows together (of perplexities, in relation to their "
         "size).",
-        *(
-            [
-                f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the "
-                "largest over seeds. It is about the choice of sentences alone, so it is left out "
-                "where the difference is within the noise of seeds."
-            ]
-            if measures.bootstrap
-            else []
-        ),
-        "- A difference is within the noise of seeds if 0 is in its 95% confidence interval over "
-        f"seeds (Student's t){also}. By chance alone, one of twenty rows is not.",
     ]
-    if columns:
-        lines += columns.notes
-    if missing:
-        lines.append(f"- Not finished: {', '.join(missing)}.")
-    return "\n".join(lines) + "\n"
+    if measures.bootstrap:
+        notes.append(
+            f"p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the largest "
+            "over seeds. It is about the choice of sentences alone, so it is left out where the "
+            "difference is within the noise of seeds."
+        )
+    notes.append(
+        "A difference is within the noise of seeds if 0 is in its 95% confidence interval over "
+        f"seeds (Student's t){also}. By chance alone, one of twenty rows is not."
+    )
+    published = _published(grid, rows)
+    if published and any(row.published for row in rows):
+        notes += published.notes
+    return notes
+
+
+def _markdown(table: GridTable) -> str:
+    """Return the table as Markdown."""
+    lines = [table.heads, ["---"] * len(table.heads), *table.rows]
+    notes = [f"- {note}" for note in table.notes]
+    return "\n".join([table.caption, "", *map(markdown_row, lines), "", *notes]) + "\n"
 
 
 def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:
     """Return a line for each score that has a definition."""
     lines = []
     if field := measures.score.signature_field:
-        lines.append(f"- {measures.score.name}: `{result[field]}`.")
+        lines.append(f"{measures.score.name}: `{result[field]}`.")
     if measures.beside and (field := measures.beside.signature_field):
         paper = ", the paper's BLEU" if measures.bootstrap else ""
-        lines.append(f"- {measures.beside.name}{paper}: {result[field]}.")
+        lines.append(f"{measures.beside.name}{paper}: {result[field]}.")
     return lines
-
-
-def _cells(row: VariantRow) -> list[str]:
-    unknown = row.p_value is None or row.score.within_noise
-    p_value = "" if unknown else f"{row.p_value:.3f}"
-    return [
-        row.variant,
-        row.difference or "",
-        str(row.num_seeds),
-        _mean(row.perplexity),
-        _difference(row.perplexity),
-        _mean(row.score),
-        _difference(row.score),
-        *([p_value] if row.measures.bootstrap else []),
-        *([f"{row.beside.mean:.2f}"] if row.beside else []),
-        f"{row.num_parameters:,}",
-        f"{row.num_train_steps:,}",
-        f"{row.target_tokens_per_second:,.0f}",
-        row.verdict,
-    ]
 
 
 def _mean(change: Change) -> str:
@@ -163,52 +260,27 @@ def _signed(difference: float | None) -> str:
     return "" if difference is None else f"{difference:+.2f}"
 
 
-def _csv(rows: Sequence[VariantRow], columns: PublishedColumns | None, results: Results) -> str:
+def _csv(columns: Sequence[Columns], rows: Iterable[VariantRow]) -> str:
     """Return the table as CSV: every figure in full, a row for each variant."""
+    lines = [[field for one in columns for field in one.fields]]
+    lines += ([value for one in columns for value in one.values(row)] for row in rows)
+    return csv_text(lines)
+
+
+def csv_text(lines: Iterable[Iterable[Any]]) -> str:
+    """Return lines of cells as CSV, the first of which has the names of the columns."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    first, of_task = next(iter(results.values()))[0], rows[0].measures
-    scores = [one for one in (of_task.score, of_task.beside) if one]
-    signatures = [one.signature_field for one in scores if one.signature_field]
-    writer.writerow(
-        ["variant", "differs_in", "seeds"]
-        + [
-            f"{name}_{part}"
-            for name in ("perplexity", *(one.field for one in scores))
-            for part in Change._fields
-        ]
-        + [
-            f"{of_task.score.field}_p_value",
-            "parameters",
-            "steps",
-            "target_tokens_per_second",
-            "perplexity_verdict",
-            f"{of_task.score.field}_verdict",
-        ]
-        + [*(columns.fields if columns else ()), *signatures]
-    )
-    for row in rows:
-        writer.writerow(
-            [row.variant, row.difference, row.num_seeds]
-            + [
-                value
-                for change in (row.perplexity, row.score, row.beside or ())
-                for value in change
-            ]
-            + [row.p_value, row.num_parameters, row.num_train_steps]
-            + [row.target_tokens_per_second, *row.verdicts.values()]
-            + [*(columns.values(row.variant) if columns else ())]
-            + [first[name] for name in signatures]
-        )
+    csv.writer(file, lineterminator="\n").writerows(lines)
     return file.getvalue()
 
 
-def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns | None) -> bytes:
+def _plot(grid: Grid, rows: Sequence[VariantRow]) -> bytes:
     """Draw each variant's differences from the base as a PNG, with 95% intervals, and the published
     differences."""
     with needs_extra("plots", "table.png"):
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
+    columns = _published(grid, rows)
     base = next((row for row in rows if row.variant == grid.base), rows[0])
     others = [row for row in rows if row.variant != grid.base]
     figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")

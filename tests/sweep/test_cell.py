@@ -7,6 +7,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from submitit.slurm.slurm import SlurmJob
 
 from t2t_jax.commands.entry import command_of
 from t2t_jax.commands.sweep import SweepCommand
@@ -198,3 +199,38 @@ def test_a_sweep_refuses_a_tracker_before_it_starts_a_cell(tmp_path):
     with pytest.raises(UserError, match="'wandb' names no project"):
         command_of(SweepCommand, flags, "sweep").run()
     assert not (tmp_path / "grid").exists()
+
+
+def test_without_accounts_the_queue_is_asked_and_its_silence_is_told_once(
+    tmp_path, monkeypatch, capsys
+):
+    silent = tmp_path / "silent"
+    for name, script in (
+        ("sacct", "exit 1"),
+        (
+            "squeue",
+            f'[ ! -e {silent} ] || {{ echo "no controller" >&2; exit 1; }}; cat {tmp_path}/q',
+        ),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "q").write_text("12|RUNNING|n1\n7|PENDING|\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(SlurmJob, "watcher", SlurmJob.watcher)
+    launchers._watch_queue()
+
+    def state():
+        SlurmJob.watcher.update()
+        return SlurmJob.watcher.get_state("12", mode="cache")
+
+    assert state() == "RUNNING"
+    silent.touch()
+    assert [state() for _ in range(3)] == ["RUNNING"] * 3
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert told.startswith("warning: squeue does not answer (no controller); until it does")
+    silent.unlink()
+    (tmp_path / "q").write_text("")
+    assert state() == "GONE"
+    assert SlurmJob.watcher.is_done("12")
+    assert capsys.readouterr().err == ""

@@ -34,14 +34,14 @@ def test_an_experiment_has_one_note_however_many_variants_are_from_it():
     assert "not to be compared with those of this table" in general
     rotary, gelu = DIFFERENCES["rotary"], DIFFERENCES["gelu"]
     assert notes == [
-        f"- [1] {rotary.source.reference}: {rotary.setting}.",
-        f"- [2] {gelu.source.reference}: {gelu.setting}.",
+        f"[1] {rotary.source.reference}: {rotary.setting}.",
+        f"[2] {gelu.source.reference}: {gelu.setting}.",
     ]
 
 
 def test_notes_are_of_the_variants_that_the_table_has():
     columns = published_columns(DIFFERING, ["base", "swish"])
-    assert [note.split()[1] for note in columns.notes[1:]] == ["[1]"]
+    assert [note.split()[0] for note in columns.notes[1:]] == ["[1]"]
     assert columns.cells("swish")[0].endswith("[1]")
     assert published_columns(DIFFERING, ["base"]).fields == columns.fields
 

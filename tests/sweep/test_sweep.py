@@ -28,7 +28,7 @@ from t2t_jax.sweep.__main__ import main
 from t2t_jax.sweep.cell import cells, check_cells, train_and_score
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.grid import collect
-from t2t_jax.sweep.launchers import Cluster, Local, Outcome
+from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
 from t2t_jax.sweep.run import run_cells
 
 REPOSITORY = Path(__file__).parents[2]
@@ -333,6 +333,7 @@ def test_a_job_of_a_cluster_that_fails_tells_why(grid_file, tmp_path):
     while (outcome := job.poll()) is None:
         time.sleep(0.2)
     assert outcome == Outcome(2, "error: corpus directory nowhere does not exist")
+    assert last_words(cell) == outcome.message
 
 
 def test_a_cell_that_was_stopped_is_started_again(grid_file, tmp_path, monkeypatch):

@@ -1,14 +1,11 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
 const [layers, heads, length] = data.shape;
-const bytes = Uint8Array.from(atob(data.attention), (c) => c.charCodeAt(0));
-const image = data.image && Uint8Array.from(atob(data.image.values), (c) => c.charCodeAt(0));
-const byId = (id) => document.getElementById(id);
+const weights = bytes(data.attention);
+const image = data.image && bytes(data.image.values);
 let chosen = 0;
 
 // The share of its attention that a position gives to another; the head after the last is the mean.
 function share(layer, head, query, key) {
-  const at = (h) => bytes[((layer * heads + h) * length + query) * length + key] / 255;
+  const at = (h) => weights[((layer * heads + h) * length + query) * length + key] / 255;
   if (head < heads) return at(head);
   let sum = 0;
   for (let h = 0; h < heads; h++) sum += at(h);
@@ -59,7 +56,7 @@ function strip(canvas, shares) {
 }
 
 function showHeads() {
-  byId("chosen").textContent = `\u201c${data.units[chosen].name}\u201d`;
+  $("chosen").textContent = `\u201c${data.units[chosen].name}\u201d`;
   const table = document.createElement("table");
   const top = table.insertRow();
   for (let head = -1; head <= heads; head++) {
@@ -74,7 +71,7 @@ function showHeads() {
     row.append(name);
     for (let head = 0; head <= heads; head++) row.insertCell().append(headMap(layer, head));
   }
-  byId("heads").replaceChildren(table);
+  $("heads").replaceChildren(table);
 }
 
 function headMap(layer, head) {
@@ -93,21 +90,21 @@ function headMap(layer, head) {
     const x = Math.floor(((event.clientX - box.left) / box.width) * canvas.width);
     const y = Math.floor(((event.clientY - box.top) / box.height) * canvas.height);
     const key = image ? patchAt(x, y) : x;
-    if (key < length) byId("value").textContent = `${data.units[key].name}: ${shares[key].toFixed(3)}`;
+    if (key < length) $("value").textContent = `${data.units[key].name}: ${shares[key].toFixed(3)}`;
   });
   return canvas;
 }
 
 function choose(place) {
   chosen = place;
-  for (const unit of byId("units").children) {
+  for (const unit of $("units").children) {
     unit.setAttribute("aria-pressed", String(Number(unit.dataset.place) === place));
   }
   showHeads();
 }
 
-byId("sentence").textContent = data.answer;
-byId("hint").textContent = image
+$("sentence").textContent = data.answer;
+$("hint").textContent = image
   ? "Choose a patch of the image, or the class token, from which the label is predicted."
   : "Choose a subword; what is predicted from it stands below it.";
 for (const [place, unit] of data.units.entries()) {
@@ -120,10 +117,10 @@ for (const [place, unit] of data.units.entries()) {
   label.textContent = unit.label || "";
   button.append(label);
   button.addEventListener("click", () => choose(place));
-  byId("units").append(button);
+  $("units").append(button);
 }
 if (image) {
-  const picture = byId("picture");
+  const picture = $("picture");
   picture.hidden = false;
   draw(picture, () => null);
   const { size } = data.image;

@@ -1,14 +1,12 @@
 """A page of HTML, in one file, that shows how a model works on a sentence, without a network.
 
-`page.html`, `page.css` and `page.js` beside this file are put together, with the data as JSON.
-Attention weights are stored as bytes, in which 255 stands for 1.
+`system.offline_page` puts the files beside this one together: page.*, or encoder.* for a model that
+is an encoder alone. Attention weights are stored as bytes, in which 255 stands for 1.
 """
 
 import base64
 import html
-import json
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from t2t_jax.inspect.encoder_maps import EncoderMaps, encoder_maps
 from t2t_jax.inspect.head_kinds import Attention, count_heads, sides
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.offline_page import offline_page
 
 _DISTANCES = 64  # positions whose dot products are drawn, at least
 _HEIGHT = 900  # of the page in a notebook, in pixels
@@ -81,7 +80,7 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
         "search": _search(translator, record),
         "input": _input(translator, text),
     }
-    return Exploration(_page("page", data), maps)
+    return Exploration(offline_page(__package__, "page", "Inside a Transformer", data), maps)
 
 
 def _explore_encoder(translator: Translator, given: Any, references: str | None) -> Exploration:
@@ -108,18 +107,7 @@ def _explore_encoder(translator: Translator, given: Any, references: str | None)
         "image": image,
         "attention": _bytes(maps.encoder),
     }
-    return Exploration(_page("encoder", data), maps)
-
-
-def _page(name: str, data: dict[str, Any]) -> str:
-    """Return the page made of data and the files NAME.html, NAME.js and page.css."""
-    # Without `<`, the data cannot begin a tag or end the script.
-    written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    place = files(__package__)
-    names = {"html": f"{name}.html", "css": "page.css", "js": f"{name}.js"}
-    parts = {kind: (place / file).read_text("utf-8") for kind, file in names.items()}
-    page = parts["html"].replace("/*STYLE*/", parts["css"]).replace("/*SCRIPT*/", parts["js"])
-    return page.replace("/*DATA*/", written)
+    return Exploration(offline_page(__package__, "encoder", "Inside an encoder", data), maps)
 
 
 def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Section:
         blocks = [f"## {self.title}", *self.notes]
         if self.rows:
             rule = ("---",) * len(self.header)
-            blocks.append("\n".join(map(_markdown_row, [self.header, rule, *self.rows])))
+            blocks.append("\n".join(map(markdown_row, [self.header, rule, *self.rows])))
         return "\n\n".join([*blocks, *(f"```text\n{plotted}\n```" for plotted in self.plots)])
 
 
@@ -73,7 +73,7 @@ class RunReport:
         return "\n\n".join(blocks) + "\n"
 
 
-def _markdown_row(cells: Row) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
     """Return a row of a Markdown table, with `|` escaped in its cells."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -27,7 +27,7 @@ from tests.interchange.test_pretrained import _GOLDENS
 
 def data_of(exploration):
     page = exploration.page
-    begin = page.index('type="application/json">') + len('type="application/json">')
+    begin = page.index('id="data">') + len('id="data">')
     return json.loads(page[begin : page.index("</script>", begin)])
 
 

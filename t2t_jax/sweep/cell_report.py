@@ -1,0 +1,142 @@
+"""What became of each cell of a grid, as the files in the grid's directory tell."""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.errors import UserError, warn
+from t2t_jax.run.goodput import BETWEEN, read_goodput
+from t2t_jax.run.history import History
+from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.comparison import last_step
+from t2t_jax.sweep.launchers import last_words
+from t2t_jax.sweep.tables import csv_text
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import Record
+from t2t_jax.workdir import read_log
+
+DONE, UNFINISHED, FAILED = "done", "unfinished", "failed"
+LEFT_OUT, WAITING = "left out", "waiting"
+SEEDS = "seeds.csv"
+"""The file of a grid with a row for each cell."""
+
+_ERROR = re.compile(r"error: |[\w.]+(Error|Exception|Interrupt)\b")
+"""The begin of the last line of a process that failed."""
+
+
+class CellReport(NamedTuple):
+    """What became of a cell."""
+
+    cell: Cell
+    state: str
+    """One of done, unfinished, failed, left out (its result is damaged or of another config) and
+    waiting (it has not begun)."""
+    reason: str = ""
+    """Why there is no result, in one line."""
+    result: Record | None = None
+    """The result of a cell that is done."""
+    history: History = History()
+    """The log of its run."""
+    hours: float | None = None
+    """The hours of its trainings; None if it keeps no accounts of them."""
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps that the cell has taken."""
+        if self.result is not None:
+            return last_step(self.cell.config, self.result)
+        return int(self.history.training[-1]["step"]) if self.history.training else 0
+
+
+def cell_reports(cells: Iterable[Cell]) -> list[CellReport]:
+    """Return what became of each cell; a damaged result is a reason to leave the cell out."""
+    return [_report(cell) for cell in cells]
+
+
+def _report(cell: Cell) -> CellReport:
+    made = CellReport(cell, DONE, **_of_run(cell))
+    try:
+        result = cell.result()
+        said = last_words(cell) if result is None else ""
+    except UserError as error:
+        return made._replace(state=LEFT_OUT, reason=str(error))
+    if result is not None:
+        return made._replace(result=result, reason="")
+    reason = said if _ERROR.match(said) else made.reason or _how_far(cell, made.history)
+    state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
+    return made._replace(state=state, reason=reason)
+
+
+def _of_run(cell: Cell) -> dict[str, Any]:
+    """Return the log of a cell's run, the hours of its trainings, and why the last one ended."""
+    try:
+        history = History.of(read_log(cell.workdir))
+        account = read_goodput(cell.workdir)
+    except UserError as error:  # which is no reason to do without the result
+        warn(str(error))
+        return {}
+    if account is None:
+        return {"history": history}
+    seconds, last = account.seconds, account.jobs[-1].account
+    ended, code = last["ended"] or "", last["exit_code"]
+    if ended and (code is None or 0 < code < 128) and not _ERROR.match(ended):
+        ended = f"error: {ended}"
+    hours = (sum(seconds.values()) - seconds[BETWEEN]) / 3600
+    return {"history": history, "hours": hours, "reason": "" if code == 0 else ended}
+
+
+def _how_far(cell: Cell, history: History) -> str:
+    """Say how far the run of a cell is, and since when; "" before its first step."""
+    if not history.training:
+        return "begun, without a step in its log" if cell.workdir.is_dir() else ""
+    record = history.training[-1]
+    at = record.get("time")
+    when = "" if at is None else time.strftime(", %d %b %Y %H:%M UTC", time.gmtime(at))
+    return f"step {record['step']:,} of {cell.config.training.num_train_steps:,}{when}"
+
+
+def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
+    """Return the results by variant, without variants that have none."""
+    results: dict[str, list[Record]] = {}
+    for one in reports:
+        if one.result is not None:
+            results.setdefault(one.cell.variant, []).append(one.result)
+    return results
+
+
+def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> None:
+    """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
+
+    The measures are all figures and texts of the results. The order of the variants is the grid's,
+    so that the first row is of the first variant.
+    """
+    results = [one.result for one in reports if one.result is not None]
+    measures = {name: None for result in results for name in _scalars(result)}
+    described = {
+        name: describe_difference(grid.variants[grid.base], config)
+        for name, config in grid.variants.items()
+    }
+    lines: list[list[Any]] = [
+        ["variant", "seed", "state", "differs_in", "steps", "hours", *measures, "reason"]
+    ]
+    for one in reports:
+        figures = _scalars(one.result or {})
+        variant, seed = one.cell.variant, one.cell.config.training.seed
+        lines.append(
+            [variant, seed, one.state, described[variant], one.steps, one.hours]
+            + [figures.get(name, "") for name in measures]
+            + [one.reason]
+        )
+    write_whole(workdir / SEEDS, csv_text(lines).encode())
+
+
+def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures and texts of a result, but for its steps, which old results lack."""
+    return {
+        name: value
+        for name, value in result.items()
+        if isinstance(value, int | float | str) and name != "steps"
+    }
