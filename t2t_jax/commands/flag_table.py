@@ -102,7 +102,7 @@ class Flag(NamedTuple):
     @property
     def values(self) -> str:
         """Return the values that the flag takes, such as `INT|None`; "" for a switch."""
-        return "" if self.is_switch or self.is_positional else _described(self.hint)
+        return "" if self.is_switch or self.is_positional else described(self.hint)
 
     @property
     def written(self) -> str:
@@ -115,15 +115,15 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def _described(hint: Any) -> str:
+def described(hint: Any) -> str:
     """Return how a reader writes values of a type."""
     several = _alternatives(hint)
     if len(several) > 1:
-        return "|".join(map(_described, several))
+        return "|".join(map(described, several))
     if get_origin(hint) is Literal:
         return "|".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
-        kinds = [_described(one) for one in get_args(hint) if one is not Ellipsis]
+        kinds = [described(one) for one in get_args(hint) if one is not Ellipsis]
         return f"{kinds[0]} ..." if Ellipsis in get_args(hint) else " ".join(kinds)
     return "None" if hint is type(None) else _TYPES.get(hint, "TEXT")
 
