@@ -31,6 +31,10 @@ Runs: TypeAlias = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.ar
 MAY_STAND_ALONE = "may stand alone"
 """Marks, in an annotation, a flag that also stands without a value, and then gives an empty one."""
 
+REPEATED = "repeated"
+"""Marks, in an annotation, a flag that may be given several times; the words after it are one
+value, with spaces between them."""
+
 _TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "True|False"}
 
 

@@ -1,4 +1,4 @@
-"""The grammar of --vary: the values of fields, as lists and as ranges, for a grid of their products."""
+"""The grammar of --vary, which gives fields their values in a grid, as lists and as ranges."""
 
 import contextlib
 import io
@@ -47,9 +47,10 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
             columns[path] = values
         counts = [len(values) for values in columns.values()]
         if len({*counts}) > 1:
+            numbers = " and ".join(map(str, counts))
             raise UserError(
-                f"--vary {factor!r} changes fields together that have {' and '.join(map(str, counts))} "
-                "values; give each as many, or each a --vary of its own for all combinations"
+                f"--vary {factor!r} changes fields together that have {numbers} values; give each "
+                "as many, or each a --vary of its own for all combinations"
             )
         rows = [*zip(*columns.values(), strict=True)]
         _check_differs(columns, rows, factor)

@@ -68,7 +68,10 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
       UserError: a field does not exist, or a value is refused.
     """
     factors = [
-        [{fields: row} if isinstance(fields, str) else dict(zip(fields, row, strict=True)) for row in rows]
+        [
+            {fields: row} if isinstance(fields, str) else dict(zip(fields, row, strict=True))
+            for row in rows
+        ]
         for fields, rows in choices.items()
     ]
     variants = {}

@@ -1,7 +1,6 @@
 """Config files that a program writes, as Python that a reader understands and edits."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from t2t_jax.config.config import Config, differences
@@ -35,7 +34,9 @@ def _head(config: Config, title: str) -> str:
 def _replaced(config: Config) -> str:
     """Return a config as an expression: the fields in which it differs from the paper's model."""
     changed = {path: new for path, (_, new) in differences(Config(), config).items()}
-    lines = "".join(f"        {_literal(path)}: {_literal(new)},\n" for path, new in changed.items())
+    lines = "".join(
+        f"        {_literal(path)}: {_literal(new)},\n" for path, new in changed.items()
+    )
     return f"Config().replace(\n    {{\n{lines}    }}\n)" if changed else "Config()"
 
 

@@ -1,0 +1,164 @@
+"""The list of the rows of a grid before it is trained, with what they are estimated to take."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from t2t_jax.ahead_of_time.report import StepReport
+from t2t_jax.config.cost import num_parameters
+from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.device_memory import gib
+from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.estimate import (
+    Estimate,
+    estimated,
+    least_bytes,
+    timings_here,
+    timings_of,
+)
+from t2t_jax.sweep.published_columns import published_columns
+
+
+def print_estimates(
+    grid: Grid, wanted: Sequence[Cell], workdir: Path | None, jobs: int | None, console: Console
+) -> None:
+    """Print the rows of a grid with their estimated times and memory, and the time of all of it.
+
+    Args:
+      wanted: the cells in the order of training.
+      workdir: the directory of the grid, where some cells may have run; None if it has none yet.
+      jobs: how many cells run at once on this machine; None for a cluster, where all of them do.
+    """
+    try:
+        estimate, reason = _estimate(wanted, workdir, jobs, console), ""
+    except UserError as error:
+        estimate, reason = None, str(error)
+    rows = [*dict.fromkeys(cell.variant for cell in wanted)]
+    # After the trials, as JAX takes most of a GPU's memory.
+    memory = {row: gib(least_bytes(grid.variants[row], jobs or 1)) for row in rows}
+    columns = {"least memory": memory}
+    if estimate:
+        seconds = {cell.variant: estimate.of_cells[cell.name] for cell in wanted}
+        columns["a seed takes"] = {row: duration(one) for row, one in seconds.items()}
+    console.print(listing(grid, rows, len(wanted) // len(rows), columns))
+    console.print(
+        "least memory is what parameters, optimizer and activations take on each device, which the "
+        "compiler may double: --compile-only measures it",
+        soft_wrap=True,
+    )
+    if estimate is None:
+        console.print(f"times are not estimated: {reason}", markup=False, soft_wrap=True)
+        return
+    count = len(estimate.left)
+    at_once = "all at once" if jobs is None else f"--jobs {jobs}"
+    text = f"{count} of {len(wanted)} cells are left: about {duration(estimate.seconds(jobs))}"
+    text += f" with {at_once}" if count > 1 else ""
+    text += f", {duration(sum(estimate.left))} of cells in all" if count > 1 and jobs != 1 else ""
+    console.print(f"{text} ({estimate.source})", highlight=False, markup=False, soft_wrap=True)
+
+
+def _estimate(
+    wanted: Sequence[Cell], workdir: Path | None, jobs: int | None, console: Console
+) -> Estimate:
+    """Estimate the time of cells from those that have run, or else from trials on this machine."""
+    timings = timings_of(wanted) if workdir else []
+    if timings:
+        source = f"by {len(timings)} cell(s) of {workdir} that have run"
+    elif jobs is None:
+        raise UserError(
+            "no cell has run on the cluster yet; once one has, --dry-run reads its times"
+        )
+    else:
+        console.print(
+            "nothing has run there yet: the smallest and the largest row are tried for some steps "
+            "on this machine, which takes about as long as to compile them",
+            soft_wrap=True,
+        )
+        timings = timings_here(wanted, jobs)
+        source = f"by {len(timings)} short trial(s) on this machine, as busy as it is now"
+    return estimated(wanted, timings, source)
+
+
+def compiled_rows(grid: Grid, rows: Sequence[str], topology: str, console: Console) -> bool:
+    """Compile the step of each row, print what memory it takes, and return whether all rows fit.
+
+    Args:
+      topology: the devices, as `t2t-jax train --compile-only` takes them.
+
+    Raises:
+      UserError: there are no such devices, or a row does not fit their mesh.
+    """
+    from t2t_jax.ahead_of_time.compile import compile_ahead
+    from t2t_jax.ahead_of_time.topologies import devices_of
+
+    devices = devices_of(topology)
+    reports = {row: compile_ahead(grid.variants[row], devices) for row in rows}
+    columns = {
+        "memory": {row: gib(report.memory.total) for row, report in reports.items()},
+        "fits": {
+            row: {None: "?", True: "yes", False: "NO"}[one.fits] for row, one in reports.items()
+        },
+        "at least": {row: _least_time(grid, row, report) for row, report in reports.items()},
+    }
+    console.print(listing(grid, rows, 1, columns))
+    one = reports[rows[0]]
+    has = "" if one.available_bytes is None else f", each with {gib(one.available_bytes)}"
+    console.print(
+        f"by the compiler for {one.devices}{has}; the time is a bound on the steps alone",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return all(report.fits is not False for report in reports.values())
+
+
+def _least_time(grid: Grid, row: str, report: StepReport) -> str:
+    """Return the least time of a row's steps, as text; "" where no bound is known."""
+    if report.roofline is None:
+        return ""
+    return duration(report.roofline.seconds * grid.variants[row].training.num_train_steps)
+
+
+def listing(
+    grid: Grid,
+    chosen: Sequence[str],
+    num_seeds: int,
+    columns: Mapping[str, Mapping[str, str]],
+) -> Table:
+    """Return a table of the variants: their differences from the base, their numbers of parameters,
+    and their published figures.
+
+    Args:
+      columns: further columns: the cells of each by the name of the variant.
+    """
+    base = grid.variants[grid.base]
+    published = published_columns(grid.published, chosen)
+    title = f"{len(chosen)} variants, {num_seeds} seed(s)"
+    table = Table(box=None, title=title, title_justify="left")
+    table.add_column("variant", overflow="fold")
+    table.add_column("differs in", overflow="fold")
+    heads = [published.listed_as] if published else []
+    for name in ("parameters", *heads, "steps", *columns):
+        table.add_column(name, justify="right")
+    for name in chosen:
+        config = grid.variants[name]
+        parameters = num_parameters(config.model, config.data.vocab_size)
+        table.add_row(
+            name,
+            describe_difference(base, config),
+            f"{parameters:,}",
+            *([published.listed(name)] if published else []),
+            f"{config.training.num_train_steps:,}",
+            *(column[name] for column in columns.values()),
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Return a time as text, in seconds, minutes, hours or days."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.{1 if seconds < 20 * size else 0}f} {unit}"
+    return f"{seconds:.0f} s"
