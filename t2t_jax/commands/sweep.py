@@ -37,17 +37,15 @@ class SweepCommand:
     examples: ClassVar = (
         "--config configs/table3_small.py --dry-run",
         "--config configs/table3.py runs/table3 --seeds 3 --only base 'A-*'",
-        "--config base --vary model.d_ff=1024,2048 "
-        "--vary training.learning_rate_factor=0.5:2:log5 runs/x",
+        "runs/x --config base --vary model.d_ff=1024,2048 --vary training.warmup_steps=1000,4000",
         "runs/x --seeds 3",
     )
     config: str | None = None
     """Config file with VARIANTS, such as configs/table3.py; or with --vary, one config, as train
     takes it. A directory that has a grid needs none."""
     vary: Annotated[tuple[str, ...], REPEATED] = ()
-    """FIELD=VALUES, as model.d_ff=1024,2048, or FIELD=LEAST:MOST:logN (geometric) or :linN, with N
-    values: every row of the grid has one of them. Fields within one --vary change together; each
-    --vary multiplies the rows."""
+    """FIELD=VALUES, as model.d_ff=1024,2048, or a range of N values, FIELD=LEAST:MOST:logN or
+    :linN. Fields after one --vary change together; each further --vary multiplies the rows."""
     workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
     """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, and table.md,
     table.csv and table.png."""

@@ -11,7 +11,7 @@ import tyro
 from t2t_jax.commands.flag_table import described
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields, unknown_field
-from t2t_jax.config.file import Choices
+from t2t_jax.config.file import Choices, can_name_directory
 from t2t_jax.errors import UserError
 from t2t_jax.version import current_name
 
@@ -69,7 +69,7 @@ def _column(word: str) -> tuple[str, list[Any]]:
     if not (given and equals and values):
         raise UserError(
             f"--vary {word!r} is not FIELD=VALUES, as in --vary model.d_ff=1024,2048 or "
-            "--vary training.learning_rate_factor=0.5:2:log5"
+            "--vary training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
         )
     path = current_name(given.removeprefix("--").replace("-", "_"))
     if path not in (known := known_fields()):
@@ -114,9 +114,15 @@ def _value(path: str, hint: Any, word: str) -> Any:
     """Return a value of a field's type, read as the flag of the field reads it."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(hint, args=[word])
+            value = tyro.cli(hint, args=[word])
     except SystemExit as end:
         raise UserError(f"--vary {path}={word}: {word!r} is not {described(hint)}") from end
+    if not can_name_directory(f"={value}"):
+        raise UserError(
+            f"--vary {path}={word} gives its row a name that no directory can have; write a config "
+            "file with VARIANTS, whose names you choose"
+        )
+    return value
 
 
 def _check_differs(

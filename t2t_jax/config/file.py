@@ -125,7 +125,7 @@ def load_grid(path: str) -> Grid:
     if not variants:
         raise UserError(
             f"{path} defines no VARIANTS; a grid is a dict of names to configs, as in "
-            "configs/table3.py"
+            "configs/table3.py, or what --vary makes of one config"
         )
     grid = checked_grid(variants, module.get("PUBLISHED", {}), path)
     return grid._replace(source=Path(path).read_text(encoding="utf-8-sig"))
@@ -147,12 +147,17 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
     for name, config in variants.items():
         checked[name] = _checked(config, f"{shown}:{name}", shown)
         _check_files(checked[name], f"{shown}:{name}")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
                 "digits and any of . , = + - ( )"
             )
     return Grid(checked, _checked_published(published, variants, shown))
+
+
+def can_name_directory(name: str) -> bool:
+    """Return whether a variant may have a name, which is also that of its directory."""
+    return _NAME.fullmatch(name) is not None
 
 
 def _checked_published(

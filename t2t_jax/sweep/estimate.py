@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
@@ -135,8 +136,10 @@ def timings_of(cells: Sequence[Cell]) -> list[Timing]:
     return finished or started
 
 
-def timings_here(cells: Sequence[Cell], jobs: int) -> list[Timing]:
+def timings_here(cells: Sequence[Cell], jobs: int, console: Console) -> list[Timing]:
     """Time the cell with the fewest and the one with the most operations a step on this machine.
+
+    The console shows a line that says so.
 
     Raises:
       UserError: a trial failed, or took more than ten minutes.
@@ -148,11 +151,20 @@ def timings_here(cells: Sequence[Cell], jobs: int) -> list[Timing]:
     for cell in ends.values():
         if SPLIT not in (corpus := open_corpus(cell.config.data)).splits:
             raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
+    launcher = Local(jobs, program="t2t_jax.sweep.probe")
+    named = " and ".join(cell.variant for cell in ends.values())
+    console.print(
+        f"trying {named} on this machine for some steps and translations, which takes a minute or "
+        "more, as nothing has run yet",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     with tempfile.TemporaryDirectory(prefix="t2t_jax_trials_") as folder:
         trials = [
             replace(cell, workdir=Path(folder) / cell.variant / "trial") for cell in ends.values()
         ]
-        _run_trials(trials, Local(jobs, program="t2t_jax.sweep.probe"))
+        _run_trials(trials, launcher)
         schema = Schema(_SECONDS)
         read = [read_object(trial.workdir / TIMING, schema, "try again") for trial in trials]
     return [Timing(flops, **one) for flops, one in zip(ends, read, strict=True)]

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from t2t_jax.ahead_of_time.report import StepReport
+from t2t_jax.config import Config, walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
@@ -72,12 +73,7 @@ def _estimate(
             "no cell has run on the cluster yet; once one has, --dry-run reads its times"
         )
     else:
-        console.print(
-            "nothing has run there yet: the smallest and the largest row are tried for some steps "
-            "on this machine, which takes about as long as to compile them",
-            soft_wrap=True,
-        )
-        timings = timings_here(wanted, jobs)
+        timings = timings_here(wanted, jobs, console)
         source = f"by {len(timings)} short trial(s) on this machine, as busy as it is now"
     return estimated(wanted, timings, source)
 
@@ -95,7 +91,12 @@ def compiled_rows(grid: Grid, rows: Sequence[str], topology: str, console: Conso
     from t2t_jax.ahead_of_time.topologies import devices_of
 
     devices = devices_of(topology)
-    reports = {row: compile_ahead(grid.variants[row], devices) for row in rows}
+    programs = {row: _program(grid.variants[row]) for row in rows}
+    compiled: dict[object, StepReport] = {}
+    for row, program in programs.items():
+        if program not in compiled:
+            compiled[program] = compile_ahead(grid.variants[row], devices)
+    reports = {row: compiled[program] for row, program in programs.items()}
     columns = {
         "memory": {row: gib(report.memory.total) for row, report in reports.items()},
         "fits": {
@@ -112,6 +113,19 @@ def compiled_rows(grid: Grid, rows: Sequence[str], topology: str, console: Conso
         soft_wrap=True,
     )
     return all(report.fits is not False for report in reports.values())
+
+
+def _program(config: Config) -> tuple[tuple[str, object], ...]:
+    """Return what decides on the kernels and the memory of a config's step.
+
+    Rates, numbers of steps and seeds are constants in a program, of which only 0 may change more.
+    """
+    return tuple(
+        (path, bool(value) if isinstance(value, float) or is_count else value)
+        for path, _, value in walk(config)
+        if (section := path.partition(".")[0]) in ("model", "data", "training", "parallel")
+        for is_count in [section == "training" and type(value) is int]
+    )
 
 
 def _least_time(grid: Grid, row: str, report: StepReport) -> str:
