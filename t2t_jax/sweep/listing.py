@@ -6,12 +6,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from t2t_jax.ahead_of_time.report import StepReport
+from t2t_jax.ahead_of_time.report import StepReport, binary
 from t2t_jax.config import Config, walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.device_memory import gib
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.estimate import (
     Estimate,
@@ -39,25 +38,25 @@ def print_estimates(
         estimate, reason = None, str(error)
     rows = [*dict.fromkeys(cell.variant for cell in wanted)]
     # After the trials, as JAX takes most of a GPU's memory.
-    memory = {row: gib(least_bytes(grid.variants[row], jobs or 1)) for row in rows}
-    columns = {"least memory": memory}
+    memory = {row: binary(least_bytes(grid.variants[row], jobs or 1)) for row in rows}
+    columns = {"memory": memory}
     if estimate:
         seconds = {cell.variant: estimate.of_cells[cell.name] for cell in wanted}
-        columns["a seed takes"] = {row: duration(one) for row, one in seconds.items()}
+        columns["time"] = {row: duration(one) for row, one in seconds.items()}
     console.print(listing(grid, rows, len(wanted) // len(rows), columns))
     console.print(
-        "least memory is what parameters, optimizer and activations take on each device, which the "
-        "compiler may double: --compile-only measures it",
+        "memory is the least that parameters, optimizer and activations take on each device; the "
+        "compiler may double it, which --compile-only measures",
         soft_wrap=True,
     )
     if estimate is None:
         console.print(f"times are not estimated: {reason}", markup=False, soft_wrap=True)
         return
-    count = len(estimate.left)
-    at_once = "all at once" if jobs is None else f"--jobs {jobs}"
-    text = f"{count} of {len(wanted)} cells are left: about {duration(estimate.seconds(jobs))}"
-    text += f" with {at_once}" if count > 1 else ""
-    text += f", {duration(sum(estimate.left))} of cells in all" if count > 1 and jobs != 1 else ""
+    count, whole = len(estimate.left), duration(estimate.seconds(jobs))
+    text = f"time is that of one seed; {count} of {len(wanted)} cells are left: about {whole}"
+    if count > 1:
+        text += f" with {'all at once' if jobs is None else f'--jobs {jobs}'}"
+        text += "" if jobs == 1 else f", {duration(sum(estimate.left))} of cells in all"
     console.print(f"{text} ({estimate.source})", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -98,15 +97,15 @@ def compiled_rows(grid: Grid, rows: Sequence[str], topology: str, console: Conso
             compiled[program] = compile_ahead(grid.variants[row], devices)
     reports = {row: compiled[program] for row, program in programs.items()}
     columns = {
-        "memory": {row: gib(report.memory.total) for row, report in reports.items()},
+        "memory": {row: binary(report.memory.total) for row, report in reports.items()},
         "fits": {
             row: {None: "?", True: "yes", False: "NO"}[one.fits] for row, one in reports.items()
         },
-        "at least": {row: _least_time(grid, row, report) for row, report in reports.items()},
+        "time": {row: _least_time(grid, row, report) for row, report in reports.items()},
     }
     console.print(listing(grid, rows, 1, columns))
     one = reports[rows[0]]
-    has = "" if one.available_bytes is None else f", each with {gib(one.available_bytes)}"
+    has = "" if one.available_bytes is None else f", each with {binary(one.available_bytes)}"
     console.print(
         f"by the compiler for {one.devices}{has}; the time is a bound on the steps alone",
         highlight=False,
@@ -172,6 +171,7 @@ def listing(
 
 def duration(seconds: float) -> str:
     """Return a time as text, in seconds, minutes, hours or days."""
+    seconds = round(seconds)
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.{1 if seconds < 20 * size else 0}f} {unit}"
