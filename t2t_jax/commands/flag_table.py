@@ -106,7 +106,7 @@ class Flag(NamedTuple):
     @property
     def values(self) -> str:
         """Return the values that the flag takes, such as `INT|None`; "" for a switch."""
-        return "" if self.is_switch or self.is_positional else described(self.hint)
+        return "" if self.is_switch or self.is_positional else values_of(self.hint)
 
     @property
     def written(self) -> str:
@@ -119,15 +119,15 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def described(hint: Any) -> str:
+def values_of(hint: Any) -> str:
     """Return how a reader writes values of a type."""
     several = _alternatives(hint)
     if len(several) > 1:
-        return "|".join(map(described, several))
+        return "|".join(map(values_of, several))
     if get_origin(hint) is Literal:
         return "|".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
-        kinds = [described(one) for one in get_args(hint) if one is not Ellipsis]
+        kinds = [values_of(one) for one in get_args(hint) if one is not Ellipsis]
         return f"{kinds[0]} ..." if Ellipsis in get_args(hint) else " ".join(kinds)
     return "None" if hint is type(None) else _TYPES.get(hint, "TEXT")
 

@@ -30,10 +30,7 @@ class SweepCommand:
     interrupted ones go on where they were, and one that fails does not stop the others.
     """
 
-    common: ClassVar = (
-        *("config", "vary", "only", "first", "seeds", "launcher", "jobs", "slurm", "track"),
-        *("dry_run", "compile_only", "report"),
-    )
+    lists_fields: ClassVar = False
     examples: ClassVar = (
         "--config configs/table3_small.py --dry-run",
         "--config configs/table3.py runs/table3 --seeds 3 --only base 'A-*'",

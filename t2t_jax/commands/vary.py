@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from t2t_jax.commands.flag_table import described
+from t2t_jax.commands.flag_table import values_of
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields, unknown_field
 from t2t_jax.config.file import Choices, can_name_directory
@@ -116,7 +116,7 @@ def _value(path: str, hint: Any, word: str) -> Any:
         with contextlib.redirect_stderr(io.StringIO()):
             value = tyro.cli(hint, args=[word])
     except SystemExit as end:
-        raise UserError(f"--vary {path}={word}: {word!r} is not {described(hint)}") from end
+        raise UserError(f"--vary {path}={word}: {word!r} is not {values_of(hint)}") from end
     if not can_name_directory(f"={value}"):
         raise UserError(
             f"--vary {path}={word} gives its row a name that no directory can have; write a config "

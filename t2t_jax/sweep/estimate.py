@@ -33,7 +33,7 @@ class Timing(NamedTuple):
     """The seconds of the parts of a cell that has run, or of which a trial was made."""
 
     flops: float
-    """The operations of a step, by `operations`."""
+    """The operations of a step, by `flops_of_step`."""
     once: float
     """The seconds that it takes besides its steps: to start, compile, and translate dev."""
     step: float
@@ -61,7 +61,7 @@ class Estimate(NamedTuple):
         return max(ends, default=0.0)
 
 
-def operations(config: Config) -> float:
+def flops_of_step(config: Config) -> float:
     """Return the operations of a full step, without those that depend on the lengths of rows."""
     tokens = config.data.source_tokens_per_step, config.data.target_tokens_per_step
     return model_flops_per_step(config.model, config.data.vocab_size, *tokens)
@@ -78,7 +78,7 @@ def estimated(cells: Sequence[Cell], timings: Sequence[Timing], source: str) -> 
     of_cells, left, compiled = {}, [], set()
     flops = [timing.flops for timing in timings]
     for cell in cells:
-        work, config = operations(cell.config), cell.config
+        work, config = flops_of_step(cell.config), cell.config
         once, step, shared = (
             _on_line(flops, [getattr(timing, part) for timing in timings], work)
             for part in ("once", "step", "compiled")
@@ -131,7 +131,7 @@ def timings_of(cells: Sequence[Cell]) -> list[Timing]:
         once += result.get("seconds", 0.0) if result else 0.0
         each = (item for job in jobs for item in job["seconds"].items())
         repeated = sum(seconds for phase, seconds in each if phase not in begun)
-        timing = Timing(operations(cell.config), once, repeated / steps)
+        timing = Timing(flops_of_step(cell.config), once, repeated / steps)
         (started if result is None else finished).append(timing)
     return finished or started
 
@@ -146,8 +146,8 @@ def timings_here(cells: Sequence[Cell], jobs: int, console: Console) -> list[Tim
     """
     from t2t_jax.data.corpus import open_corpus
 
-    ordered = sorted(cells, key=lambda cell: operations(cell.config))
-    ends = {operations(cell.config): cell for cell in (ordered[0], ordered[-1])}
+    ordered = sorted(cells, key=lambda cell: flops_of_step(cell.config))
+    ends = {flops_of_step(cell.config): cell for cell in (ordered[0], ordered[-1])}
     for cell in ends.values():
         if SPLIT not in (corpus := open_corpus(cell.config.data)).splits:
             raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")

@@ -11,6 +11,7 @@ from t2t_jax.config import Config, walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
+from t2t_jax.run.report.page import duration
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.estimate import (
     Estimate,
@@ -167,12 +168,3 @@ def listing(
             *(column[name] for column in columns.values()),
         )
     return table
-
-
-def duration(seconds: float) -> str:
-    """Return a time as text, in seconds, minutes, hours or days."""
-    seconds = round(seconds)
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.{1 if seconds < 20 * size else 0}f} {unit}"
-    return f"{seconds:.0f} s"

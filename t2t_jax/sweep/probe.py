@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config
 from t2t_jax.sweep.cell import SPLIT, main
 from t2t_jax.system.atomic_file import write_whole
+
+if TYPE_CHECKING:
+    from t2t_jax.data.batching import Batches
 
 TIMING = "timing.json"
 """The file in which a trial leaves its timing, as `time_cell` describes it."""
@@ -45,8 +48,39 @@ def time_cell(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
-    from t2t_jax.run.preparing import planned
     from t2t_jax.run.progress import CHECKPOINTS, COMPILATION, DATA, START, STEPS
+
+    run = workdir / "run"
+    code, batches = _trained(config, run)
+    job = read_jobs(run)[-1]
+    steps, spent = job["step"], job["seconds"]
+    if code and steps < _LEAST_STEPS:  # somebody else has stopped it
+        return code
+    translator, loading = _timed(partial(load, run))
+    corpus, training, every = open_corpus(config.data), config.training, config.checkpoint
+    sizes = config.evaluation.num_sentences, None
+    beams = config.evaluation.beam_size, config.decoding.beam_size
+    (begun, scored), (begun_last, scored_last) = (
+        _scoring(translator, corpus, *each) for each in zip(sizes, beams, strict=True)
+    )
+    whole = training.num_train_steps
+    evaluations = -(-whole // config.evaluation.every_steps)
+    checkpoints = -(-whole // every.every_steps) if every.every_steps else 1
+    repeated = evaluations * scored + checkpoints * spent[CHECKPOINTS]
+    seen = {batches.shape(step) for step in range(steps)}
+    trained = spent[START] + spent[COMPILATION] * len(batches.shapes) / len(seen)
+    timing = {
+        "once": trained + loading + begun + begun_last + scored_last,
+        "compiled": begun + begun_last,
+        "step": (spent[STEPS] + spent[DATA]) / steps + repeated / whole,
+    }
+    write_whole(workdir / TIMING, json.dumps(timing).encode())
+    return 0
+
+
+def _trained(config: Config, run: Path) -> tuple[int, "Batches"]:
+    """Train for some seconds, and return the exit code and the batches."""
+    from t2t_jax.run.preparing import planned
     from t2t_jax.run.trainer import train
 
     trial = config.replace(
@@ -60,47 +94,19 @@ def time_cell(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
             "decoding.max_extra_length": 1,
         }
     )
-    run = workdir / "run"
-    Thread(target=_stop_in_time, args=(run,), daemon=True).start()
+    over = Event()
+    Thread(target=_stop_in_time, args=(run, over), daemon=True).start()
     code = train(trial, run).exit_code
-    job = read_jobs(run)[-1]
-    steps, spent = job["step"], job["seconds"]
-    if code and steps < _LEAST_STEPS:  # somebody else has stopped it
-        return code
-    batches = planned(trial, workdir / "plan").batches
-    seen = {batches.shape(step) for step in range(steps)}
-    whole, corpus = config.training.num_train_steps, open_corpus(config.data)
-    translator, loading = _timed(partial(load, run))
-    sizes = config.evaluation.num_sentences, None
-    beams = config.evaluation.beam_size, config.decoding.beam_size
-    (begun, scored), (begun_last, scored_last) = (
-        _scoring(translator, corpus, *each) for each in zip(sizes, beams, strict=True)
-    )
-    evaluations = -(-whole // config.evaluation.every_steps)
-    every = config.checkpoint.every_steps
-    checkpoints = -(-whole // every) if every else 1
-    repeated = evaluations * scored + checkpoints * spent[CHECKPOINTS]
-    timing = {
-        "once": spent[START]
-        + spent[COMPILATION] * len(batches.shapes) / len(seen)
-        + loading
-        + begun
-        + begun_last
-        + scored_last,
-        "compiled": begun + begun_last,
-        "step": (spent[STEPS] + spent[DATA]) / steps + repeated / whole,
-    }
-    write_whole(workdir / TIMING, json.dumps(timing).encode())
-    return 0
+    over.set()
+    return code, planned(trial, run.with_name("plan")).batches
 
 
-def _stop_in_time(run: Path) -> None:
+def _stop_in_time(run: Path, over: Event) -> None:
     """Stop the training of this process, as by SIGTERM, after some seconds of steps."""
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.progress import STEPS
 
-    while True:
-        time.sleep(0.5)
+    while not over.wait(0.5):
         jobs = read_jobs(run)
         if jobs and jobs[-1]["step"] >= _LEAST_STEPS and jobs[-1]["seconds"][STEPS] >= _SECONDS:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -13,12 +13,12 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import estimate, listing
 from t2t_jax.sweep.cell import Cell, cells
-from t2t_jax.sweep.estimate import Estimate, Timing, estimated, operations, timings_of
+from t2t_jax.sweep.estimate import Estimate, Timing, estimated, flops_of_step, timings_of
 from t2t_jax.sweep.launchers import Outcome
 
 BASE = Config().replace({"training.num_train_steps": 100})
 GRID = Grid({f"w{n}": BASE.replace({"model.d_ff": 512 * n}) for n in (1, 2, 3)}, {})
-FLOPS = [operations(config) for config in GRID.variants.values()]
+FLOPS = [flops_of_step(config) for config in GRID.variants.values()]
 
 
 def test_a_line_through_the_smallest_and_the_largest_row_gives_those_between(tmp_path):
@@ -96,16 +96,16 @@ def _printed(tmp_path, jobs=2, workdir=None):
 def test_a_listing_has_the_memory_and_the_time_of_each_row_and_the_time_of_all(
     tmp_path, monkeypatch
 ):
-    timings = [Timing(FLOPS[0], 3600.0, 0.0), Timing(FLOPS[2], 10800.0, 0.0)]
+    timings = [Timing(FLOPS[0], 3600.0, 0.0), Timing(FLOPS[2], 10810.0, 0.0)]
     monkeypatch.setattr(listing, "timings_here", lambda *_: timings)
     shown = _printed(tmp_path).splitlines()
     assert shown[0].split() == ["3", "variants,", "2", "seed(s)"]
     assert shown[1].split()[-3:] == ["steps", "memory", "time"]
     rows = [line.split() for line in shown[2:5]]
-    assert [row[-2:] for row in rows] == [["60", "min"], ["2.0", "h"], ["3.0", "h"]]
+    assert [row[-2:] for row in rows] == [["60", "min"], ["2", "h"], ["3", "h"]]
     assert [row[-3] for row in rows] == ["GiB"] * 3
     assert float(rows[0][-4]) < float(rows[1][-4]) < float(rows[2][-4])
-    left = "6 of 6 cells are left: about 7.0 h with --jobs 2, 12.0 h of cells in all (by 2 short"
+    left = "6 of 6 cells are left: about 7.01 h with --jobs 2, 12 h of cells in all (by 2 short"
     assert left in shown[-1]
 
 
