@@ -81,6 +81,10 @@ class SweepCommand:
         from t2t_jax.sweep.launchers import Cluster, Local
         from t2t_jax.system.atomic_file import check_writable
 
+        asked = {"--dry-run": self.dry_run, "--report": self.report}
+        asked["--compile-only"] = self.compile_only is not None
+        if len(flags := [flag for flag, is_given in asked.items() if is_given]) > 1:
+            raise UserError(f"{' and '.join(flags)} are different things to do; give one of them")
         grid = self._grid()
         chosen = chosen_variants(grid, self.only)
         check_seeds(self.seeds)

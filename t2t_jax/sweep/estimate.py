@@ -112,11 +112,13 @@ def _on_line(x: Sequence[float], y: Sequence[float], at: float) -> float:
 def timings_of(cells: Sequence[Cell]) -> list[Timing]:
     """Return the timings of the cells that have run, by the accounts in their directories.
 
-    As long as no cell has a result, those that have begun stand for them, with what they have done
-    once so far. Cells with fewer than four steps are left out.
+    The first evaluation of a cell takes longer than later ones, as it compiles the search. As long
+    as no cell has a result, those that have begun stand for them, with what they have done once so
+    far. Cells with fewer than four steps are left out.
     """
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.progress import COMPILATION, START
+    from t2t_jax.workdir import read_log
 
     begun = START, COMPILATION
     finished: list[Timing] = []
@@ -127,11 +129,13 @@ def timings_of(cells: Sequence[Cell]) -> list[Timing]:
         if steps < _LEAST_STEPS:
             continue
         result = cell.result()
-        once = sum(jobs[0]["seconds"].get(phase, 0.0) for phase in begun)
+        evaluations = [one["seconds"] for one in read_log(cell.workdir) if one["of"] == SPLIT]
+        compiled = evaluations[0] - min(evaluations) if evaluations else 0.0
+        once = sum(jobs[0]["seconds"].get(phase, 0.0) for phase in begun) + compiled
         once += result.get("seconds", 0.0) if result else 0.0
         each = (item for job in jobs for item in job["seconds"].items())
-        repeated = sum(seconds for phase, seconds in each if phase not in begun)
-        timing = Timing(flops_of_step(cell.config), once, repeated / steps)
+        repeated = sum(seconds for phase, seconds in each if phase not in begun) - compiled
+        timing = Timing(flops_of_step(cell.config), once, max(0.0, repeated) / steps, compiled)
         (started if result is None else finished).append(timing)
     return finished or started
 

@@ -39,7 +39,7 @@ def print_estimates(
         estimate, reason = None, str(error)
     rows = [*dict.fromkeys(cell.variant for cell in wanted)]
     # After the trials, as JAX takes most of a GPU's memory.
-    memory = {row: binary(least_bytes(grid.variants[row], jobs or 1)) for row in rows}
+    memory = {row: _least_memory(grid.variants[row], jobs or 1) for row in rows}
     columns = {"memory": memory}
     if estimate:
         seconds = {cell.variant: estimate.of_cells[cell.name] for cell in wanted}
@@ -59,6 +59,14 @@ def print_estimates(
         text += f" with {'all at once' if jobs is None else f'--jobs {jobs}'}"
         text += "" if jobs == 1 else f", {duration(sum(estimate.left))} of cells in all"
     console.print(f"{text} ({estimate.source})", highlight=False, markup=False, soft_wrap=True)
+
+
+def _least_memory(config: Config, jobs: int) -> str:
+    """Return the least memory of a config as text; "?" if its mesh is of more devices than here."""
+    try:
+        return binary(least_bytes(config, jobs))
+    except UserError:
+        return "?"
 
 
 def _estimate(

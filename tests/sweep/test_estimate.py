@@ -82,8 +82,12 @@ def test_the_accounts_of_cells_that_have_run_give_their_times(tmp_path, monkeypa
     monkeypatch.setattr(Cell, "result", lambda cell: results.get(cell.variant))
     assert timings_of([one, two, three]) == [Timing(FLOPS[0], 25.0 + 11.0, 0.2)]
     log = '{"step": 50, "of": "train", "time": 0.0, "loss": 1.0}\n'
+    for seconds in (8.0, 2.0, 3.0):
+        log += f'{{"step": 50, "of": "dev", "time": 0.0, "seconds": {seconds}}}\n'
     (two.workdir / "log.jsonl").write_text(log)
     assert estimated([one, two], started, "").left == pytest.approx([25.0 + 50 * 0.2])
+    results.clear()
+    assert timings_of([two]) == [Timing(FLOPS[1], 31.0, 4.0 / 50, compiled=6.0)]
 
 
 def _printed(tmp_path, jobs=2, workdir=None):
@@ -107,6 +111,10 @@ def test_a_listing_has_the_memory_and_the_time_of_each_row_and_the_time_of_all(
     assert float(rows[0][-4]) < float(rows[1][-4]) < float(rows[2][-4])
     left = "6 of 6 cells are left: about 7.01 h with --jobs 2, 12 h of cells in all (by 2 short"
     assert left in shown[-1]
+
+
+def test_the_memory_of_a_row_for_more_devices_than_there_are_is_not_known():
+    assert listing._least_memory(BASE.replace({"parallel.fsdp": 64}), 1) == "?"
 
 
 def test_without_a_corpus_the_rows_are_listed_and_the_reason_is_given(tmp_path, monkeypatch):

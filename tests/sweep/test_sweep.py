@@ -538,6 +538,7 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         ([], "a sweep needs a directory; name one with --workdir"),
         (["--workers", "3"], "unknown flag --workers"),
         (["--only", "base", "--only", "wide"], "--only is given twice"),
+        (["--dry-run", "--report"], "--dry-run and --report are different things to do; give one"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
         (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
     ],
