@@ -149,18 +149,22 @@ def listing(
     num_seeds: int,
     columns: Mapping[str, Mapping[str, str]],
 ) -> Table:
-    """Return a table of the variants: their differences from the base, their numbers of parameters,
-    and their published figures.
+    """Return a table of the variants: their differences from the base, unless their names have
+    these already, their numbers of parameters, and their published figures.
 
     Args:
       columns: further columns: the cells of each by the name of the variant.
     """
-    base = grid.variants[grid.base]
+    differences = {
+        name: describe_difference(grid.variants[grid.base], grid.variants[name]) for name in chosen
+    }
+    is_news = any({*text.split()} - {*name.split(",")} for name, text in differences.items())
     published = published_columns(grid.published, chosen)
     title = f"{len(chosen)} variants, {num_seeds} seed(s)"
     table = Table(box=None, title=title, title_justify="left")
     table.add_column("variant", overflow="fold")
-    table.add_column("differs in", overflow="fold")
+    if is_news:
+        table.add_column("differs in", overflow="fold")
     heads = [published.listed_as] if published else []
     for name in ("parameters", *heads, "steps", *columns):
         table.add_column(name, justify="right")
@@ -169,7 +173,7 @@ def listing(
         parameters = num_parameters(config.model, config.data.vocab_size)
         table.add_row(
             name,
-            describe_difference(base, config),
+            *([differences[name]] if is_news else []),
             f"{parameters:,}",
             *([published.listed(name)] if published else []),
             f"{config.training.num_train_steps:,}",

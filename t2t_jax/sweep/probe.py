@@ -66,9 +66,10 @@ def time_cell(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
     whole = training.num_train_steps
     evaluations = -(-whole // config.evaluation.every_steps)
     checkpoints = -(-whole // every.every_steps) if every.every_steps else 1
-    repeated = evaluations * scored + checkpoints * spent[CHECKPOINTS]
+    repeated = evaluations * scored + (checkpoints - 1) * spent[CHECKPOINTS]
     seen = {batches.shape(step) for step in range(steps)}
-    trained = spent[START] + spent[COMPILATION] * len(batches.shapes) / len(seen)
+    compilation = spent[COMPILATION] * len(batches.shapes) / len(seen)
+    trained = spent[START] + compilation + spent[CHECKPOINTS]
     timing = {
         "once": trained + loading + begun + begun_last + scored_last,
         "compiled": begun + begun_last,

@@ -114,3 +114,16 @@ def test_a_vary_that_makes_no_grid_is_refused_in_one_line(factors, message):
 def test_a_sweep_without_a_grid_is_refused_with_the_way_to_one(arguments, message):
     with pytest.raises(UserError, match=re.escape(message)):
         grid_of(*arguments)
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_file_of_a_grid_says_which_file_registers_what_its_rows_name(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from t2t_jax import Config, register_activation\n"
+        "register_activation('halved', lambda x: x / 2)\n"
+        "def get_config():\n"
+        "    return Config().replace({'model.feed_forward': 'halved'})\n"
+    )
+    lines = grid_of("--config", str(mine), "--vary", f"{D_FF}=8,16").source.splitlines()
+    assert f"# It names functions that other files register: set T2T_JAX_REGISTER={mine}" in lines

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid
+from t2t_jax.config.file import Grid, product
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import estimate, listing
@@ -115,6 +115,16 @@ def test_a_listing_has_the_memory_and_the_time_of_each_row_and_the_time_of_all(
 
 def test_the_memory_of_a_row_for_more_devices_than_there_are_is_not_known():
     assert listing._least_memory(BASE.replace({"parallel.fsdp": 64}), 1) == "?"
+
+
+def test_differences_that_the_names_of_rows_have_are_not_listed_again():
+    def heads(variants):
+        table = listing.listing(Grid(variants, {}), [*variants], 1, {})
+        return [column.header for column in table.columns]
+
+    named = product(BASE, {"model.d_ff": [8, 16], "model.num_heads": [4, 8]})
+    assert heads(named) == ["variant", "parameters", "steps"]
+    assert heads({"a": BASE, "b": named["d_ff=8,num_heads=4"]})[:2] == ["variant", "differs in"]
 
 
 def test_without_a_corpus_the_rows_are_listed_and_the_reason_is_given(tmp_path, monkeypatch):
