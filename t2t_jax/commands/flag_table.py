@@ -31,6 +31,10 @@ Runs: TypeAlias = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.ar
 MAY_STAND_ALONE = "may stand alone"
 """Marks, in an annotation, a flag that also stands without a value, and then gives an empty one."""
 
+REPEATED = "repeated"
+"""Marks, in an annotation, a flag that may be given several times; the words after it are one
+value, with spaces between them."""
+
 _TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "True|False"}
 
 
@@ -102,7 +106,7 @@ class Flag(NamedTuple):
     @property
     def values(self) -> str:
         """Return the values that the flag takes, such as `INT|None`; "" for a switch."""
-        return "" if self.is_switch or self.is_positional else _described(self.hint)
+        return "" if self.is_switch or self.is_positional else values_of(self.hint)
 
     @property
     def written(self) -> str:
@@ -115,15 +119,15 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def _described(hint: Any) -> str:
+def values_of(hint: Any) -> str:
     """Return how a reader writes values of a type."""
     several = _alternatives(hint)
     if len(several) > 1:
-        return "|".join(map(_described, several))
+        return "|".join(map(values_of, several))
     if get_origin(hint) is Literal:
         return "|".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
-        kinds = [_described(one) for one in get_args(hint) if one is not Ellipsis]
+        kinds = [values_of(one) for one in get_args(hint) if one is not Ellipsis]
         return f"{kinds[0]} ..." if Ellipsis in get_args(hint) else " ".join(kinds)
     return "None" if hint is type(None) else _TYPES.get(hint, "TEXT")
 

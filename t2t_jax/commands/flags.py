@@ -21,7 +21,7 @@ from tyro.constructors import (
     PrimitiveTypeInfo,
 )
 
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE, Flag, flags_of
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of
 from t2t_jax.config import Config
 from t2t_jax.config.families import fields_of, foreign_field
 from t2t_jax.errors import UserError, did_you_mean
@@ -50,8 +50,13 @@ _OTHER_NAMES = {
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
-def check_flags(arguments: Sequence[str], known: Sequence[str]) -> None:
+def check_flags(
+    arguments: Sequence[str], known: Sequence[str], repeated: Sequence[str] = ()
+) -> None:
     """Refuse a flag of a command line that is not known, given twice or empty; propose the nearest.
+
+    Args:
+      repeated: the flags that may be given several times.
 
     Raises:
       UserError: a flag is refused.
@@ -65,7 +70,7 @@ def check_flags(arguments: Sequence[str], known: Sequence[str]) -> None:
             flag = given.replace("_", "-")
             if flag not in (*known, *_HELP):
                 raise UserError(f"unknown flag {given}; {_hint(flag, known)}")
-            if flag in seen:
+            if flag in seen and flag not in repeated:
                 raise UserError(f"{given} is given twice; give it once, with all of its values")
             seen.add(flag)
             if not equals:
@@ -99,8 +104,9 @@ def ordered(made: type, arguments: Sequence[str]) -> list[str]:
     run = next((index for index, place in enumerate(places) if place.is_run), None)
     if run is not None:
         takes[RUN] = places[run].takes
-    check_flags(arguments, list(takes))
-    words, flags = _divided(arguments, takes)
+    repeated = [flag.flag for flag in table if REPEATED in flag.settings]
+    check_flags(arguments, list(takes), repeated)
+    words, flags = _divided(arguments, takes, repeated)
     runs = flags.pop(RUN, None)
     if runs is not None and run is not None:
         _check_place(places, run, words)
@@ -118,22 +124,28 @@ def ordered(made: type, arguments: Sequence[str]) -> list[str]:
 
 
 def _divided(
-    arguments: Sequence[str], takes: dict[str, int | None]
+    arguments: Sequence[str], takes: dict[str, int | None], repeated: Sequence[str]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Return the words without a flag, and each flag with its values."""
     words: list[str] = []
     flags: dict[str, list[str]] = {}
+    each_time: dict[str, list[list[str]]] = {name: [] for name in repeated}
     values, room = words, None
     for argument in arguments:
         if argument.startswith("--") or argument == "-h":
             name, equals, value = argument.partition("=")
             name = "--help" if name == "-h" else name.replace("_", "-")
-            values = flags.setdefault(name, [value] if equals else [])
+            values = [value] if equals else []
+            if name in each_time:
+                each_time[name].append(values)
+            else:
+                values = flags.setdefault(name, values)
             room = takes.get(name)
         else:
             if room is not None and len(values) >= room:
                 values, room = words, None
             values.append(argument)
+    flags |= {name: [*map(" ".join, times)] for name, times in each_time.items() if times}
     return words, flags
 
 

@@ -31,7 +31,8 @@ def print_help(
     """Print the help that a command line asks for.
 
     Args:
-      command: the dataclass whose docstring says what the command does.
+      command: the dataclass whose docstring says what the command does. Where its `lists_fields` is
+        False, the short help leaves the fields of the config out.
       flags: the flags of the command, with the defaults that they have beside these arguments.
       program: the name of the program and the command; None leaves it out.
       arguments: the command line. With `--help-all` it asks for every flag, and with `--help NAME`
@@ -54,7 +55,9 @@ def print_help(
         print(*head, *whole, *tail, sep="\n")
         return
     common = [*COMMON, *getattr(command, "common", ())]
-    brief = [line for section in _sections(flags) for line in _brief(flags, section, common, width)]
+    has_fields = getattr(command, "lists_fields", True)
+    shown = [flag for flag in flags if has_fields or not flag.section]
+    brief = [line for section in _sections(shown) for line in _brief(shown, section, common, width)]
     print(*head, *brief, *tail, "", *_more(flags, width), sep="\n")
 
 

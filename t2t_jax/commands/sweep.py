@@ -1,18 +1,23 @@
 """The command that trains a grid of configs and compares them in a table."""
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
+from t2t_jax.commands.config import config_named
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED
+from t2t_jax.commands.flags import parse_flags, peek, with_family
 from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.vary import choices_of
+from t2t_jax.config import Config
+from t2t_jax.config.written import product_file
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from t2t_jax.config.file import Grid
     from t2t_jax.sweep.grid import GridOutcome
 
@@ -25,20 +30,26 @@ class SweepCommand:
     interrupted ones go on where they were, and one that fails does not stop the others.
     """
 
-    advice: ClassVar = (
-        "a sweep takes a config file with VARIANTS and a directory, as in --config "
-        "configs/table3.py --workdir runs/table3; see --help"
-    )
+    lists_fields: ClassVar = False
     examples: ClassVar = (
         "--config configs/table3_small.py --dry-run",
         "--config configs/table3.py runs/table3 --seeds 3 --only base 'A-*'",
+        "runs/x --config base --vary model.d_ff=1024,2048 --vary training.warmup_steps=1000,4000",
+        "runs/x --seeds 3",
     )
-    config: str = tyro.MISSING
-    """Config file with VARIANTS, such as configs/table3.py."""
+    config: str | None = None
+    """Config file with VARIANTS, such as configs/table3.py; or with --vary, one config, as train
+    takes it. A directory that has a grid needs none."""
+    vary: Annotated[tuple[str, ...], REPEATED] = ()
+    """FIELD=VALUES, as model.d_ff=1024,2048, or a range of N values, FIELD=LEAST:MOST:logN or
+    :linN. Fields after one --vary change together; each further --vary multiplies the rows."""
     workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
-    """Directory of the grid: runs in VARIANT/seedN/, table.md, .tex, .csv, .png and seeds.csv."""
+    """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, table.md, .tex,
+    .csv and .png, and seeds.csv."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
+    first: tuple[str, ...] = ()
+    """Variants to train ahead of the others, with all of their seeds, as names or patterns."""
     seeds: int = 1
     """Number of seeds of each variant, counted from its training.seed."""
     launcher: Literal["local", "slurm"] = "local"
@@ -52,27 +63,37 @@ class SweepCommand:
     """Trackers to which the log of each cell is sent: wandb:PROJECT, mlflow:EXPERIMENT,
     trackio:PROJECT."""
     dry_run: bool = False
-    """List the variants with their parameters and published figures, and train nothing."""
+    """List the variants with the time and the memory that they will take, and train nothing. Times
+    are those of cells that have run, or of short trials on this machine."""
+    compile_only: Annotated[str | None, MAY_STAND_ALONE] = None
+    """List the variants with the memory that the compiler says they take, on devices that need not
+    be present, such as v5e:4x4 or h100:8, and train nothing."""
     report: bool = False
     """Write the table of the finished runs, and train nothing."""
+    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
+        default_factory=Config
+    )
+    """The config that --vary varies, with the fields that flags change."""
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
-        from t2t_jax.config.file import load_grid
         from t2t_jax.sweep.grid import check_seeds, chosen_variants, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
         from t2t_jax.system.atomic_file import check_writable
 
-        grid = load_grid(self.config)
+        asked = {"--dry-run": self.dry_run, "--report": self.report}
+        asked["--compile-only"] = self.compile_only is not None
+        if len(flags := [flag for flag, is_given in asked.items() if is_given]) > 1:
+            raise UserError(f"{' and '.join(flags)} are different things to do; give one of them")
+        grid = self._grid()
         chosen = chosen_variants(grid, self.only)
         check_seeds(self.seeds)
-        if self.dry_run:
-            result_console().print(_listing(grid, chosen, self.seeds))
-            return 0
+        self._check_launcher()
+        if self.dry_run or self.compile_only is not None:
+            return self._list(grid, chosen)
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
         check_writable(self.workdir)
-        self._check_launcher()
         self._check_trackers()
         if self.report:
             outcome = collect(grid, self.workdir, self.seeds, result_console())
@@ -82,6 +103,7 @@ class SweepCommand:
                 self.workdir,
                 seeds=self.seeds,
                 only=self.only,
+                first=self.first,
                 launcher=Local(self.jobs, self.track)
                 if self.launcher == "local"
                 else Cluster(self.workdir, self.slurm, track=self.track),
@@ -92,6 +114,43 @@ class SweepCommand:
         results = outcome.results
         complete = all(len(results.get(variant, ())) >= self.seeds for variant in chosen)
         return 0 if complete else 1
+
+    def _grid(self) -> "Grid":
+        """Return the grid: of --vary, of the config file, or of the directory."""
+        from t2t_jax.config.file import checked_grid, load_grid, product
+        from t2t_jax.sweep.stored_grid import stored_grid
+
+        if self.vary:
+            choices = choices_of(self.vary, self.fields)
+            given = (f"--vary {shlex.quote(one)}" for one in self.vary)
+            title = f"The grid of t2t-jax sweep --config {self.config} {' '.join(given)}"
+            grid = checked_grid(product(self.fields, choices), {}, "--vary")
+            return grid._replace(source=product_file(self.fields, choices, title))
+        if self.fields != Config():
+            raise UserError(
+                "flags of fields change the config that --vary varies; without --vary, write them "
+                "into the config file of the grid"
+            )
+        if self.config is not None:
+            return load_grid(self.config)
+        if self.workdir is None:
+            raise UserError(
+                "a sweep takes a config file with VARIANTS and a directory, as in --config "
+                "configs/table3.py --workdir runs/table3, or the directory of a grid; see --help"
+            )
+        return stored_grid(self.workdir)
+
+    def _list(self, grid: "Grid", chosen: Sequence[str]) -> int:
+        """Print the chosen rows and what they take; return 1 if one does not fit its devices."""
+        from t2t_jax.sweep.grid import wanted_cells
+        from t2t_jax.sweep.listing import compiled_rows, print_estimates
+
+        if self.compile_only is not None:
+            return int(not compiled_rows(grid, chosen, self.compile_only, result_console()))
+        wanted = wanted_cells(grid, self.workdir or Path(), self.seeds, chosen, self.first)
+        jobs = self.jobs if self.launcher == "local" else None
+        print_estimates(grid, wanted, self.workdir, jobs, result_console())
+        return 0
 
     def _check_trackers(self) -> None:
         """Refuse trackers that cannot be used from here, before any cell is started."""
@@ -119,30 +178,25 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
     console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
 
 
-def _listing(grid: "Grid", chosen: Sequence[str], num_seeds: int) -> "Table":
-    """Return a table of the variants: their differences from the base, their numbers of parameters,
-    and their published figures."""
-    from rich.table import Table
+def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
+    """Return the command that a command line asks for; see `entry_command`.
 
-    from t2t_jax.config.cost import num_parameters
-    from t2t_jax.config.file import describe_difference
-    from t2t_jax.sweep.published_columns import published_columns
+    Raises:
+      UserError: a flag or its value is refused, or --vary has no config to vary.
+    """
+    if not arguments:
+        raise UserError(
+            "a sweep takes a config file with VARIANTS and a directory, as in --config "
+            "configs/table3.py --workdir runs/table3; see --help"
+        )
 
-    base = grid.variants[grid.base]
-    columns = published_columns(grid.published, chosen)
-    table = Table(
-        box=None, title=f"{len(chosen)} variants, {num_seeds} seed(s)", title_justify="left"
-    )
-    table.add_column("variant")
-    table.add_column("differs in", overflow="fold")
-    published = [columns.listed_as] if columns else []
-    for name in ("parameters", *published, "steps"):
-        table.add_column(name, justify="right")
-    for name in chosen:
-        config = grid.variants[name]
-        parameters = num_parameters(config.model, config.data.vocab_size)
-        steps = config.training.num_train_steps
-        difference = describe_difference(base, config)
-        published = [columns.listed(name)] if columns else []
-        table.add_row(name, difference, f"{parameters:,}", *published, f"{steps:,}")
-    return table
+    def defaults(line: list[str]) -> SweepCommand:
+        file, _ = peek(line)
+        if "--vary" not in line:
+            return SweepCommand(fields=with_family(Config(), line))
+        if file is None:
+            raise UserError("--vary varies the fields of a config; name one, as in --config base")
+        return SweepCommand(fields=with_family(config_named(file), line))
+
+    command: SweepCommand = parse_flags(SweepCommand, arguments, program, defaults)
+    return command

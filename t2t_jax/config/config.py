@@ -112,7 +112,7 @@ class Config:
         for given, value in changes.items():
             path = current_name(given)
             if path not in known:
-                raise _unknown_field(path, known)
+                raise unknown_field(path, known)
             section, _, name = path.partition(".")
             if section == "model" and name not in of_family:
                 raise foreign_field(name, family)
@@ -225,7 +225,7 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
         for name in given if isinstance(given, Mapping) else [""]:
             path = read_name(f"{section}.{name}" if name else section)
             if path not in known:
-                raise _unknown_field(path, known)
+                raise unknown_field(path, known)
             section_now, _, name_now = path.partition(".")
             values[section_now][name_now] = given[name]
     values["model"] = without_foreign(values["model"])
@@ -253,6 +253,7 @@ def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unknown_field(path: str, known: Iterable[str]) -> UserError:
+def unknown_field(path: str, known: Iterable[str]) -> UserError:
+    """Return the error for a dotted path that names no field, which proposes the nearest one."""
     hint = did_you_mean(path, known, "see --help for all fields")
     return UserError(f"unknown config field {path!r}; {hint}")

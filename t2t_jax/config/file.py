@@ -25,6 +25,10 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.paper import Table3Row
 from t2t_jax.paper.published import PublishedDifference
 
+Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
+"""The values that `product` combines, by the path of their field; fields that change together have
+a tuple of their paths, and a tuple of values for each row."""
+
 PublishedFigures = Table3Row | PublishedDifference
 """The figures that a paper publishes for a variant of a grid."""
 
@@ -38,6 +42,8 @@ class Grid(NamedTuple):
     """The configs by name; each is compared with the one called `base`, or else with the first."""
     published: Mapping[str, PublishedFigures]
     """The figures that papers report, by the name of the variant; all are of one kind."""
+    source: str = ""
+    """The text of a config file that describes the grid; empty for a grid that a program made."""
 
     @property
     def base(self) -> str:
@@ -45,12 +51,14 @@ class Grid(NamedTuple):
         return "base" if "base" in self.variants else next(iter(self.variants))
 
 
-def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Config]:
+def product(base: Config, choices: Choices) -> dict[str, Config]:
     """Make a grid of every combination of some values of some fields.
 
     Args:
       base: the config that gives all other fields.
       choices: values by path, such as `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
+        Fields that change together have one key, as in
+        `{("model.d_model", "model.num_heads"): [(128, 4), (256, 8)]}`.
 
     Returns:
       For each combination its config, under a name such as `num_heads=1,d_ff=1024`. The names have
@@ -59,11 +67,19 @@ def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Con
     Raises:
       UserError: a field does not exist, or a value is refused.
     """
-    labels = _labels(choices)
+    factors = [
+        [
+            {fields: row} if isinstance(fields, str) else dict(zip(fields, row, strict=True))
+            for row in rows
+        ]
+        for fields, rows in choices.items()
+    ]
     variants = {}
-    for values in itertools.product(*choices.values()):
-        name = ",".join(f"{label}={value}" for label, value in zip(labels, values, strict=True))
-        variants[name] = base.replace(dict(zip(choices, values, strict=True)))
+    for parts in itertools.product(*factors):
+        changes = {path: value for part in parts for path, value in part.items()}
+        labels = _labels(changes)
+        named = zip(labels, changes.values(), strict=True)
+        variants[",".join(f"{label}={value}" for label, value in named)] = base.replace(changes)
     return variants
 
 
@@ -109,9 +125,10 @@ def load_grid(path: str) -> Grid:
     if not variants:
         raise UserError(
             f"{path} defines no VARIANTS; a grid is a dict of names to configs, as in "
-            "configs/table3.py"
+            "configs/table3.py, or what --vary makes of one config"
         )
-    return checked_grid(variants, module.get("PUBLISHED", {}), path)
+    grid = checked_grid(variants, module.get("PUBLISHED", {}), path)
+    return grid._replace(source=Path(path).read_text(encoding="utf-8-sig"))
 
 
 def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Grid:
@@ -130,12 +147,17 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
     for name, config in variants.items():
         checked[name] = _checked(config, f"{shown}:{name}", shown)
         _check_files(checked[name], f"{shown}:{name}")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
                 "digits and any of . , = + - ( )"
             )
     return Grid(checked, _checked_published(published, variants, shown))
+
+
+def can_name_directory(name: str) -> bool:
+    """Return whether a variant may have a name, which is also that of its directory."""
+    return _NAME.fullmatch(name) is not None
 
 
 def _checked_published(

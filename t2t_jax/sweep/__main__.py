@@ -7,11 +7,9 @@ from t2t_jax.system.program import run
 
 def main(arguments: Sequence[str]) -> int:
     """Run the sweep of a command line, and return the exit code."""
-    from t2t_jax.commands.entry import command_of
-    from t2t_jax.commands.sweep import SweepCommand
+    from t2t_jax.commands.sweep import sweep_command
 
-    code: int = command_of(SweepCommand, arguments, "python -m t2t_jax.sweep").run()
-    return code
+    return sweep_command(arguments, "python -m t2t_jax.sweep").run()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -257,19 +257,26 @@ def _scored(config: Config) -> dict[str, Any]:
     return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str],
+    work: Callable[[Config, Path, Sequence[str]], int] = train_and_score,
+) -> int:
     """Train the cell in a directory, the first argument, with the config on the standard input.
 
     The second argument is the id of the sweep's process. When that process ends, this one stops as
     by SIGTERM, so a sweep that was killed leaves no process that the next sweep does not know of.
     Further arguments are trackers.
+
+    Args:
+      arguments: the command line of the process.
+      work: what the process does; another function than `train_and_score` makes another program.
     """
     workdir, parent, track = as_path(arguments[0]), int(arguments[1]), arguments[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
-    return train_and_score(Config.from_json(sys.stdin.read()), workdir, track)
+    return work(Config.from_json(sys.stdin.read()), workdir, track)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import fnmatch
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +11,10 @@ from rich.console import Console
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
+from t2t_jax.sweep.cell import Cell, cells, check_cells, num_seeds_in
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.run import run_cells
+from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -43,6 +44,7 @@ def run_grid(
     seeds: int = 1,
     jobs: int = 1,
     only: Iterable[str] = (),
+    first: Iterable[str] = (),
     launcher: Launcher | None = None,
     console: Console | None = None,
 ) -> GridOutcome:
@@ -62,6 +64,8 @@ def run_grid(
         at most as many as there are GPUs, if there are any.
       only: the variants to train, as names or patterns such as `A-*`; empty for all. The table has
         the other variants too, if they have results.
+      first: the variants whose cells, of all seeds, are trained ahead of the others, as names or
+        patterns, those of the first one first; otherwise a seed of all variants precedes the next.
       launcher: the launcher of the processes; None is this machine, with `jobs` at once.
       console: the console that shows the progress; None is the standard output.
 
@@ -70,19 +74,36 @@ def run_grid(
 
     Raises:
       UserError: before anything begins, if an argument is refused, or a package of the extra
-        `train` is missing, or a cell's directory holds something else than a run of its config; at
-        the end, if no cell is finished, so that there is nothing to make a table of.
+        `train` is missing, or a cell's directory holds something else than a run of its config, or
+        `workdir` another grid; at the end, if no cell is finished, so that there is nothing to make
+        a table of.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_seeds(seeds)
     workdir = as_path(workdir)
-    wanted = [cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen]
+    wanted = wanted_cells(grid, workdir, seeds, chosen, first)
     check_cells(wanted)
+    check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
-    console = console or ProgressConsole()
-    signal = run_cells(wanted, launcher or Local(jobs), console)
+    launcher, console = launcher or Local(jobs), console or ProgressConsole()
+    keep_grid(grid, workdir)
+    signal = run_cells(wanted, launcher, console)
     return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)
+
+
+def wanted_cells(
+    grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str], first: Iterable[str]
+) -> list[Cell]:
+    """Return the cells of the chosen variants, in the order in which they are trained.
+
+    Raises:
+      UserError: a pattern of `first` matches no variant.
+    """
+    ahead = [name for pattern in first for name in chosen_variants(grid, [pattern])]
+    place = {name: number for number, name in enumerate(dict.fromkeys(ahead))}
+    wanted = (cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen)
+    return sorted(wanted, key=lambda cell: place.get(cell.variant, len(place)))
 
 
 def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutcome:

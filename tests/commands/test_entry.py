@@ -75,7 +75,6 @@ def test_every_command_explains_itself_under_the_name_it_was_called_by(capsys, n
             "--compile-only, --write-program and --dry-run are for t2t-jax train; leave them out",
         ),
         (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
-        (["sweep", "--seeds", "2"], "Missing from t2t-jax sweep: --config"),
         (["bleu"], "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base; see --help"),
         (["bleu", "--beamsize", "3"], "unknown flag --beamsize; did you mean --beam-size?"),
         (["bleu", "--beam", "3"], "unknown flag --beam; did you mean --beam-size?"),

@@ -1,0 +1,142 @@
+"""The grammar of --vary, which gives fields their values in a grid, as lists and as ranges."""
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from t2t_jax.commands.flag_table import values_of
+from t2t_jax.config import Config
+from t2t_jax.config.config import known_fields, unknown_field
+from t2t_jax.config.file import Choices, can_name_directory
+from t2t_jax.errors import UserError
+from t2t_jax.version import current_name
+
+_RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{1,4})")
+_DIGITS = 4
+"""The significant digits of the numbers within a range, which are part of the names of rows."""
+
+
+def choices_of(factors: Sequence[str], base: Config) -> Choices:
+    """Return the fields that --vary names and their values, as `config.file.product` takes them.
+
+    A value that the base config has comes first, so that the row that others are compared with is
+    the base itself, or as near to it as a row comes.
+
+    Args:
+      factors: for each --vary the fields that change together, such as "model.d_ff=1024,2048" or
+        "model.d_model=128,256 model.num_heads=4,8".
+      base: the config whose fields are varied.
+
+    Raises:
+      UserError: a field does not exist, is named twice or has the same value in all rows, or values
+        cannot be read or are in a row twice, or fields of one factor have not equally many.
+    """
+    choices: dict[str | tuple[str, ...], Sequence[Any]] = {}
+    seen: set[str] = set()
+    for factor in factors:
+        columns: dict[str, list[Any]] = {}
+        for word in factor.split() or [factor]:
+            path, values = _column(word)
+            if path in seen:
+                raise UserError(f"--vary names {path} twice; name it once, with all of its values")
+            seen.add(path)
+            columns[path] = values
+        counts = [len(values) for values in columns.values()]
+        if len({*counts}) > 1:
+            numbers = " and ".join(map(str, counts))
+            raise UserError(
+                f"--vary {factor!r} changes fields together that have {numbers} values; give each "
+                "as many, or each a --vary of its own for all combinations"
+            )
+        rows = [*zip(*columns.values(), strict=True)]
+        _check_differs(columns, rows, factor)
+        own = tuple(base.value(path) for path in columns)
+        rows.sort(key=lambda row: row != own)
+        if len(columns) > 1:
+            choices[tuple(columns)] = rows
+        else:
+            choices[path] = [value for (value,) in rows]
+    return choices
+
+
+def _column(word: str) -> tuple[str, list[Any]]:
+    """Return the path and the values of FIELD=VALUES."""
+    given, equals, values = word.partition("=")
+    if not (given and equals and values):
+        raise UserError(
+            f"--vary {word!r} is not FIELD=VALUES, as in --vary model.d_ff=1024,2048 or "
+            "--vary training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
+        )
+    path = current_name(given.removeprefix("--").replace("-", "_"))
+    if path not in (known := known_fields()):
+        raise unknown_field(path, known)
+    hint = known[path].type
+    return path, [one for part in values.split(",") for one in _values(path, hint, part)]
+
+
+def _values(path: str, hint: Any, part: str) -> list[Any]:
+    """Return the values that a part of a list stands for: a range has several."""
+    found = _RANGE.fullmatch(part)
+    if not found:
+        return [_value(path, hint, part)]
+    low, high = (_value(path, hint, end) for end in found.groups()[:2])
+    kind, count = found[3], int(found[4])
+    shown = f"--vary {path}={part}"
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+        raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
+    if low >= high or count < 2:
+        raise UserError(
+            f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, with a number of values "
+            "from 2 on, as both ends are among them"
+        )
+    if kind == "log" and low <= 0:
+        raise UserError(f"{shown} has no geometric steps from {low}; begin above 0, or use lin")
+    shares = (number / (count - 1) for number in range(1, count - 1))
+    between = [
+        low * (high / low) ** share if kind == "log" else low + (high - low) * share
+        for share in shares
+    ]
+    whole = isinstance(low, int)
+    values = [low, *(round(x) if whole else float(f"{x:.{_DIGITS}g}") for x in between), high]
+    if len({*values}) < count:
+        numbers = "whole numbers" if whole else f"numbers of {_DIGITS} digits"
+        raise UserError(
+            f"{shown} has only {len({*values})} different {numbers}; ask for fewer, or list them"
+        )
+    return values
+
+
+def _value(path: str, hint: Any, word: str) -> Any:
+    """Return a value of a field's type, read as the flag of the field reads it."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            value = tyro.cli(hint, args=[word])
+    except SystemExit as end:
+        raise UserError(f"--vary {path}={word}: {word!r} is not {values_of(hint)}") from end
+    if not can_name_directory(f"={value}"):
+        raise UserError(
+            f"--vary {path}={word} gives its row a name that no directory can have; write a config "
+            "file with VARIANTS, whose names you choose"
+        )
+    return value
+
+
+def _check_differs(
+    columns: dict[str, list[Any]], rows: Sequence[tuple[Any, ...]], factor: str
+) -> None:
+    """Refuse a field with one value in all rows, and a row that is there twice."""
+    for path, values in columns.items():
+        if len({*values}) == 1:
+            flag = f"--{path.replace('_', '-')} {values[0]}"
+            raise UserError(
+                f"{path} is {values[0]!r} in every row of --vary {factor!r}; give it several "
+                f"values, or set it for all rows by {flag}"
+            )
+    if len({*rows}) < len(rows):
+        twice = next(row for row in rows if rows.count(row) > 1)
+        shown = " ".join(f"{path}={one}" for path, one in zip(columns, twice, strict=True))
+        raise UserError(f"--vary {factor!r} has {shown} twice; list every value once")

@@ -1,0 +1,73 @@
+"""What a grid's directory keeps of the grid, by which a later sweep goes on with it.
+
+GRID/grid.py     the config file of the grid; it may be edited, and named by --config
+GRID/grid.json   the configs of its rows; a later sweep is compared with these, and runs no file
+"""
+
+import json
+from pathlib import Path
+
+from t2t_jax.config import differences, format_differences, from_dict, to_dict
+from t2t_jax.config.file import Grid, load_grid
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.records import Each, Schema, read_object
+
+_FILE, _ROWS = "grid.py", "grid.json"
+_SCHEMA = Schema({"variants": Each(dict, dict)})
+
+
+def stored_grid(workdir: Path) -> Grid:
+    """Load the grid of a directory by the config file that the directory keeps.
+
+    Raises:
+      UserError: the directory has no such file, or is in a bucket, or the file has a mistake.
+    """
+    path = workdir / _FILE
+    if isinstance(workdir, BucketPath) or not path.is_file():
+        lacks = "is in a bucket" if isinstance(workdir, BucketPath) else f"has no {_FILE}"
+        raise UserError(
+            f"{workdir} {lacks}, by which its grid would be known; name a config file with "
+            "VARIANTS, as in --config configs/table3.py, or --config base with --vary"
+        )
+    return load_grid(str(path))
+
+
+def check_same_grid(grid: Grid, workdir: Path) -> None:
+    """Refuse a grid that lacks a row of the one in a directory, or has it with another config.
+
+    Rows of which nothing was started, or whose directories were moved away, do not count.
+
+    Raises:
+      UserError: the grids differ, or the record of the grid there is damaged.
+    """
+    path = workdir / _ROWS
+    if not path.is_file():
+        return
+    way_out = "choose another --workdir, or move the directories of these rows away"
+    stored = read_object(path, _SCHEMA, "remove it to begin a new record")["variants"]
+    started = [name for name in stored if (workdir / name).is_dir()]
+    if lost := [name for name in started if name not in grid.variants]:
+        shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        raise UserError(
+            f"{workdir} holds another grid, with rows that this one lacks ({shown}); keep these "
+            f"rows, of which --only chooses some for training, or {way_out}"
+        )
+    for name in started:
+        changed = differences(from_dict(stored[name]), grid.variants[name], only_binding=True)
+        if changed:
+            raise UserError(
+                f"{workdir} holds another grid, in which {name} differs "
+                f"({format_differences(changed)}); give the row another name, or {way_out}"
+            )
+
+
+def keep_grid(grid: Grid, workdir: Path) -> None:
+    """Write the config file of a grid, and the configs of its rows, into the grid's directory."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    rows = {name: to_dict(config) for name, config in grid.variants.items()}
+    write_whole(workdir / _ROWS, f"{json.dumps({'variants': rows}, indent=1)}\n".encode())
+    path = workdir / _FILE
+    if grid.source and not (path.is_file() and path.read_bytes() == grid.source.encode()):
+        write_whole(path, grid.source.encode())

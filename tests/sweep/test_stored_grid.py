@@ -1,0 +1,87 @@
+"""What a grid's directory keeps of its grid, and which other grids it refuses."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from t2t_jax.commands.sweep import sweep_command
+from t2t_jax.config import Config
+from t2t_jax.config.file import Grid, load_grid
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.grid import run_grid, wanted_cells
+from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
+
+BASE = Config()
+WIDE = BASE.replace({"model.d_ff": 64})
+
+
+def started(workdir, *names):
+    for name in names:
+        (workdir / name).mkdir()
+
+
+def test_a_directory_knows_its_grid_by_the_file_that_made_it(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from t2t_jax import Config\nVARIANTS = {'base': Config()}\n")
+    workdir = tmp_path / "runs"
+    keep_grid(load_grid(str(file)), workdir)
+    assert (workdir / "grid.py").read_text() == file.read_text()
+    assert sweep_command([str(workdir)], "t2t-jax sweep")._grid() == load_grid(str(file))
+    with pytest.raises(UserError, match=r"has no grid\.py, by which its grid would be known"):
+        sweep_command([str(tmp_path)], "t2t-jax sweep")._grid()
+
+
+def test_a_grid_may_grow_and_take_more_steps(tmp_path):
+    keep_grid(Grid({"base": BASE, "wide": WIDE}, {}), tmp_path)
+    started(tmp_path, "base", "wide")
+    longer = WIDE.replace({"training.num_train_steps": 200_000})
+    check_same_grid(Grid({"new": BASE, "wide": longer, "base": BASE}, {}), tmp_path)
+
+
+def test_another_grid_is_refused_with_what_differs(tmp_path):
+    keep_grid(Grid({"base": BASE, "wide": WIDE}, {}), tmp_path)
+    without = Grid({"wide": WIDE}, {})
+    changed = Grid({"base": BASE, "wide": BASE}, {})
+    for grid in (without, changed):
+        check_same_grid(grid, tmp_path)  # nothing is started
+    started(tmp_path, "base", "wide")
+    with pytest.raises(UserError, match=r"rows that this one lacks \(base\); keep these rows"):
+        check_same_grid(without, tmp_path)
+    with pytest.raises(UserError, match=r"in which wide differs \(model\.d_ff 64 -> 2048\)"):
+        check_same_grid(changed, tmp_path)
+    (tmp_path / "wide").rename(tmp_path / "wide.old")
+    check_same_grid(changed, tmp_path)
+
+
+def test_a_damaged_record_of_a_grid_is_named_with_the_way_out(tmp_path):
+    (tmp_path / "grid.json").write_text(json.dumps({"variants": {"base": 3}}))
+    with pytest.raises(
+        UserError, match=r"grid\.json is damaged .* remove it to begin a new record"
+    ):
+        check_same_grid(Grid({"base": BASE}, {}), tmp_path)
+
+
+def test_a_refused_sweep_changes_no_record(tmp_path):
+    keep_grid(Grid({"base": BASE, "wide": WIDE}, {}, source="# before\n"), tmp_path)
+    started(tmp_path, "wide")
+    before = {path: path.read_bytes() for path in tmp_path.glob("grid.*")}
+    with pytest.raises(UserError, match="holds another grid"):
+        run_grid({"base": BASE}, tmp_path, console=Console(file=io.StringIO()))
+    assert {path: path.read_bytes() for path in tmp_path.glob("grid.*")} == before
+    assert len(before) == 2
+
+
+def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
+    grid = Grid(dict.fromkeys(("a1", "a2", "b1", "c"), BASE), {})
+    names = [*grid.variants]
+
+    def order(*first):
+        wanted = wanted_cells(grid, tmp_path, 2, names, first)
+        return " ".join(cell.name.replace("/seed", ":") for cell in wanted)
+
+    assert order() == "a1:0 a2:0 b1:0 c:0 a1:1 a2:1 b1:1 c:1"
+    assert order("c", "a*") == "c:0 c:1 a1:0 a1:1 a2:0 a2:1 b1:0 b1:1"
+    with pytest.raises(UserError, match="no variant of the grid is called 'd'"):
+        order("d")
