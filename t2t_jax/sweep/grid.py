@@ -13,6 +13,7 @@ from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
 from t2t_jax.sweep.launchers import Launcher, Local
+from t2t_jax.sweep.plan import WholeGrid
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
@@ -81,7 +82,7 @@ def run_grid(
     check_cells(wanted)
     check_installed("train", "a grid", *OF_TRAINING)
     console = console or ProgressConsole()
-    signal = run_cells(wanted, launcher or Local(jobs), console)
+    signal = run_cells(WholeGrid(wanted), launcher or Local(jobs), console)
     return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)
 
 

@@ -1,0 +1,36 @@
+"""The seam between what a grid decides and what trains its cells."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from t2t_jax.sweep.cell import Cell
+
+Scores = Mapping[str, Mapping[int, float]]
+"""The perplexities on dev by the name of a cell and by the step; lower is better."""
+
+
+class GridPlan(Protocol):
+    """A rule for which cells of a grid are trained, and until which step each.
+
+    The answer follows from what lies in the grid's directory and from nothing else. So a sweep that
+    was killed and started again goes on as if nothing had happened, and several sweeps agree.
+    """
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells so far, each with the step until which it is to be trained by now.
+
+        A cell that has its score at that step waits for a later decision, or is over. With more
+        scores, a cell never leaves the plan, and its step never becomes an earlier one.
+        """
+
+
+class WholeGrid:
+    """The plan of a grid of which every cell is trained to its end."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        """Keep the cells, in the order in which they are trained."""
+        self._cells = cells
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells, whatever their scores are."""
+        return self._cells
