@@ -51,6 +51,11 @@ class SweepCommand:
     track: tuple[str, ...] = ()
     """Trackers to which the log of each cell is sent: wandb:PROJECT, mlflow:EXPERIMENT,
     trackio:PROJECT."""
+    halving: str | None = None
+    """Give up on variants that look bad early: rungs=3,keep=0.33 pauses all at two rungs, and a
+    third of them goes on from each, as the base always does; with ,asha no variant waits."""
+    max_hours: float | None = None
+    """Hours after which nothing more begins, and what runs here stops with a checkpoint."""
     dry_run: bool = False
     """List the variants with their parameters and published figures, and train nothing."""
     report: bool = False
@@ -75,7 +80,7 @@ class SweepCommand:
         self._check_launcher()
         self._check_trackers()
         if self.report:
-            outcome = collect(grid, self.workdir, self.seeds, result_console())
+            outcome = collect(grid, self.workdir, self.seeds, result_console(), self.only)
         else:
             outcome = run_grid(
                 grid,
@@ -85,13 +90,13 @@ class SweepCommand:
                 launcher=Local(self.jobs, self.track)
                 if self.launcher == "local"
                 else Cluster(self.workdir, self.slurm, track=self.track),
+                halving=self.halving,
+                max_hours=self.max_hours,
             )
         if outcome.signal:
             return 128 + outcome.signal
         _print(outcome, self.workdir)
-        results = outcome.results
-        complete = all(len(results.get(variant, ())) >= self.seeds for variant in chosen)
-        return 0 if complete else 1
+        return 1 if outcome.unfinished else 0
 
     def _check_trackers(self) -> None:
         """Refuse trackers that cannot be used from here, before any cell is started."""
@@ -115,7 +120,8 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
     from t2t_jax.sweep.tables import summary
 
     console = result_console(highlight=False)
-    console.print(summary(outcome.rows, outcome.results))
+    if outcome.rows:
+        console.print(summary(outcome.rows, outcome.results))
     console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
 
 

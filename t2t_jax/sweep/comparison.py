@@ -62,6 +62,13 @@ class Change(NamedTuple):
             and abs(self.difference) <= self.margin
         )
 
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return the mean and the difference as a table shows them, each with its deviation."""
+        mean = f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
+        difference = "" if self.difference is None else f"{self.difference:+.2f}"
+        return mean, difference + ("" if self.error is None else f" ± {self.error:.2f}")
+
 
 class VariantRow(NamedTuple):
     """The row of a variant in the table."""
@@ -101,8 +108,8 @@ class VariantRow(NamedTuple):
         """
         unknown = self.measures.bootstrap and self.p_value is None
         return {
-            "perplexity": _verdict(self.perplexity),
-            self.measures.score.name: "" if unknown else _verdict(self.score, self.p_value),
+            "perplexity": verdict_on(self.perplexity),
+            self.measures.score.name: "" if unknown else verdict_on(self.score, self.p_value),
         }
 
     @property
@@ -111,8 +118,8 @@ class VariantRow(NamedTuple):
         return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
 
 
-def _verdict(change: Change, p_value: float | None = None) -> str:
-    """Return the verdict on a difference, given the noise of seeds and sentences."""
+def verdict_on(change: Change, p_value: float | None = None) -> str:
+    """Return the verdict on a difference, given the noise of seeds and sentences; "" for none."""
     if change.difference is None:
         return ""
     by_seeds, by_sentences = change.within_noise, p_value is not None and p_value >= SIGNIFICANT
@@ -153,10 +160,8 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
     config, base = grid.variants[variant], grid.variants[grid.base]
     seeds = results[variant]
     # Perplexities over other subwords are not comparable, and their noise differs too.
-    same_subwords = {
-        name: their
-        for name, their in results.items()
-        if _subwords(grid.variants[name]) == _subwords(base)
+    comparable = {
+        name: their for name, their in results.items() if same_subwords(grid.variants[name], base)
     }
     base_seeds = results.get(grid.base, [])
     measures = measures_of(seeds[0])
@@ -165,7 +170,7 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         variant,
         describe_difference(base, config),
         len(seeds),
-        _change(grid, same_subwords, variant, seeds, "perplexity"),
+        _change(grid, comparable, variant, seeds, "perplexity"),
         measures,
         _change(grid, results, variant, seeds, score.field),
         beside and _change(grid, results, variant, seeds, beside.field),
@@ -177,16 +182,25 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
     )
 
 
+def perplexity_changes(grid: Grid, results: Results) -> dict[str, Change]:
+    """Return each variant's mean perplexity and its difference from the base, from records that are
+    all of one step."""
+    return {
+        variant: _change(grid, results, variant, seeds, "perplexity")
+        for variant, seeds in results.items()
+    }
+
+
 def _last_step(config: Config, result: Mapping[str, Any]) -> int:
     """Return the step after which the training of a seed ended."""
     checkpoints = result.get("checkpoints") or [config.training.num_train_steps]
     return int(result.get("steps") or checkpoints[-1])  # results of 0.1.0 have no steps
 
 
-def _subwords(config: Config) -> tuple[Any, ...]:
-    """Return the settings that decide the subwords of a perplexity."""
-    data = config.data
-    return data.vocab_size, data.corpus, data.source_language, data.target_language
+def same_subwords(one: Config, other: Config) -> bool:
+    """Return whether the perplexities of two configs are over the same subwords."""
+    fields = "vocab_size", "corpus", "source_language", "target_language"
+    return all(getattr(one.data, name) == getattr(other.data, name) for name in fields)
 
 
 def _change(

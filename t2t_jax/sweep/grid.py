@@ -12,9 +12,12 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
+from t2t_jax.sweep.halving import score_at
 from t2t_jax.sweep.launchers import Launcher, Local
-from t2t_jax.sweep.plan import WholeGrid
+from t2t_jax.sweep.plan import decided
+from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules, stored_grid
 from t2t_jax.sweep.run import run_cells
+from t2t_jax.sweep.rung_table import unfinished_lines
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -35,6 +38,8 @@ class GridOutcome(NamedTuple):
     signal: int = 0
     """The number of the signal that stopped the training, for which the cells under way on this
     machine wrote a checkpoint; 0 if no signal came."""
+    unfinished: tuple[str, ...] = ()
+    """The cells that are not trained as far as they are wanted."""
 
 
 def run_grid(
@@ -46,6 +51,8 @@ def run_grid(
     only: Iterable[str] = (),
     launcher: Launcher | None = None,
     console: Console | None = None,
+    halving: str | None = None,
+    max_hours: float | None = None,
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
 
@@ -65,6 +72,10 @@ def run_grid(
         the other variants too, if they have results.
       launcher: the launcher of the processes; None is this machine, with `jobs` at once.
       console: the console that shows the progress; None is the standard output.
+      halving: the rule by which variants that look bad early are not trained to their end, as
+        `rungs=3,keep=0.33`; None is the rule that the directory has, or else none.
+      max_hours: the hours after which nothing more begins, and what runs on this machine stops with
+        a checkpoint.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
@@ -77,29 +88,42 @@ def run_grid(
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_seeds(seeds)
+    check_hours(max_hours)
     workdir = as_path(workdir)
-    wanted = [cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen]
-    check_cells(wanted)
+    planned = planned_grid(grid, workdir, chosen, seeds, GridRules(halving))
+    check_cells(planned.plan.cells({}))
     check_installed("train", "a grid", *OF_TRAINING)
-    console = console or ProgressConsole()
-    signal = run_cells(WholeGrid(wanted), launcher or Local(jobs), console)
-    return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)
+    console, launcher = console or ProgressConsole(), launcher or Local(jobs)
+    record_rules(planned, workdir)
+    signal = run_cells(planned.plan, launcher, console, max_hours)
+    return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console, only)
 
 
-def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutcome:
+def collect(
+    grid: Grid, workdir: Path, seeds: int, console: Console, only: Iterable[str] = ()
+) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
     Results of further seeds than those asked for are in the table too. The console shows a line for
     each result that is left out, as it is damaged or of another config.
+
+    Args:
+      only: the variants that are asked for, as `run_grid` takes them.
 
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
     """
     from t2t_jax.sweep.tables import write_tables
 
+    planned = stored_grid(grid, workdir)
+    if planned is None:
+        chosen = chosen_variants(grid, only)
+        planned = planned_grid(grid, workdir, chosen, seeds, GridRules())
+    wanted, scores, _ = decided(planned.plan)
+    every = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
     results: dict[str, list[Record]] = {}
     left_out = []
-    for cell in cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))):
+    for cell in every:
         try:
             if (result := cell.result()) is not None:
                 results.setdefault(cell.variant, []).append(result)
@@ -107,7 +131,16 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
             left_out.append(cell.name)
             line = f"{cell.name} is left out: {error}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return GridOutcome(results, write_tables(grid, results, workdir, left_out))
+    unfinished = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
+    notes = [
+        *unfinished_lines(grid, planned, wanted, scores, results),
+        *(
+            [f"- Left out, as of another config or damaged: {', '.join(left_out)}."]
+            if left_out
+            else []
+        ),
+    ]
+    return GridOutcome(results, write_tables(grid, results, workdir, notes), unfinished=unfinished)
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
@@ -134,3 +167,9 @@ def check_seeds(seeds: int) -> None:
     """Refuse a number of seeds that is not positive."""
     if seeds < 1:
         raise UserError(f"seeds={seeds} is not positive")
+
+
+def check_hours(max_hours: float | None) -> None:
+    """Refuse a limit of hours that is not positive."""
+    if max_hours is not None and not max_hours > 0:
+        raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
 
 Scores = Mapping[str, Mapping[int, float]]
@@ -34,3 +35,21 @@ class WholeGrid:
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, whatever their scores are."""
         return self._cells
+
+
+def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores, dict[str, str]]:
+    """Return what a plan decides by what lies in the directories of its cells.
+
+    Returns:
+      All cells so far, each with the step until which it is to be trained by now; their scores; and
+      by the name of a cell the reason why its scores cannot be read.
+    """
+    scores: dict[str, Mapping[int, float]] = {}
+    unreadable: dict[str, str] = {}
+    while new := [cell for cell in plan.cells(scores) if cell.name not in scores]:
+        for cell in new:
+            try:
+                scores[cell.name] = cell.scores()
+            except UserError as error:
+                scores[cell.name], unreadable[cell.name] = {}, str(error)
+    return plan.cells(scores), scores, unreadable

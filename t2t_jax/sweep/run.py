@@ -50,10 +50,13 @@ class _Status:
         return self.cell.until if is_there else self.progress.get("step", self.steps_before)
 
 
-def run_cells(plan: GridPlan, launcher: Launcher, console: Console) -> int:
+def run_cells(
+    plan: GridPlan, launcher: Launcher, console: Console, max_hours: float | None = None
+) -> int:
     """Train and score the cells of a plan; one that fails does not stop the others.
 
-    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint. A console
+    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint; so does the
+    end of `max_hours`, after which nothing more begins. A console
     that is a terminal shows a live table; others show a line for each event, and one a minute with
     an estimate of the end.
 
@@ -69,8 +72,13 @@ def run_cells(plan: GridPlan, launcher: Launcher, console: Console) -> int:
     with StopSignal() as stop:
         try:
             with Live(console=console, auto_refresh=False) as live:
-                began = said = time.monotonic()
-                while not stop.number and any(s.state in ("waiting", "running") for s in statuses):
+                began = said = now = time.monotonic()
+                end = math.inf if max_hours is None else began + 3600 * max_hours
+                while (
+                    not stop.number
+                    and now < end
+                    and any(s.state in ("waiting", "running") for s in statuses)
+                ):
                     for status in [*statuses]:
                         _advance(status, launcher, console)
                     while _follow(plan, by_name):
@@ -84,6 +92,9 @@ def run_cells(plan: GridPlan, launcher: Launcher, console: Console) -> int:
                         left = _seconds_left(statuses, now - began)
                         console.print(_summary(statuses, left), highlight=False, soft_wrap=True)
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    now = time.monotonic()
+                if now >= end:
+                    console.print(f"max_hours={max_hours:g} are over", highlight=False)
         finally:
             _stop_jobs([status.job for status in statuses if status.job], console)
     for status in statuses:

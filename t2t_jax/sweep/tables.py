@@ -21,22 +21,26 @@ _FILES = "table.md", "table.csv", "table.png"
 
 
 def write_tables(
-    grid: Grid, results: Results, workdir: Path, left_out: Sequence[str] = ()
+    grid: Grid, results: Results, workdir: Path, notes: Sequence[str] = ()
 ) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory, and return the rows.
 
-    Without matplotlib, `table.png` is left out with a warning. Cells that were left out, as their
-    results are of another config or damaged, are named below the table.
+    Without matplotlib, `table.png` is left out with a warning. Where no cell has a result yet,
+    `table.md` has the notes alone.
+
+    Args:
+      notes: lines of Markdown below the table.
 
     Raises:
       UserError: `compare` refuses the results.
     """
+    if notes and not results:
+        write_whole(workdir / _FILES[0], "\n".join([*notes, ""]).encode())
+        return []
     rows = compare(grid, results)
     columns = published_columns(grid.published, [row.variant for row in rows])
     markdown, table, plot = (workdir / name for name in _FILES)
-    text = _markdown(grid, rows, columns, results)
-    if left_out:
-        text += f"- Left out, as of another config or damaged: {', '.join(left_out)}.\n"
+    text = "\n".join([_markdown(grid, rows, columns, results), *notes, ""])
     write_whole(markdown, text.encode())
     write_whole(table, _csv(rows, columns, results).encode())
     try:
@@ -60,7 +64,7 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
         figures = [
             cell
             for change in (row.perplexity, row.score)
-            for cell in (_mean(change), _signed(change.difference))
+            for cell in (change.shown[0], _signed(change.difference))
         ]
         table.add_row(row.variant, str(row.num_seeds), *figures, row.verdict)
     return table
@@ -84,7 +88,6 @@ def _markdown(
     if columns:
         heads += columns.heads
         body = [[*_cells(row), *columns.cells(row.variant)] for row in rows]
-    missing = [name for name in grid.variants if name not in results]
     also = f", and within that of sentences if p >= {SIGNIFICANT}" if measures.bootstrap else ""
     split = f"{first['corpus']} {first['split']}"
     if measures.whole_split:
@@ -114,9 +117,7 @@ def _markdown(
     ]
     if columns:
         lines += columns.notes
-    if missing:
-        lines.append(f"- Not finished: {', '.join(missing)}.")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:
@@ -137,10 +138,8 @@ def _cells(row: VariantRow) -> list[str]:
         row.variant,
         row.difference or "",
         str(row.num_seeds),
-        _mean(row.perplexity),
-        _difference(row.perplexity),
-        _mean(row.score),
-        _difference(row.score),
+        *row.perplexity.shown,
+        *row.score.shown,
         *([p_value] if row.measures.bootstrap else []),
         *([f"{row.beside.mean:.2f}"] if row.beside else []),
         f"{row.num_parameters:,}",
@@ -148,15 +147,6 @@ def _cells(row: VariantRow) -> list[str]:
         f"{row.target_tokens_per_second:,.0f}",
         row.verdict,
     ]
-
-
-def _mean(change: Change) -> str:
-    return f"{change.mean:.2f}" + ("" if change.sd is None else f" ± {change.sd:.2f}")
-
-
-def _difference(change: Change) -> str:
-    error = "" if change.error is None else f" ± {change.error:.2f}"
-    return _signed(change.difference) + error
 
 
 def _signed(difference: float | None) -> str:
