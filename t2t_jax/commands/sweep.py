@@ -54,6 +54,13 @@ class SweepCommand:
     halving: str | None = None
     """Give up on variants that look bad early: rungs=3,keep=0.33 pauses all at two rungs, and a
     third of them goes on from each, as the base always does; with ,asha no variant waits."""
+    tune: tuple[str, ...] = ()
+    """Fields that each variant has its own best value of, as model.dropout_rate=0.1,0.3 or
+    training.learning_rate_factor=0.5:2:log5; the table compares the variants at their best."""
+    sampler: Literal["optuna:tpe", "optuna:random"] | None = None
+    """Sampler that proposes values for --tune, whose ranges then have no number: 0.5:2:log."""
+    trials: int | None = None
+    """Values that the sampler proposes for each variant."""
     max_hours: float | None = None
     """Hours after which nothing more begins, and what runs here stops with a checkpoint."""
     dry_run: bool = False
@@ -66,6 +73,7 @@ class SweepCommand:
         from t2t_jax.config.file import load_grid
         from t2t_jax.sweep.grid import check_seeds, chosen_variants, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
+        from t2t_jax.sweep.rules import GridRules
         from t2t_jax.system.atomic_file import check_writable
 
         grid = load_grid(self.config)
@@ -90,7 +98,8 @@ class SweepCommand:
                 launcher=Local(self.jobs, self.track)
                 if self.launcher == "local"
                 else Cluster(self.workdir, self.slurm, track=self.track),
-                halving=self.halving,
+                jobs=self.jobs,
+                rules=GridRules(self.halving, self.tune, self.sampler, self.trials),
                 max_hours=self.max_hours,
             )
         if outcome.signal:

@@ -232,10 +232,26 @@ def _change(
     from scipy.stats import t as student  # slow to import
 
     sizes = means if measure == "perplexity" else (1.0, 1.0)
+    are_tuned = _differ_in_value(comparable[variant]) or _differ_in_value(comparable[grid.base])
     error = sd_of_noise * math.hypot(
-        sizes[0] / math.sqrt(len(theirs)), sizes[1] / math.sqrt(len(base))
+        sizes[0] * math.sqrt(_variance_of_mean(len(theirs), are_tuned)),
+        sizes[1] * math.sqrt(_variance_of_mean(len(base), are_tuned)),
     )
     return Change(mean, sd, difference, error, float(student.ppf(0.975, freedom)) * error)
+
+
+def _differ_in_value(results: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the seeds of a tuned row have different values of the tuned fields."""
+    return len({result.get("tuned_to") for result in results}) > 1
+
+
+def _variance_of_mean(number: int, are_tuned: bool) -> float:
+    """Return the variance of a mean over a number of seeds whose noise has the variance 1.
+
+    Where the choice of a tuned value is uncertain, the scores of different seeds hang together, as
+    each was in the choice for the others. The variance is then that of Nadeau and Bengio (2003).
+    """
+    return 1 / number + (1 / (number - 1) if are_tuned and number > 1 else 0)
 
 
 def _noise(

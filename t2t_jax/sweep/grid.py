@@ -12,12 +12,12 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
-from t2t_jax.sweep.halving import score_at
 from t2t_jax.sweep.launchers import Launcher, Local
-from t2t_jax.sweep.plan import decided
-from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules, stored_grid
+from t2t_jax.sweep.plan import decided, score_at
+from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules, stored_grid
 from t2t_jax.sweep.run import run_cells
-from t2t_jax.sweep.rung_table import unfinished_lines
+from t2t_jax.sweep.rung_table import unfinished
+from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -51,7 +51,7 @@ def run_grid(
     only: Iterable[str] = (),
     launcher: Launcher | None = None,
     console: Console | None = None,
-    halving: str | None = None,
+    rules: GridRules | None = None,
     max_hours: float | None = None,
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
@@ -72,8 +72,8 @@ def run_grid(
         the other variants too, if they have results.
       launcher: the launcher of the processes; None is this machine, with `jobs` at once.
       console: the console that shows the progress; None is the standard output.
-      halving: the rule by which variants that look bad early are not trained to their end, as
-        `rungs=3,keep=0.33`; None is the rule that the directory has, or else none.
+      rules: the rules by which variants are halved or tuned; None is for those that the directory
+        has, or else none.
       max_hours: the hours after which nothing more begins, and what runs on this machine stops with
         a checkpoint.
 
@@ -90,7 +90,7 @@ def run_grid(
     check_seeds(seeds)
     check_hours(max_hours)
     workdir = as_path(workdir)
-    planned = planned_grid(grid, workdir, chosen, seeds, GridRules(halving))
+    planned = planned_grid(grid, workdir, chosen, seeds, rules or GridRules(), jobs)
     check_cells(planned.plan.cells({}))
     check_installed("train", "a grid", *OF_TRAINING)
     console, launcher = console or ProgressConsole(), launcher or Local(jobs)
@@ -120,27 +120,28 @@ def collect(
         chosen = chosen_variants(grid, only)
         planned = planned_grid(grid, workdir, chosen, seeds, GridRules())
     wanted, scores, _ = decided(planned.plan)
-    every = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
-    results: dict[str, list[Record]] = {}
+    of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
+    found: dict[str, dict[str, Record]] = {}
     left_out = []
-    for cell in every:
+    for cell in wanted if planned.candidates else of_grid:
         try:
             if (result := cell.result()) is not None:
-                results.setdefault(cell.variant, []).append(result)
+                found.setdefault(cell.variant, {})[cell.name] = result
         except UserError as error:
             left_out.append(cell.name)
             line = f"{cell.name} is left out: {error}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    unfinished = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
-    notes = [
-        *unfinished_lines(grid, planned, wanted, scores, results),
-        *(
-            [f"- Left out, as of another config or damaged: {', '.join(left_out)}."]
-            if left_out
-            else []
-        ),
-    ]
-    return GridOutcome(results, write_tables(grid, results, workdir, notes), unfinished=unfinished)
+    results = {name: list(own.values()) for name, own in found.items()}
+    notes: list[str] = []
+    if planned.candidates:
+        results, notes = tuned_results(planned, by_variant(wanted), scores, found)
+    lines, over = unfinished(planned, wanted, scores)
+    notes += lines
+    if left_out:
+        notes.append(f"- Left out, as of another config or damaged: {', '.join(left_out)}.")
+    rows = write_tables(grid, results, workdir, notes, over)
+    open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
+    return GridOutcome(results, rows, unfinished=open_ones)
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:

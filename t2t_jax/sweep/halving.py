@@ -21,7 +21,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import same_subwords
-from t2t_jax.sweep.plan import Scores
+from t2t_jax.sweep.plan import Scores, score_at
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import Schema, append_line, read_record_lines
 
@@ -126,11 +126,6 @@ def check_can_be_halved(grid: Grid) -> None:
                 f"{name} has other subwords than {grid.base}, whose perplexities --halving cannot "
                 "compare; leave it out with --only, or give both the same data"
             )
-
-
-def score_at(scores: Mapping[int, float], step: int) -> float | None:
-    """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
-    return scores.get(step, math.inf if math.inf in scores.values() else None)
 
 
 def best(means: Mapping[str, float], count: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The seam between what a grid decides and what trains its cells."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -8,6 +9,11 @@ from t2t_jax.sweep.cell import Cell
 
 Scores = Mapping[str, Mapping[int, float]]
 """The perplexities on dev by the name of a cell and by the step; lower is better."""
+
+
+def score_at(scores: Mapping[int, float], step: int) -> float | None:
+    """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
+    return scores.get(step, math.inf if math.inf in scores.values() else None)
 
 
 class GridPlan(Protocol):

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import perplexity_changes, verdict_on
-from t2t_jax.sweep.halving import score_at
-from t2t_jax.sweep.plan import Scores
+from t2t_jax.sweep.plan import Scores, score_at
 from t2t_jax.sweep.rules import PlannedGrid, by_variant
 from t2t_jax.system.records import Record
 
@@ -71,26 +70,24 @@ def _finite(cells: Sequence[Cell], step: int) -> list[Record]:
     return [record for record in records if record and record["perplexity"] is not None]
 
 
-def unfinished_lines(
-    grid: Grid,
-    planned: PlannedGrid,
-    wanted: Sequence[Cell],
-    scores: Scores,
-    results: Mapping[str, Sequence[Record]],
-) -> list[str]:
-    """Return what is said below the table of variants without a result, and of cells that diverged.
+def unfinished(
+    planned: PlannedGrid, wanted: Sequence[Cell], scores: Scores
+) -> tuple[list[str], set[str]]:
+    """Return what is said below a table of cells that diverged and of variants that were given up.
 
     Args:
       wanted: the cells of the plan.
-      results: the results by variant.
+
+    Returns:
+      The lines, and the names of these variants.
     """
     cells = by_variant(wanted)
     stopped = given_up(cells, scores)
-    broken = [cell.name for cell in wanted if math.inf in scores[cell.name].values()]
-    gone = {name.partition("/")[0] for name in broken} | stopped.keys()
-    missing = [name for name in grid.variants if name not in {*results, *gone}]
-    return [
-        *([f"- Not finished: {', '.join(missing)}."] if missing else []),
-        *([f"- Diverged, and so worse than every other: {', '.join(broken)}."] if broken else []),
-        *(rung_lines(grid, cells, stopped) if planned.halving else []),
-    ]
+    broken = [cell for cell in wanted if math.inf in scores[cell.name].values()]
+    lines = []
+    if broken:
+        names = ", ".join(cell.name for cell in broken)
+        lines.append(f"- Diverged, and so worse than every other: {names}.")
+    if not planned.candidates:
+        lines += rung_lines(planned.grid, cells, stopped)
+    return lines, {*stopped, *(cell.variant for cell in broken)}

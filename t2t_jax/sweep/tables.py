@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,11 @@ _FILES = "table.md", "table.csv", "table.png"
 
 
 def write_tables(
-    grid: Grid, results: Results, workdir: Path, notes: Sequence[str] = ()
+    grid: Grid,
+    results: Results,
+    workdir: Path,
+    notes: Sequence[str] = (),
+    over: Collection[str] = (),
 ) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory, and return the rows.
 
@@ -30,6 +34,8 @@ def write_tables(
 
     Args:
       notes: lines of Markdown below the table.
+      over: the variants of which nothing more is to be trained; others without a result are not
+        finished.
 
     Raises:
       UserError: `compare` refuses the results.
@@ -40,6 +46,8 @@ def write_tables(
     rows = compare(grid, results)
     columns = published_columns(grid.published, [row.variant for row in rows])
     markdown, table, plot = (workdir / name for name in _FILES)
+    if missing := [name for name in grid.variants if name not in {*results, *over}]:
+        notes = [f"- Not finished: {', '.join(missing)}.", *notes]
     text = "\n".join([_markdown(grid, rows, columns, results), *notes, ""])
     write_whole(markdown, text.encode())
     write_whole(table, _csv(rows, columns, results).encode())

@@ -203,7 +203,7 @@ def test_variants_that_cannot_be_halved_are_refused_by_name(change, message):
 
 def test_a_directory_keeps_its_rules(tmp_path):
     grid = grid_of(4)
-    chosen, rules = list(grid.variants), GridRules(halving="rungs=3")
+    chosen, rules = list(grid.variants), GridRules("rungs=3")
     record_rules(planned_grid(grid, tmp_path, chosen, 2, rules), tmp_path)
     assert planned_grid(grid, tmp_path, chosen, 2, GridRules()).rules == rules
     for others, message in (
@@ -287,12 +287,12 @@ def test_a_sweep_that_is_killed_ten_times_promotes_the_same(tmp_path, quick):
     grid, rng = grid_of(8), random.Random(3)
     truth = scores_of(rng, grid, 2)
     unkilled = Trained(truth)
-    halve(grid, tmp_path / "unkilled", unkilled, halving="rungs=3")
+    halve(grid, tmp_path / "unkilled", unkilled, rules=GridRules("rungs=3"))
     killed = Trained(truth, rng.sample(range(len(unkilled.launched)), 10))
     outcome = None
     while outcome is None:
         try:
-            outcome = halve(grid, tmp_path / "killed", killed, halving="rungs=3")
+            outcome = halve(grid, tmp_path / "killed", killed, rules=GridRules("rungs=3"))
         except KeyboardInterrupt:
             continue
     assert not killed.killed_at
@@ -314,7 +314,7 @@ def test_the_table_says_what_each_row_was_given_and_compares_it_at_that_step(tmp
         truth[f"v1/seed{seed}"] = {10: 7.0, 30: 5.5, 90: 4.0}
         truth[f"v2/seed{seed}"] = {10: 9.0 + seed}
         truth[f"v3/seed{seed}"] = {10: math.inf if seed else 1.0}
-    outcome = halve(grid_of(4), tmp_path, Trained(truth), halving="rungs=3")
+    outcome = halve(grid_of(4), tmp_path, Trained(truth), rules=GridRules("rungs=3"))
     text = (tmp_path / "table.md").read_text()
     difference = statistics.fmean([9.0, 10.0]) - statistics.fmean([8.0, 9.0])
     assert f"| v2 | d_ff=66 | 2 | 10 | 9.50 ± 0.71 | +{difference:.2f} ± " in text
@@ -342,7 +342,7 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
         def poll(self):
             return Outcome(128 + 15, "") if len(self.launched) > 9 else Outcome(0, "")
 
-    outcome = halve(grid, tmp_path, Slow(truth), halving="rungs=3", max_hours=0.3 / 3600)
+    outcome = halve(grid, tmp_path, Slow(truth), rules=GridRules("rungs=3"), max_hours=0.3 / 3600)
     assert outcome.signal == 0
     assert set(outcome.unfinished) == {f"{n}/seed{s}" for n in ("base", "v1") for s in (0, 1)}
     assert "| v2 | d_ff=66 | 2 | 10 | 2.00 ± 0.00 |" in (tmp_path / "table.md").read_text()
