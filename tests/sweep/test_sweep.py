@@ -77,10 +77,13 @@ def finished(grid_file):
     return workdir
 
 
-def sweep(grid_file, workdir):
+def sweep(grid_file, workdir, *flags):
     with (grid_file.parent / f"{workdir.name}.log").open("a") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file, "--workdir", workdir],
+            [
+                *(sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file),
+                *("--workdir", workdir, *flags),
+            ],
             cwd=REPOSITORY,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -213,6 +216,21 @@ def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
     assert "- Not finished: bad." in (tmp_path / "runs" / "table.md").read_text()
     assert "bad/seed0 failed: error: corpus directory nowhere does not exist" in said
     assert re.search(r"base/seed0 done .*perplexity", said)
+
+
+def test_a_cell_that_diverges_is_a_result(grid_file, tmp_path):
+    changes = {"training.learning_rate_factor": 1e36, "training.max_nonfinite_steps": 2}
+    wild = load_grid(str(grid_file)).variants["base"].replace(changes)
+    grid = Grid({"wild": wild}, {})
+    (cell,) = cells(grid, tmp_path, 1)
+    assert train_and_score(wild, cell.workdir) == 0
+    assert cell.scores() == {20: float("inf")}
+    text = io.StringIO()
+    run_cells(WholeGrid([cell]), Local(1), Console(file=text))
+    assert text.getvalue() == "1 cells, 0 of them finished before\n"
+    assert collect(grid, tmp_path, 1, Console(quiet=True)).unfinished == ()
+    said = (tmp_path / "table.md").read_text()
+    assert said == "- Diverged, and so worse than every other: wild/seed0.\n"
 
 
 @pytest.mark.thorough
