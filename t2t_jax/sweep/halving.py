@@ -119,7 +119,8 @@ def check_can_be_halved(grid: Grid) -> None:
             if config.value(path) != base.value(path):
                 raise UserError(
                     f"{name} has {path}={config.value(path)} and {grid.base} {base.value(path)}; "
-                    "--halving compares variants after equal numbers of steps: give both the same"
+                    "--halving compares variants after equal numbers of steps: give both the same, "
+                    "or leave one out with --only"
                 )
         if not same_subwords(config, base):
             raise UserError(

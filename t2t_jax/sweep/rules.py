@@ -115,12 +115,11 @@ class PlannedGrid:
 
 def _check_together(rules: GridRules) -> None:
     """Refuse rules that do not go together."""
-    if (rules.sampler is None) != (rules.trials is None):
-        raise UserError(
-            f"--sampler {rules.sampler} and --trials {rules.trials} go together; give both, or "
-            "neither"
-        )
     if rules.sampler is None or rules.trials is None:
+        if rules.sampler is not None:
+            raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
+        if rules.trials is not None:
+            raise UserError(f"--trials {rules.trials} needs --sampler, as in --sampler optuna:tpe")
         return
     if not rules.tune:
         raise UserError(

@@ -22,7 +22,7 @@ _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
 
 
 class Range(NamedTuple):
-    """A range of a field."""
+    """A range of a field, whose ends are whole where the values of the field are."""
 
     low: float
     """The lower end."""
@@ -40,8 +40,9 @@ def range_of(field: str, text: str) -> Range:
     """
     low, _, rest = text.partition(":")
     high, _, scale = rest.partition(":")
+    kind = int if isinstance(known_fields()[field].default, int) else float
     try:
-        found = Range(float(low), float(high), scale)
+        found = Range(kind(low), kind(high), scale)
         if scale not in ("log", "lin") or not (scale == "log") * 1e-30 <= found.low < found.high:
             raise ValueError
     except ValueError:
@@ -88,7 +89,7 @@ class SampledGrid:
             proposer = getattr(optuna.samplers, _SAMPLERS[name])(seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
             self._studies[variant] = _Study(
-                study, {path: _distribution(path, one) for path, one in ranges.items()}
+                study, {path: _distribution(one) for path, one in ranges.items()}
             )
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
@@ -141,13 +142,11 @@ class _Study:
         self.cells: dict[str, list[Cell]] = {}
 
 
-def _distribution(path: str, one: Range) -> Any:
+def _distribution(one: Range) -> Any:
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    is_whole = isinstance(known_fields()[path].default, int)
-    kind: Any = IntDistribution if is_whole else FloatDistribution
-    ends = (round(one.low), round(one.high)) if is_whole else (one.low, one.high)
-    return kind(*ends, log=one.scale == "log")
+    kind: Any = IntDistribution if isinstance(one.low, int) else FloatDistribution
+    return kind(one.low, one.high, log=one.scale == "log")
 
 
 def _short(value: float) -> float:

@@ -8,7 +8,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.errors import UserError, did_you_mean
 
-_RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]+)")
+_RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]*)")
 
 
 def values_of(field: str, text: str) -> list[Any]:
