@@ -20,6 +20,7 @@ from t2t_jax.errors import UserError
 if TYPE_CHECKING:
     from t2t_jax.config.file import Grid
     from t2t_jax.sweep.grid import GridOutcome
+    from t2t_jax.sweep.rules import GridRules
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class SweepCommand:
     """FIELD=VALUES, as model.d_ff=1024,2048, or a range of N values, FIELD=LEAST:MOST:logN or
     :linN. Fields after one --vary change together; each further --vary multiplies the rows."""
     workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
-    """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, table.md, .tex,
-    .csv and .png, and seeds.csv."""
+    """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, seeds.csv, and
+    table.md, .tex, .csv and .png."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
     first: tuple[str, ...] = ()
@@ -62,6 +63,18 @@ class SweepCommand:
     track: tuple[str, ...] = ()
     """Trackers to which the log of each cell is sent: wandb:PROJECT, mlflow:EXPERIMENT,
     trackio:PROJECT."""
+    halving: str | None = None
+    """Give up on variants that look bad early: rungs=3,keep=0.33 pauses all at two rungs, and a
+    third of them goes on from each, as the base always does; with ,asha no variant waits."""
+    tune: tuple[str, ...] = ()
+    """Fields that each variant has its own best value of, as model.dropout_rate=0.1,0.3 or
+    training.learning_rate_factor=0.5:2:log5; the table compares the variants at their best."""
+    sampler: Literal["optuna:tpe", "optuna:random"] | None = None
+    """Sampler that proposes values for --tune, whose ranges then have no number: 0.5:2:log."""
+    trials: int | None = None
+    """Values that the sampler proposes for each variant."""
+    max_hours: float | None = None
+    """Hours after which nothing more begins, and what runs here stops with a checkpoint."""
     dry_run: bool = False
     """List the variants with the time and the memory that they will take, and train nothing. Times
     are those of cells that have run, or of short trials on this machine."""
@@ -96,7 +109,7 @@ class SweepCommand:
         check_writable(self.workdir)
         self._check_trackers()
         if self.report:
-            outcome = collect(grid, self.workdir, self.seeds, result_console())
+            outcome = collect(grid, self.workdir, self.seeds, result_console(), self.only)
         else:
             outcome = run_grid(
                 grid,
@@ -107,13 +120,14 @@ class SweepCommand:
                 launcher=Local(self.jobs, self.track)
                 if self.launcher == "local"
                 else Cluster(self.workdir, self.slurm, track=self.track),
+                jobs=self.jobs,
+                rules=self._rules(),
+                max_hours=self.max_hours,
             )
         if outcome.signal:
             return 128 + outcome.signal
         _print(outcome, self.workdir)
-        results = outcome.results
-        complete = all(len(results.get(variant, ())) >= self.seeds for variant in chosen)
-        return 0 if complete else 1
+        return 1 if outcome.unfinished else 0
 
     def _grid(self) -> "Grid":
         """Return the grid: of --vary, of the config file, or of the directory."""
@@ -140,16 +154,23 @@ class SweepCommand:
             )
         return stored_grid(self.workdir)
 
+    def _rules(self) -> "GridRules":
+        from t2t_jax.sweep.rules import GridRules
+
+        return GridRules(self.halving, self.tune, self.sampler, self.trials)
+
     def _list(self, grid: "Grid", chosen: Sequence[str]) -> int:
         """Print the chosen rows and what they take; return 1 if one does not fit its devices."""
-        from t2t_jax.sweep.grid import wanted_cells
         from t2t_jax.sweep.listing import compiled_rows, print_estimates
+        from t2t_jax.sweep.rules import planned_grid
 
         if self.compile_only is not None:
             return int(not compiled_rows(grid, chosen, self.compile_only, result_console()))
-        wanted = wanted_cells(grid, self.workdir or Path(), self.seeds, chosen, self.first)
         jobs = self.jobs if self.launcher == "local" else None
-        print_estimates(grid, wanted, self.workdir, jobs, result_console())
+        planned = planned_grid(
+            grid, self.workdir or Path(), chosen, self.seeds, self._rules(), self.jobs
+        )
+        print_estimates(planned, self.workdir, jobs, result_console())
         return 0
 
     def _check_trackers(self) -> None:
@@ -174,7 +195,8 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
     from t2t_jax.sweep.tables import summary
 
     console = result_console(highlight=False)
-    console.print(summary(outcome.rows, outcome.results))
+    if outcome.rows:
+        console.print(summary(outcome.rows, outcome.results))
     console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
 
 

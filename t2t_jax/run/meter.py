@@ -19,6 +19,10 @@ from t2t_jax.training.step import StepMetrics
 _LAG = 2
 
 
+class DivergedError(UserError):
+    """An error of a training whose loss or gradient was not finite in too many steps in a row."""
+
+
 class StepMeter:
     """A meter of the means and rates of the steps since the last record of the log."""
 
@@ -44,7 +48,7 @@ class StepMeter:
         """Keep the metrics of a step on the device, and read those of an earlier step.
 
         Raises:
-          UserError: too many steps in a row were not finite.
+          DivergedError: too many steps in a row were not finite.
         """
         self._progress.launch(metrics)
         self._pending.append((step, metrics))
@@ -76,7 +80,7 @@ class StepMeter:
         self._read.append(metrics)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
-            raise UserError(
+            raise DivergedError(
                 f"loss or gradient was not finite in {metrics.nonfinite_in_a_row} steps in a row, "
                 f"up to step {step}; lower training.learning_rate_factor (or peak_learning_rate) "
                 "or raise training.warmup_steps, and start again in another workdir"

@@ -10,7 +10,7 @@ import jax
 
 from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import warn
+from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.meter import StepMeter
@@ -36,8 +36,13 @@ def train(
     config: Config,
     workdir: str | os.PathLike[str],
     profile_steps: tuple[int, int] | None = None,
+    until: int | None = None,
 ) -> TrainedRun:
     """Train a model, or go on with a run that was stopped.
+
+    With `until`, the training pauses after that step, with a checkpoint. The config still says how
+    long the whole training is, and so where its schedule ends: a run that pauses and goes on has in
+    the end the same parameters, checkpoints and scores as one that never paused.
 
     A config or corpus that does not fit is refused before anything in `workdir` changes.
 
@@ -45,19 +50,26 @@ def train(
       config: the config of the run.
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
       profile_steps: the first and the last of the steps of which a profile is written.
+      until: the step after which the training pauses; None trains to the end.
 
     Returns:
-      The run, whose exit code is 0 at its end (its last step, or an early end by its evaluations)
-      and 128 + n when signal n stopped it, with a checkpoint from which the same call goes on.
+      The run, whose exit code is 0 at a pause and at its end (its last step, or an early end by its
+      evaluations) and 128 + n when signal n stopped it, with a checkpoint from which the same call
+      goes on.
 
     Raises:
-      UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
+      UserError: the config, the corpus or the run directory does not fit, or `until` is not
+        positive.
+      DivergedError: the loss or the gradient was not finite in too many steps in a row; this is a
+        `UserError`, too.
     """
+    if until is not None and until < 1:
+        raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
     check_profiled(profile_steps, config.training.num_train_steps)
     trained = None
     try:
         with open_run(config, as_path(workdir)) as run:
-            step, signal = _train(run, profile_steps)
+            step, signal = _train(run, profile_steps, until)
             with run.progress.during(CHECKPOINTS):
                 run.log.checkpoint(run.checkpoints.wait())
             reason, advice = _last_words(run, step, signal)
@@ -72,14 +84,15 @@ def train(
     return trained
 
 
-def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
-    """Train to the last step, an early end or a signal.
+def _train(run: Run, profile_steps: tuple[int, int] | None, until: int | None) -> tuple[int, int]:
+    """Train to the last step, a pause, an early end or a signal.
 
     Returns:
       The number of the last step, and of the signal; 0 for none.
     """
     state, saver, progress = run.state, _Saver(run), run.progress
     step = first = int(state.step)
+    pause = run.last if until is None else max(first, min(run.last, until))
     train_step = compile_train_step(run.config, run.model, run.mesh)
     if first and _evaluates(run, first) and not run.log.has_evaluation(first, "dev"):
         with progress.during(EVALUATION):  # a signal or a kill had interrupted this one
@@ -88,7 +101,7 @@ def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
         return first, 0
     meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size)
     with (
-        closing(run.batches.prefetch(first, run.last, run.local_rows)) as batches,
+        closing(run.batches.prefetch(first, pause, run.local_rows)) as batches,
         closing(progress.timed(batches)) as timed,
         closing(
             profiled(
@@ -110,7 +123,7 @@ def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
             if is_due_locally(run.config, step):
                 with meter.during(CHECKPOINTS):
                     run.checkpoints.save_locally(state)
-            if is_due(run.config, step):
+            if is_due(run.config, step) or step == pause:
                 with meter.during(CHECKPOINTS):
                     saver.save(state)
             if _evaluates(run, step):
@@ -203,4 +216,6 @@ def _last_words(run: Run, step: int, signal: int) -> tuple[str, str]:
         best = " --step best" if run.config.checkpoint.keep_best else ""
         ended = f"{reason} after step {step:,} of {run.last:,}"
         return ended, f"score: {command_line(score + best)}"
+    if step < run.last:
+        return f"paused after step {step:,} of {run.last:,}", "a later step as `until` goes on"
     return f"{step:,} steps are done", f"score: {command_line(score)}"

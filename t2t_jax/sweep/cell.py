@@ -1,6 +1,8 @@
 """One cell of a grid: a variant under one seed, trained and scored in a directory of its own.
 
 GRID/VARIANT/seedN/              the run directory
+GRID/VARIANT/seedN/rung-STEP.json   the perplexity on dev at a step where the training paused, or
+                                 the news that it diverged before that step
 GRID/VARIANT/seedN/result.json   the score on dev, written last: a cell with this file is finished
 GRID/VARIANT/seedN.log           the output of the process of the cell
 """
@@ -23,9 +25,10 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
-from t2t_jax.system.records import Record, Schema, read_object
+from t2t_jax.system.records import NUMBER, Record, Schema, as_line, read_object
 
 if TYPE_CHECKING:
+    from t2t_jax.data.corpus import Corpus
     from t2t_jax.tasks.task import GridMeasures
 
 SPLIT = "dev"
@@ -37,6 +40,7 @@ RESULT = "result.json"
 _SCORE_AGAIN = "remove it to score again"
 SEED = re.compile("seed([0-9]+)")
 """The name of a cell's directory."""
+_RUNG = re.compile(r"rung-([0-9]+)\.json")
 _FIGURE = (int, float)
 _RESULT_SCHEMA = Schema(
     {
@@ -52,6 +56,7 @@ _RESULT_SCHEMA = Schema(
     {"checkpoints": list, "task": str, "steps": int},
 )
 """The fields of a result that `tables` and `comparison` rely on."""
+_RUNG_SCHEMA = Schema({"config": dict, "perplexity": NUMBER}, {"diverged": str})
 # Fields that may change during a run, but change the score of a finished one.
 _SCORED = (
     "training.num_train_steps",
@@ -71,6 +76,13 @@ class Cell:
     """The variant's config, with the seed of this cell."""
     workdir: Path
     """The run directory of the cell."""
+    pause: int | None = None
+    """The step at which the training pauses for a decision; None is for its end."""
+
+    @property
+    def until(self) -> int:
+        """Return the step until which the cell is to be trained by now."""
+        return self.config.training.num_train_steps if self.pause is None else self.pause
 
     @property
     def name(self) -> str:
@@ -114,6 +126,35 @@ class Cell:
             )
         check_registered(self.config, self.workdir)
         return result if _scored(old) == _scored(self.config) else None
+
+    def rungs(self) -> dict[int, Record]:
+        """Return what is recorded of the steps at which the training has paused, by the step.
+
+        The perplexity in a record is None where the training diverged before that step.
+
+        Raises:
+          UserError: a record is damaged.
+        """
+        found = self.workdir.glob("rung-*.json") if self.workdir.is_dir() else ()
+        steps = {int(name[1]): path for path in found if (name := _RUNG.fullmatch(path.name))}
+        return {
+            step: read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)
+            for step, path in sorted(steps.items())
+        }
+
+    def scores(self) -> dict[int, float]:
+        """Return the perplexities on dev by step, at pauses and of the result; inf if it diverged.
+
+        Raises:
+          UserError: a result or a record is damaged, or of another config.
+        """
+        found = {step: record["perplexity"] for step, record in self.rungs().items()}
+        if (result := self.result()) is not None:
+            found[self.config.training.num_train_steps] = result["perplexity"]
+        return {
+            step: math.inf if score is None or math.isnan(score) else float(score)
+            for step, score in found.items()
+        }
 
     def progress(self) -> Record:
         """Return the last record of training in the run's log; {} before the first."""
@@ -197,11 +238,17 @@ def check_cells(cells: Sequence[Cell]) -> None:
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
 
 
-def train_and_score(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
-    """Train a cell, or go on with it, then translate dev and write the result.
+def train_and_score(
+    config: Config, workdir: Path, track: Sequence[str] = (), until: int | None = None
+) -> int:
+    """Train a cell, or go on with it, then score it on dev and write the score.
+
+    At the end of the training dev is translated, and the result written. Where the training pauses
+    before its end, or diverges, `rung-STEP.json` is written.
 
     Args:
       track: trackers to which the log of the cell is sent, as `trackers.following.followed` has it.
+      until: the step at which the training pauses; None is for its end.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
@@ -210,24 +257,60 @@ def train_and_score(config: Config, workdir: Path, track: Sequence[str] = ()) ->
       UserError: the corpus has no dev split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.run.evaluation import evaluate, score_record
-    from t2t_jax.run.loading import load
+    from t2t_jax.run.meter import DivergedError
     from t2t_jax.run.trackers.following import followed
     from t2t_jax.run.trainer import train
-    from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    with followed(workdir, track):
-        code = train(config, workdir).exit_code
-    if code:
-        return code
+    end = config.training.num_train_steps
+    last = end if until is None else until
+    try:
+        with followed(workdir, track):
+            code = train(config, workdir, until=until).exit_code
+    except DivergedError as error:
+        print(f"diverged: {error}", flush=True)
+        _write_rung(workdir, config, last, {"perplexity": None, "diverged": str(error)})
+        return 0
+    if not code:
+        score = _write_result if last >= end else _score_at_pause
+        score(config, workdir, corpus, last)
+    return code
+
+
+def _write_rung(workdir: Path, config: Config, step: int, record: Record) -> None:
+    line = as_line({"config": to_dict(config), "step": step, **record})
+    write_whole(workdir / f"rung-{step}.json", line.encode())
+
+
+def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) -> None:
+    """Write the perplexity on dev of a cell whose training has paused at a step."""
+    from t2t_jax.run.evaluation import corpus_loss, prepare_evaluation
+    from t2t_jax.run.loading import load
+    from t2t_jax.tasks.measures.perplexity import perplexity
+    from t2t_jax.training.averaging import saved_steps
+
+    # A training that its evaluations ended early has no later checkpoint.
+    translator = load(workdir, step=min(step, saved_steps(workdir)[-1]))
+    own, longest = translator.config, translator.longest_sentence
+    pairs = prepare_evaluation(own, corpus, translator.vocabulary, SPLIT, longest=longest)
+    figure = perplexity(corpus_loss(translator, pairs).nll)
+    record = {"perplexity": figure, "checkpoints": list(translator.steps)}
+    _write_rung(workdir, config, step, record)
+
+
+def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> None:
+    """Translate dev, and write the result of a cell whose training is at its end."""
+    from t2t_jax.run.evaluation import evaluate, score_record
+    from t2t_jax.run.loading import load
+    from t2t_jax.workdir import read_log, record_scores
+
     translator = load(workdir)
-    if translator.steps[-1] > config.training.num_train_steps:  # fewer steps are an early stop
+    if translator.steps[-1] > end:  # fewer steps are an early stop
         raise UserError(
-            f"{workdir} was trained to step {translator.steps[-1]}, past the "
-            f"{config.training.num_train_steps} of its variant; move that directory away"
+            f"{workdir} was trained to step {translator.steps[-1]}, past the {end} of its variant; "
+            "move that directory away"
         )
     evaluation = evaluate(translator, corpus, SPLIT)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
@@ -243,7 +326,6 @@ def train_and_score(config: Config, workdir: Path, track: Sequence[str] = ()) ->
         "references": evaluation.references,
     }
     write_whole(workdir / RESULT, json.dumps(result).encode())
-    return 0
 
 
 def _speed(log: Sequence[Record]) -> float:
@@ -259,24 +341,25 @@ def _scored(config: Config) -> dict[str, Any]:
 
 def main(
     arguments: Sequence[str],
-    work: Callable[[Config, Path, Sequence[str]], int] = train_and_score,
+    work: Callable[[Config, Path, Sequence[str], int], int] = train_and_score,
 ) -> int:
     """Train the cell in a directory, the first argument, with the config on the standard input.
 
-    The second argument is the id of the sweep's process. When that process ends, this one stops as
-    by SIGTERM, so a sweep that was killed leaves no process that the next sweep does not know of.
-    Further arguments are trackers.
+    The second argument is the step at which the training pauses, and the third the id of the
+    sweep's process. When that process ends, this one stops as by SIGTERM, so a sweep that was
+    killed leaves no process that the next sweep does not know of. Further arguments are trackers.
 
     Args:
       arguments: the command line of the process.
       work: what the process does; another function than `train_and_score` makes another program.
     """
-    workdir, parent, track = as_path(arguments[0]), int(arguments[1]), arguments[2:]
+    workdir, track = as_path(arguments[0]), arguments[3:]
+    until, parent = int(arguments[1]), int(arguments[2])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
-    return work(Config.from_json(sys.stdin.read()), workdir, track)
+    return work(Config.from_json(sys.stdin.read()), workdir, track, until)
 
 
 if __name__ == "__main__":

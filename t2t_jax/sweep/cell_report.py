@@ -115,18 +115,16 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
     """
     results = [one.result for one in reports if one.result is not None]
     measures = {name: None for result in results for name in _scalars(result)}
-    described = {
-        name: describe_difference(grid.variants[grid.base], config)
-        for name, config in grid.variants.items()
-    }
+    base = grid.variants[grid.base]
     lines: list[list[Any]] = [
         ["variant", "seed", "state", "differs_in", "steps", "hours", *measures, "reason"]
     ]
     for one in reports:
         figures = _scalars(one.result or {})
-        variant, seed = one.cell.variant, one.cell.config.training.seed
+        config, seed = one.cell.config, one.cell.config.training.seed
+        differs = describe_difference(base.replace({"training.seed": seed}), config)
         lines.append(
-            [variant, seed, one.state, described[variant], one.steps, one.hours]
+            [one.cell.variant, seed, one.state, differs, one.steps, one.hours]
             + [figures.get(name, "") for name in measures]
             + [one.reason]
         )

@@ -62,6 +62,13 @@ class Change(NamedTuple):
             and abs(self.difference) <= self.margin
         )
 
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return the mean and the difference as a table shows them, each with its deviation."""
+        mean = f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
+        difference = "" if self.difference is None else f"{self.difference:+.2f}"
+        return mean, difference + ("" if self.error is None else f" ± {self.error:.2f}")
+
 
 class VariantRow(NamedTuple):
     """The row of a variant in the table."""
@@ -101,8 +108,8 @@ class VariantRow(NamedTuple):
         """
         unknown = self.measures.bootstrap and self.p_value is None
         return {
-            "perplexity": _verdict(self.perplexity),
-            self.measures.score.name: "" if unknown else _verdict(self.score, self.p_value),
+            "perplexity": verdict_on(self.perplexity),
+            self.measures.score.name: "" if unknown else verdict_on(self.score, self.p_value),
         }
 
     @property
@@ -111,8 +118,8 @@ class VariantRow(NamedTuple):
         return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
 
 
-def _verdict(change: Change, p_value: float | None = None) -> str:
-    """Return the verdict on a difference, given the noise of seeds and sentences."""
+def verdict_on(change: Change, p_value: float | None = None) -> str:
+    """Return the verdict on a difference, given the noise of seeds and sentences; "" for none."""
     if change.difference is None:
         return ""
     by_seeds, by_sentences = change.within_noise, p_value is not None and p_value >= SIGNIFICANT
@@ -153,7 +160,7 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
     config, base = grid.variants[variant], grid.variants[grid.base]
     seeds = results[variant]
     # Perplexities over other subwords are not comparable, and their noise differs too.
-    same_subwords = {
+    comparable = {
         name: their
         for name, their in results.items()
         if subwords(grid.variants[name]) == subwords(base)
@@ -165,7 +172,7 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         variant,
         describe_difference(base, config),
         len(seeds),
-        _change(grid, same_subwords, variant, seeds, "perplexity"),
+        _change(grid, comparable, variant, seeds, "perplexity"),
         measures,
         _change(grid, results, variant, seeds, score.field),
         beside and _change(grid, results, variant, seeds, beside.field),
@@ -175,6 +182,15 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
         grid.published.get(variant),
     )
+
+
+def perplexity_changes(grid: Grid, results: Results) -> dict[str, Change]:
+    """Return each variant's mean perplexity and its difference from the base, from records that are
+    all of one step."""
+    return {
+        variant: _change(grid, results, variant, seeds, "perplexity")
+        for variant, seeds in results.items()
+    }
 
 
 def last_step(config: Config, result: Mapping[str, Any]) -> int:
@@ -216,8 +232,10 @@ def _change(
     if not freedom:
         return Change(mean, sd, difference, None, None)
     sizes = means if measure == "perplexity" else (1.0, 1.0)
+    are_tuned = _differ_in_value(comparable[variant]) or _differ_in_value(comparable[grid.base])
     error = sd_of_noise * math.hypot(
-        sizes[0] / math.sqrt(len(theirs)), sizes[1] / math.sqrt(len(base))
+        sizes[0] * math.sqrt(_variance_of_mean(len(theirs), are_tuned)),
+        sizes[1] * math.sqrt(_variance_of_mean(len(base), are_tuned)),
     )
     return Change(mean, sd, difference, error, student(freedom) * error)
 
@@ -227,6 +245,20 @@ def student(freedom: int) -> float:
     from scipy.stats import t  # slow to import
 
     return float(t.ppf(0.975, freedom))
+
+
+def _differ_in_value(results: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the seeds of a tuned row have different values of the tuned fields."""
+    return len({result.get("tuned_to") for result in results}) > 1
+
+
+def _variance_of_mean(number: int, are_tuned: bool) -> float:
+    """Return the variance of a mean over a number of seeds whose noise has the variance 1.
+
+    Where the choice of a tuned value is uncertain, the scores of different seeds hang together, as
+    each was in the choice for the others. The variance is then that of Nadeau and Bengio (2003).
+    """
+    return 1 / number + (1 / (number - 1) if are_tuned and number > 1 else 0)
 
 
 def _noise(

@@ -21,6 +21,7 @@ from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import SPLIT, Cell
 from t2t_jax.sweep.launchers import Job, Launcher, Local
+from t2t_jax.sweep.plan import score_at
 from t2t_jax.sweep.probe import TIMING
 from t2t_jax.system.records import NUMBER, Schema, read_object
 
@@ -49,7 +50,7 @@ class Estimate(NamedTuple):
     of_cells: Mapping[str, float]
     """The seconds of each cell from its first step to its result, by its name."""
     left: Sequence[float]
-    """The seconds that are left of each cell without a result, in the order of training."""
+    """The seconds that are left of each cell without a score at its last step, in their order."""
     source: str
     """The source of the estimate, in words."""
 
@@ -71,7 +72,7 @@ def estimated(cells: Sequence[Cell], timings: Sequence[Timing], source: str) -> 
     """Estimate the seconds of the cells of a grid from the timings of some of them.
 
     Args:
-      cells: all cells in the order of training.
+      cells: all cells in the order of training, each with the step until which it is trained.
       timings: at least one timing.
       source: where the timings are from, in words.
     """
@@ -88,10 +89,9 @@ def estimated(cells: Sequence[Cell], timings: Sequence[Timing], source: str) -> 
         key = config.model, config.data, config.decoding, config.evaluation
         once -= shared * (key in compiled)
         compiled.add(key)
-        total = config.training.num_train_steps
-        of_cells[cell.name] = once + step * total
-        if cell.result() is None:
-            left.append(once + step * max(0, total - cell.progress().get("step", 0)))
+        of_cells[cell.name] = once + step * cell.until
+        if score_at(cell.scores(), cell.until) is None:
+            left.append(once + step * max(0, cell.until - cell.progress().get("step", 0)))
     return Estimate(of_cells, left, source)
 
 

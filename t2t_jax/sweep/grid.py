@@ -2,7 +2,7 @@
 
 import fnmatch
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,10 +11,21 @@ from rich.console import Console
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.sweep.cell import Cell, cells, check_cells, num_seeds_in
+from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
 from t2t_jax.sweep.launchers import Launcher, Local
+from t2t_jax.sweep.plan import Prioritized, decided, score_at
+from t2t_jax.sweep.rules import (
+    GridRules,
+    PlannedGrid,
+    by_variant,
+    planned_grid,
+    record_rules,
+    recorded_plan,
+)
 from t2t_jax.sweep.run import run_cells
+from t2t_jax.sweep.rung_table import diverged_note, rung_table
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
+from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -35,6 +46,8 @@ class GridOutcome(NamedTuple):
     signal: int = 0
     """The number of the signal that stopped the training, for which the cells under way on this
     machine wrote a checkpoint; 0 if no signal came."""
+    unfinished: tuple[str, ...] = ()
+    """The cells that are not trained as far as they are wanted."""
 
 
 def run_grid(
@@ -47,6 +60,8 @@ def run_grid(
     first: Iterable[str] = (),
     launcher: Launcher | None = None,
     console: Console | None = None,
+    rules: GridRules | None = None,
+    max_hours: float | None = None,
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
 
@@ -68,6 +83,10 @@ def run_grid(
         patterns, those of the first one first; otherwise a seed of all variants precedes the next.
       launcher: the launcher of the processes; None is this machine, with `jobs` at once.
       console: the console that shows the progress; None is the standard output.
+      rules: the rules by which variants are halved or tuned; None is for those that the directory
+        has, or else none.
+      max_hours: the hours after which nothing more begins, and what runs on this machine stops with
+        a checkpoint.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
@@ -81,52 +100,70 @@ def run_grid(
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_seeds(seeds)
+    check_hours(max_hours)
     workdir = as_path(workdir)
-    wanted = wanted_cells(grid, workdir, seeds, chosen, first)
-    check_cells(wanted)
+    planned = planned_grid(grid, workdir, chosen, seeds, rules or GridRules(), jobs)
+    plan = Prioritized(planned.plan, _ahead(planned, first))
+    check_cells(plan.cells({}))
     check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
     keep_grid(grid, workdir)
-    signal = run_cells(wanted, launcher, console)
-    return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)
+    record_rules(planned, workdir)
+    signal = run_cells(plan, launcher, console, max_hours)
+    return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console, only)
 
 
-def wanted_cells(
-    grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str], first: Iterable[str]
-) -> list[Cell]:
-    """Return the cells of the chosen variants, in the order in which they are trained.
+def _ahead(planned: PlannedGrid, first: Iterable[str]) -> list[str]:
+    """Return the rows that are trained ahead of the others, the first one first.
 
     Raises:
       UserError: a pattern of `first` matches no variant.
     """
-    ahead = [name for pattern in first for name in chosen_variants(grid, [pattern])]
-    place = {name: number for number, name in enumerate(dict.fromkeys(ahead))}
-    wanted = (cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen)
-    return sorted(wanted, key=lambda cell: place.get(cell.variant, len(place)))
+    named = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
+    return [row for name in named for row in planned.candidates.get(name, [name])]
 
 
-def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutcome:
+def collect(
+    grid: Grid, workdir: Path, seeds: int, console: Console, only: Iterable[str] = ()
+) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
     Results of further seeds than those asked for are in the table too. The console shows a line for
     each result that is left out, as it is damaged or of another config.
 
+    Args:
+      only: the variants that are asked for, as `run_grid` takes them.
+
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
     """
     from t2t_jax.sweep.cell_report import LEFT_OUT, cell_reports, results_by_variant, write_seeds
-    from t2t_jax.sweep.tables import write_tables
+    from t2t_jax.sweep.tables import left_out_note, write_tables
 
-    reports = cell_reports(cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))))
+    planned = recorded_plan(grid, workdir)
+    if planned is None:
+        chosen = chosen_variants(grid, only)
+        planned = planned_grid(grid, workdir, chosen, seeds, GridRules())
+    wanted, scores, _ = decided(planned.plan)
+    of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
+    reports = cell_reports(wanted if planned.candidates else of_grid)
     left_out = [one for one in reports if one.state == LEFT_OUT]
     for one in left_out:
         line = f"{one.cell.name} is left out: {one.reason}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     results = results_by_variant(reports)
-    rows = write_tables(grid, results, workdir, [one.cell.name for one in left_out])
+    given_up, over = rung_table(planned, wanted, scores)
+    further = [given_up] if given_up else []
+    if planned.candidates:
+        found = {one.cell.name: one.result for one in reports if one.result is not None}
+        results, values = tuned_results(planned, by_variant(wanted), scores, found)
+        further = [values]
+    notes = [*diverged_note(wanted, scores), *left_out_note([one.cell.name for one in left_out])]
+    rows = write_tables(grid, results, workdir, notes, further, over)
     write_seeds(grid, reports, workdir)
-    return GridOutcome(results, rows)
+    open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
+    return GridOutcome(results, rows, unfinished=open_ones)
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
@@ -153,3 +190,9 @@ def check_seeds(seeds: int) -> None:
     """Refuse a number of seeds that is not positive."""
     if seeds < 1:
         raise UserError(f"seeds={seeds} is not positive")
+
+
+def check_hours(max_hours: float | None) -> None:
+    """Refuse a limit of hours that is not positive."""
+    if max_hours is not None and not max_hours > 0:
+        raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")

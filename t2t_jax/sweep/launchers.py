@@ -118,7 +118,7 @@ class Local:
                 return None
             cell_program = [sys.executable, "-m", self._program]
             process = subprocess.Popen(
-                [*cell_program, str(cell.workdir), str(os.getpid()), *self._track],
+                [*cell_program, *map(str, (cell.workdir, cell.until, os.getpid())), *self._track],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -239,6 +239,7 @@ class Cluster:
                 str(cell.workdir),
                 environment_of(cell.config),
                 self._track,
+                cell.until,
             )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {' '.join(str(error).split())}") from error
@@ -292,7 +293,11 @@ def _job_id(stored: Path) -> str:
 
 
 def _run_cell(
-    config: str, workdir: str, environment: Mapping[str, str], track: Sequence[str] = ()
+    config: str,
+    workdir: str,
+    environment: Mapping[str, str],
+    track: Sequence[str] = (),
+    until: int | None = None,
 ) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
@@ -305,7 +310,7 @@ def _run_cell(
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        code = train_and_score(Config.from_json(config), Path(workdir), track)
+        code = train_and_score(Config.from_json(config), Path(workdir), track, until)
         return Outcome(code, "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -21,30 +21,35 @@ from t2t_jax.sweep.estimate import (
     timings_of,
 )
 from t2t_jax.sweep.published_columns import published_columns
+from t2t_jax.sweep.rules import PlannedGrid
 
 
 def print_estimates(
-    grid: Grid, wanted: Sequence[Cell], workdir: Path | None, jobs: int | None, console: Console
+    planned: PlannedGrid, workdir: Path | None, jobs: int | None, console: Console
 ) -> None:
     """Print the rows of a grid with their estimated times and memory, and the time of all of it.
 
     Args:
-      wanted: the cells in the order of training.
+      planned: the grid; the time of a variant is that of all values that are tried for it, each
+        until the step that halving leaves it.
       workdir: the directory of the grid, where some cells may have run; None if it has none yet.
       jobs: how many cells run at once on this machine; None for a cluster, where all of them do.
     """
+    grid, wanted = planned.grid, planned.foreseen()
     try:
         estimate, reason = _estimate(wanted, workdir, jobs, console), ""
     except UserError as error:
         estimate, reason = None, str(error)
-    rows = [*dict.fromkeys(cell.variant for cell in wanted)]
+    rows, variant_of = [*grid.variants], planned.rows
     # After the trials, as JAX takes most of a GPU's memory.
     memory = {row: _least_memory(grid.variants[row], jobs or 1) for row in rows}
     columns = {"memory": memory}
     if estimate:
-        seconds = {cell.variant: estimate.of_cells[cell.name] for cell in wanted}
+        seconds = dict.fromkeys(rows, 0.0)
+        for cell in wanted:
+            seconds[variant_of[cell.variant]] += estimate.of_cells[cell.name] / planned.seeds
         columns["time"] = {row: duration(one) for row, one in seconds.items()}
-    console.print(listing(grid, rows, len(wanted) // len(rows), columns))
+    console.print(listing(grid, rows, planned.seeds, columns))
     console.print(
         "memory is the least that parameters, optimizer and activations take on each device; the "
         "compiler may double it, which --compile-only measures",

@@ -29,7 +29,9 @@ _SENTENCES = 64
 _NEVER = 10**9
 
 
-def time_cell(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
+def time_cell(
+    config: Config, workdir: Path, track: Sequence[str] = (), until: int | None = None
+) -> int:
     """Time the parts of the work of a cell, and write them into a directory beside its trial.
 
     `timing.json` gets seconds: `once` for what a cell does once, `compiled` for the part of it that
@@ -38,6 +40,7 @@ def time_cell(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
 
     Args:
       track: no trackers; a trial is sent nowhere.
+      until: the step at which the cell itself would pause; a trial takes fewer steps.
 
     Returns:
       0, or 128 + n if signal n came ahead of some steps.

@@ -1,8 +1,9 @@
 """Training of the cells of a grid, with a live table of their progress."""
 
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
+from t2t_jax.sweep.plan import GridPlan
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from t2t_jax.tasks.task import Measure
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
+_SEEN_ALONE = {"paused": "‖", "diverged": "∞"}
+"""The signs of states that the line on the progress names only where a cell is in them."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -28,6 +32,8 @@ _SECONDS_BETWEEN_LINES = 60.0
 class _Status:
     cell: Cell
     state: str = "waiting"
+    scores: dict[int, float] = field(default_factory=dict)
+    """The perplexities of the cell by step, as `Cell.scores` gives them."""
     job: Job | None = None
     result: dict[str, Any] | None = None
     message: str = ""
@@ -38,38 +44,45 @@ class _Status:
     """The number of steps that an earlier sweep took."""
 
     @property
-    def num_train_steps(self) -> int:
-        return self.cell.config.training.num_train_steps
-
-    @property
     def steps(self) -> int:
-        """Return the number of steps taken so far; all steps of the config if there is a result."""
-        return self.num_train_steps if self.result else self.progress.get("step", self.steps_before)
+        """Return the number of steps taken so far, of those until which the cell is trained."""
+        is_there = self.state in ("done", "paused")
+        return self.cell.until if is_there else self.progress.get("step", self.steps_before)
 
 
-def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> int:
-    """Train and score every cell that has no result yet; one that fails does not stop the others.
+def run_cells(
+    plan: GridPlan, launcher: Launcher, console: Console, max_hours: float | None = None
+) -> int:
+    """Train and score the cells of a plan; one that fails does not stop the others.
 
-    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint. A console
+    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint; so does the
+    end of `max_hours`, after which nothing more begins. A console
     that is a terminal shows a live table; others show a line for each event, and one a minute with
     an estimate of the end.
 
     Returns:
       The number of the signal that stopped the sweep; 0 if none came.
     """
-    statuses = [_Status(cell) for cell in cells]
-    for status in statuses:
-        _look_for_result(status)
-        status.steps_before = status.steps or status.cell.progress().get("step", 0)
+    by_name: dict[str, _Status] = {}
+    while _follow(plan, by_name):
+        pass
+    statuses = by_name.values()
     finished = sum(status.state == "done" for status in statuses)
-    console.print(f"{len(cells)} cells, {finished} of them finished before", highlight=False)
+    console.print(f"{len(statuses)} cells, {finished} of them finished before", highlight=False)
     with StopSignal() as stop:
         try:
             with Live(console=console, auto_refresh=False) as live:
-                began = said = time.monotonic()
-                while not stop.number and any(s.state in ("waiting", "running") for s in statuses):
-                    for status in statuses:
+                began = said = now = time.monotonic()
+                end = math.inf if max_hours is None else began + 3600 * max_hours
+                while (
+                    not stop.number
+                    and now < end
+                    and any(s.state in ("waiting", "running") for s in statuses)
+                ):
+                    for status in [*statuses]:
                         _advance(status, launcher, console)
+                    while _follow(plan, by_name):
+                        pass
                     now = time.monotonic()
                     if console.is_terminal:
                         left = _seconds_left(statuses, now - began)
@@ -79,6 +92,9 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> in
                         left = _seconds_left(statuses, now - began)
                         console.print(_summary(statuses, left), highlight=False, soft_wrap=True)
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    now = time.monotonic()
+                if now >= end:
+                    console.print(f"max_hours={max_hours:g} are over", highlight=False)
         finally:
             _stop_jobs([status.job for status in statuses if status.job], console)
     for status in statuses:
@@ -87,6 +103,25 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> in
                 f"{status.cell.name} failed: {status.message}", markup=False, soft_wrap=True
             )
     return stop.number
+
+
+def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> bool:
+    """Ask the plan what is to be trained by now, and return whether that is more than before."""
+    is_more = False
+    for cell in plan.cells({name: status.scores for name, status in by_name.items()}):
+        status = by_name.get(cell.name)
+        if status is None:
+            status = by_name[cell.name] = _Status(cell)
+            _look_for_scores(status)
+            status.steps_before = status.steps or cell.progress().get("step", 0)
+            is_more = True
+        elif status.cell.until != cell.until:
+            status.cell = cell
+            if status.state == "paused":
+                status.state = "waiting"
+                _look_for_scores(status)
+            is_more = True
+    return is_more
 
 
 def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
@@ -102,17 +137,18 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
     """Look at a cell once: start it if there is room, or see whether it has ended."""
     before = status.state
     if status.state == "waiting":
-        _look_for_result(status)  # another sweep may have finished it
+        _look_for_scores(status)  # another sweep may have trained it
         if status.state == "waiting":
             _launch(status, launcher)
     elif status.state == "running" and status.job:
         outcome = status.job.poll()
         if outcome is not None:
             status.job = None
-            _look_for_result(status)
+            _look_for_scores(status)
             if status.state == "running":
-                # One that a signal stopped has left a checkpoint to go on from.
-                status.state = "waiting" if outcome.code > 128 else "failed"
+                # One that a signal stopped has left a checkpoint to go on from, and a job that an
+                # earlier sweep submitted may have trained the cell to an earlier step.
+                status.state = "waiting" if outcome.code > 128 or not outcome.code else "failed"
                 status.message = outcome.message or f"it ended with exit code {outcome.code}"
     if status.state != before and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
@@ -127,16 +163,21 @@ def _launch(status: _Status, launcher: Launcher) -> None:
         status.state, status.started = "running", time.monotonic()
 
 
-def _look_for_result(status: _Status) -> None:
+def _look_for_scores(status: _Status) -> None:
+    """Read the scores of a cell, and see by them whether there is something left to train now."""
+    cell = status.cell
     try:
-        status.result = status.cell.result()
+        status.result, status.scores = cell.result(), cell.scores()
     except (UserError, OSError) as error:
         status.state, status.message = "failed", str(error)
-    if status.result is not None:
-        status.state = "done"
+        return
+    if math.inf in status.scores.values():
+        status.state = "diverged"
+    elif cell.until in status.scores:
+        status.state = "done" if status.result is not None else "paused"
 
 
-def _seconds_left(statuses: Sequence[_Status], seconds: float) -> float | None:
+def _seconds_left(statuses: Collection[_Status], seconds: float) -> float | None:
     """Read the progress of running cells, and estimate the seconds to the end of a sweep.
 
     All steps are taken to be equally long; None is returned as long as no step is logged.
@@ -145,18 +186,21 @@ def _seconds_left(statuses: Sequence[_Status], seconds: float) -> float | None:
         if status.state == "running":
             status.progress = status.cell.progress()
     taken = sum(max(s.steps - s.steps_before, 0) for s in statuses)
-    left = sum(max(s.num_train_steps - s.steps, 0) for s in statuses if s.state != "failed")
+    over = "failed", "diverged"
+    left = sum(max(s.cell.until - s.steps, 0) for s in statuses if s.state not in over)
     return seconds * left / taken if taken else None
 
 
-def _summary(statuses: Sequence[_Status], seconds_left: float | None) -> str:
+def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
     """Return a line on the progress of a sweep, with an estimate of its end."""
     counts = Counter(status.state for status in statuses)
-    parts = [f"{counts[state]} {state}" for state in _SIGNS]
+    named = [*_SIGNS, *(state for state in _SEEN_ALONE if counts[state])]
+    parts = [f"{counts[state]} {state}" for state in named]
     if seconds_left is None:
         return ", ".join([*parts, "no step logged yet to estimate the end from"])
     end = time.strftime("%d %b %H:%M", time.localtime(time.time() + seconds_left))
-    return ", ".join([*parts, f"about {seconds_left / 60:,.0f} min left, until {end}"])
+    until = f"until {end}" if not counts["paused"] else f"until {end}, of what is decided so far"
+    return ", ".join([*parts, f"about {seconds_left / 60:,.0f} min left, {until}"])
 
 
 def _short(score: "Measure") -> str:
@@ -177,7 +221,7 @@ def _event(status: _Status) -> str:
     return text
 
 
-def _table(statuses: Sequence[_Status], seconds_left: float | None) -> Table:
+def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
     """Return a table with the states of each variant's seeds, and the progress of a running one."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
@@ -196,7 +240,9 @@ def _table(statuses: Sequence[_Status], seconds_left: float | None) -> Table:
     for status in statuses:
         by_variant.setdefault(status.cell.variant, []).append(status)
     for variant, seeds in by_variant.items():
-        table.add_row(variant, "".join(_SIGNS[s.state] for s in seeds), *_figures(seeds))
+        table.add_row(
+            variant, "".join((_SIGNS | _SEEN_ALONE)[s.state] for s in seeds), *_figures(seeds)
+        )
     return table
 
 
@@ -205,7 +251,7 @@ def _figures(seeds: Sequence[_Status]) -> list[str]:
     progress = running[0].progress if running else {}
     figures = ["", "", ""]
     if progress:
-        total = running[0].num_train_steps
+        total = running[0].cell.until
         rate, mean = progress.get("target_tokens_per_second"), progress.get("loss")
         speed = "" if rate is None else f"{rate:,.0f}"
         loss = "" if mean is None else f"{mean:.3f}"

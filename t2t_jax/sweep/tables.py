@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,12 +45,23 @@ class GridTable(NamedTuple):
 
 
 def write_tables(
-    grid: Grid, results: Results, workdir: Path, left_out: Sequence[str] = ()
+    grid: Grid,
+    results: Results,
+    workdir: Path,
+    notes: Sequence[str] = (),
+    further: Sequence[GridTable] = (),
+    over: Collection[str] = (),
 ) -> list[VariantRow]:
     """Write `table.md`, `table.tex`, `table.csv` and `table.png` into a grid's directory.
 
-    Without matplotlib, `table.png` is left out with a warning. Cells that were left out, as their
-    results are of another config or damaged, are named below the table.
+    Without matplotlib, `table.png` is left out with a warning. Where no cell has a result yet,
+    `table.md` has the notes and the further tables alone.
+
+    Args:
+      notes: paragraphs below the table, beside those that explain its columns.
+      further: tables that follow it in `table.md` and `table.tex`.
+      over: the variants of which nothing more is to be trained; others without a result are not
+        finished.
 
     Returns:
       The rows of the table.
@@ -58,11 +69,15 @@ def write_tables(
     Raises:
       UserError: `compare` refuses the results.
     """
-    rows = compare(grid, results)
-    table = grid_table(grid, rows, results, left_out)
     markdown_file, latex_file, csv_file, plot_file = (workdir / name for name in _FILES)
-    write_whole(markdown_file, _markdown(table).encode())
-    write_whole(latex_file, latex(*table).encode())
+    if (notes or further) and not results:
+        text = "\n".join([_listed(notes), *map(_markdown, further)])
+        write_whole(markdown_file, text.encode())
+        return []
+    rows = compare(grid, results)
+    tables = [grid_table(grid, rows, results, notes, over), *further]
+    write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
+    write_whole(latex_file, "\n".join(latex(*one) for one in tables).encode())
     write_whole(csv_file, _csv(_columns(grid, rows, results), rows).encode())
     try:
         write_whole(plot_file, _plot(grid, rows))
@@ -72,12 +87,17 @@ def write_tables(
 
 
 def grid_table(
-    grid: Grid, rows: Sequence[VariantRow], results: Results, left_out: Sequence[str] = ()
+    grid: Grid,
+    rows: Sequence[VariantRow],
+    results: Results,
+    further_notes: Sequence[str] = (),
+    over: Collection[str] = (),
 ) -> GridTable:
     """Return the table for readers, of rows that `compare` made of the results.
 
     Args:
-      left_out: the names of cells whose results are of another config or damaged.
+      further_notes: paragraphs after those that explain the columns.
+      over: the variants of which nothing more is to be trained.
     """
     columns = [one for one in _columns(grid, rows, results) if one.heads]
     heads = [head for one in columns for head in one.heads]
@@ -87,10 +107,9 @@ def grid_table(
     if rows[0].measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
     notes = _notes(grid, rows, first)
-    if missing := [name for name in grid.variants if name not in results]:
+    if missing := [name for name in grid.variants if name not in {*results, *over}]:
         notes.append(f"Not finished: {', '.join(missing)}.")
-    if left_out:
-        notes.append(f"Left out, as of another config or damaged: {', '.join(left_out)}.")
+    notes += further_notes
     caption = f"Scores on {split}; mean over seeds ± their standard deviation."
     return GridTable(caption, heads, body, notes)
 
@@ -109,7 +128,7 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
         figures = [
             cell
             for change in (row.perplexity, row.score)
-            for cell in (_mean(change), _signed(change.difference))
+            for cell in (change.shown[0], _signed(change.difference))
         ]
         table.add_row(row.variant, str(row.num_seeds), *figures, row.verdict)
     return table
@@ -129,7 +148,7 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
         ),
         Columns(
             ("perplexity", "Δ ± s.e."),
-            lambda row: (_mean(row.perplexity), _difference(row.perplexity)),
+            lambda row: row.perplexity.shown,
             _fields_of("perplexity"),
             lambda row: row.perplexity,
         ),
@@ -172,7 +191,7 @@ def _score_columns(measures: "GridMeasures") -> Columns:
     def cells(row: VariantRow) -> list[str]:
         unknown = row.p_value is None or row.score.within_noise
         return [
-            *(_mean(row.score), _difference(row.score)),
+            *row.score.shown,
             *(["" if unknown else f"{row.p_value:.3f}"] if bootstrap else []),
             *([f"{row.beside.mean:.2f}"] if row.beside else []),
         ]
@@ -232,8 +251,16 @@ def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> 
 def _markdown(table: GridTable) -> str:
     """Return the table as Markdown."""
     lines = [table.heads, ["---"] * len(table.heads), *table.rows]
-    notes = [f"- {note}" for note in table.notes]
-    return "\n".join([table.caption, "", *map(markdown_row, lines), "", *notes]) + "\n"
+    return "\n".join([table.caption, "", *map(markdown_row, lines), "", _listed(table.notes)])
+
+
+def _listed(notes: Iterable[str]) -> str:
+    return "".join(f"- {note}\n" for note in notes)
+
+
+def left_out_note(names: Sequence[str]) -> list[str]:
+    """Return what is said of cells whose results are of another config or damaged."""
+    return [f"Left out, as of another config or damaged: {', '.join(names)}."] if names else []
 
 
 def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:
@@ -245,15 +272,6 @@ def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[st
         paper = ", the paper's BLEU" if measures.bootstrap else ""
         lines.append(f"{measures.beside.name}{paper}: {result[field]}.")
     return lines
-
-
-def _mean(change: Change) -> str:
-    return f"{change.mean:.2f}" + ("" if change.sd is None else f" ± {change.sd:.2f}")
-
-
-def _difference(change: Change) -> str:
-    error = "" if change.error is None else f" ± {change.error:.2f}"
-    return _signed(change.difference) + error
 
 
 def _signed(difference: float | None) -> str:

@@ -268,6 +268,36 @@ def test_a_run_stopped_between_checkpoints_ends_with_the_same_average(
     _assert_same_parameters(workdir, undisturbed, average=3)
 
 
+def test_a_run_that_pauses_ends_with_the_same_bits(directory, config, undisturbed, capsys):
+    """A pause where a checkpoint and an evaluation are due, and one where neither is."""
+    workdir = directory / "paused"
+    for pause, until in ((9, 9), (9, 4), (21, 21), (40, 99)):
+        assert train(config, workdir, until=until).exit_code == 0
+        assert _kept(workdir)[-1] == pause
+        ended = "40 steps are done" if pause == 40 else f"paused after step {pause} of 40"
+        assert _records(workdir, "end")[-1]["text"] == ended
+    assert _kept(workdir) == _kept(undisturbed)
+    _assert_same_parameters(workdir, undisturbed, average=3)
+    assert _sums(workdir) == _sums(undisturbed)
+    for of in ("train", "dev"):
+        for a, b in zip(_records(workdir, of), _records(undisturbed, of), strict=True):
+            assert (a["step"], a["loss"]) == (b["step"], b["loss"])
+    best = (load(one, step="best").steps for one in (workdir, undisturbed))
+    assert next(best) == next(best)
+
+
+def _sums(workdir):
+    """The checksums of all arrays of the last state, the optimiser's among them."""
+    origin = workdir / "checkpoints" / str(STEPS) / "origin" / "metadata"
+    return json.loads(origin.read_text())["sums"]
+
+
+def test_a_pause_before_the_first_step_is_refused(tmp_path, config):
+    with pytest.raises(UserError, match="until=0 is not a step; give 1 or more"):
+        train(config, tmp_path / "run", until=0)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_that_is_done_stays_as_it_is(undisturbed, config):
     before = _parameters(undisturbed, 1)
     assert train(config, undisturbed).exit_code == 0

@@ -187,7 +187,9 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     job = Local(1, ["wand:demo"]).launch(cell)
     job.wait()
     assert job.poll() == (2, refused)
-    monkeypatch.setattr(launchers, "train_and_score", lambda config, workdir, track: track[0])
+    monkeypatch.setattr(
+        launchers, "train_and_score", lambda config, workdir, track, until: track[0]
+    )
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     given = cell.config.to_json(), str(cell.workdir), {}

@@ -10,7 +10,9 @@ from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.grid import run_grid, wanted_cells
+from t2t_jax.sweep.cell import cells
+from t2t_jax.sweep.grid import run_grid
+from t2t_jax.sweep.plan import Prioritized, WholeGrid
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
 
 BASE = Config()
@@ -75,13 +77,12 @@ def test_a_refused_sweep_changes_no_record(tmp_path):
 
 def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
     grid = Grid(dict.fromkeys(("a1", "a2", "b1", "c"), BASE), {})
-    names = [*grid.variants]
 
     def order(*first):
-        wanted = wanted_cells(grid, tmp_path, 2, names, first)
-        return " ".join(cell.name.replace("/seed", ":") for cell in wanted)
+        plan = Prioritized(WholeGrid(cells(grid, tmp_path, 2)), first)
+        return " ".join(cell.name.replace("/seed", ":") for cell in plan.cells({}))
 
     assert order() == "a1:0 a2:0 b1:0 c:0 a1:1 a2:1 b1:1 c:1"
-    assert order("c", "a*") == "c:0 c:1 a1:0 a1:1 a2:0 a2:1 b1:0 b1:1"
+    assert order("c", "a1", "a2") == "c:0 c:1 a1:0 a1:1 a2:0 a2:1 b1:0 b1:1"
     with pytest.raises(UserError, match="no variant of the grid is called 'd'"):
-        order("d")
+        run_grid(grid, tmp_path, first=["d"])

@@ -30,6 +30,7 @@ from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.estimate import Timing
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
+from t2t_jax.sweep.plan import WholeGrid
 from t2t_jax.sweep.run import run_cells
 
 REPOSITORY = Path(__file__).parents[2]
@@ -77,10 +78,13 @@ def finished(grid_file):
     return workdir
 
 
-def sweep(grid_file, workdir):
+def sweep(grid_file, workdir, *flags):
     with (grid_file.parent / f"{workdir.name}.log").open("a") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file, "--workdir", workdir],
+            [
+                *(sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file),
+                *("--workdir", workdir, *flags),
+            ],
             cwd=REPOSITORY,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -161,7 +165,7 @@ def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid_file, tmp_path,
     done = []
     (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
     text = io.StringIO()
-    assert run_cells([cell], Running(), Console(file=text)) == number
+    assert run_cells(WholeGrid([cell]), Running(), Console(file=text)) == number
     assert done == ["stopped", "waited"]
     assert "writes a checkpoint first" in text.getvalue()
 
@@ -213,6 +217,21 @@ def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
     assert "- Not finished: bad." in (tmp_path / "runs" / "table.md").read_text()
     assert "bad/seed0 failed: error: corpus directory nowhere does not exist" in said
     assert re.search(r"base/seed0 done .*perplexity", said)
+
+
+def test_a_cell_that_diverges_is_a_result(grid_file, tmp_path):
+    changes = {"training.learning_rate_factor": 1e36, "training.max_nonfinite_steps": 2}
+    wild = load_grid(str(grid_file)).variants["base"].replace(changes)
+    grid = Grid({"wild": wild}, {})
+    (cell,) = cells(grid, tmp_path, 1)
+    assert train_and_score(wild, cell.workdir) == 0
+    assert cell.scores() == {20: float("inf")}
+    text = io.StringIO()
+    run_cells(WholeGrid([cell]), Local(1), Console(file=text))
+    assert text.getvalue() == "1 cells, 0 of them finished before\n"
+    assert collect(grid, tmp_path, 1, Console(quiet=True)).unfinished == ()
+    said = (tmp_path / "table.md").read_text()
+    assert said == "- Diverged, and so worse than every other: wild/seed0.\n"
 
 
 @pytest.mark.thorough
@@ -305,7 +324,7 @@ def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LINES", 0)
     (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
     text = io.StringIO()
-    run_cells([cell], Stub(), Console(file=text))
+    run_cells(WholeGrid([cell]), Stub(), Console(file=text))
     assert text.getvalue().count("0 waiting, 1 running, 0 done, 0 failed, no step logged yet") == 3
 
 
@@ -316,7 +335,7 @@ def test_a_cluster_runs_a_cell_and_takes_what_is_finished(grid_file, finished, t
     grid = load_grid(str(grid_file))
     (cell,) = cells(grid._replace(variants={"base": grid.variants["base"]}), tmp_path, 1)
     launcher = Cluster(tmp_path, ["timeout_min=5"], cluster="local")
-    run_cells([cell], launcher, Console(quiet=True))
+    run_cells(WholeGrid([cell]), launcher, Console(quiet=True))
     assert cell.result()["hypotheses"] == _result(finished, "base")["hypotheses"]
     assert (tmp_path / "base" / "seed0.job").read_text().strip().isdigit()
     assert list((tmp_path / "submitit").glob("*_result.pkl"))
@@ -357,7 +376,7 @@ def test_a_cell_that_was_stopped_is_started_again(grid_file, tmp_path, monkeypat
 
     monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
     text = io.StringIO()
-    run_cells([cell], Stub(), Console(file=text))
+    run_cells(WholeGrid([cell]), Stub(), Console(file=text))
     assert outcomes == []
     assert text.getvalue().count("base/seed0 running") == 2
     assert "base/seed0 failed: out of memory" in text.getvalue()
@@ -369,7 +388,11 @@ def test_a_cell_that_cannot_be_started_stops_no_other(grid_file, tmp_path, monke
             raise OSError(28, "No space left on device")
 
     text = io.StringIO()
-    run_cells(cells(load_grid(str(grid_file)), tmp_path, 1), Full(), Console(file=text, width=200))
+    run_cells(
+        WholeGrid(cells(load_grid(str(grid_file)), tmp_path, 1)),
+        Full(),
+        Console(file=text, width=200),
+    )
     assert "base/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
     assert "wide/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
 
@@ -381,7 +404,7 @@ def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, fin
     grid = load_grid(str(grid_file))
     broken = cells(grid, finished, 2)[3]
     broken = dataclasses.replace(broken, config=broken.config.replace({"data.corpus": "text:no"}))
-    run_cells([*cells(grid, finished, 1), broken], Local(1), console)
+    run_cells(WholeGrid([*cells(grid, finished, 1), broken]), Local(1), console)
     seen = Text.from_ansi(text.getvalue()).plain
     assert "dev perplexity per subword; BLEU: nrefs:1" in " ".join(seen.split())
     assert "3 cells, 2 of them finished before" in seen

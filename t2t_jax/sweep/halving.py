@@ -1,0 +1,273 @@
+"""Successive halving: the variants of a grid that look bad early are not trained to their end.
+
+Variants pause at steps that are called rungs, and the best of them are promoted to the next rung
+(Jamieson and Talwalkar 2016). Synchronous halving waits until every variant has its score at a
+rung. ASHA (Li et al. 2020) promotes a variant as soon as it is among the best of those that came to
+the rung so far; such a decision depends on which were the first, so it is written into a journal
+before it takes effect.
+"""
+
+import copy
+import fcntl
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from t2t_jax.config import Config
+from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.comparison import subwords
+from t2t_jax.sweep.plan import Scores, score_at
+from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.records import Schema, append_line, read_record_lines
+
+_JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
+_JOURNAL_SCHEMA = Schema({"variant": str, "rung": int, "left_out": int})
+_USAGE = "give --halving rungs=3,keep=0.33, with ,asha to promote without waiting"
+
+
+@dataclass(frozen=True)
+class Halving:
+    """The number of rungs, and how many variants pass each of them."""
+
+    rungs: int = 3
+    """The number of rungs, of which the last is the end of the training."""
+    keep: float = 1 / 3
+    """The share of the variants at a rung that go on to the next; also the ratio of the steps of
+    two rungs."""
+    asha: bool = False
+    """Whether variants are promoted without waiting for the others."""
+
+    @staticmethod
+    def of(text: str) -> "Halving":
+        """Return the halving that a text such as `rungs=3,keep=0.33,asha` describes.
+
+        Raises:
+          UserError: the text has another form, or a number in it is out of its range.
+        """
+        given: dict[str, str] = {}
+        for part in text.split(","):
+            name, _, value = part.strip().partition("=")
+            if (
+                name in given
+                or name not in ("rungs", "keep", "asha")
+                or (name == "asha") == bool(value)
+            ):
+                raise UserError(f"--halving {text!r} has {part.strip()!r}; {_USAGE}")
+            given[name] = value
+        try:
+            rungs, keep = int(given.get("rungs", 3)), float(given.get("keep", 1 / 3))
+        except ValueError as error:
+            raise UserError(f"--halving {text!r} has no number there ({error}); {_USAGE}") from None
+        if rungs < 2 or not 0 < keep < 1:
+            which = (
+                f"rungs={rungs} is not 2 or more" if rungs < 2 else f"keep={keep} is not in (0, 1)"
+            )
+            raise UserError(f"--halving {text!r}: {which}; {_USAGE}")
+        return Halving(rungs, keep, "asha" in given)
+
+    def count(self, number: int) -> int:
+        """Return how many of a number of variants pass a rung: at least one of them."""
+        return max(1, int(self.keep * number + 0.5))
+
+    def steps(self, config: Config) -> list[int]:
+        """Return the steps of the rungs: multiples of `checkpoint.every_steps`, and the end.
+
+        Raises:
+          UserError: two rungs would be at the same step.
+        """
+        end, every = config.training.num_train_steps, config.checkpoint.every_steps
+        assert every is not None
+        shares = (self.keep**left for left in range(self.rungs - 1, 0, -1))
+        steps = [*(max(1, round(end * share / every)) * every for share in shares), end]
+        for one, other in pairwise(steps):
+            if one >= other:
+                raise UserError(
+                    f"--halving rungs={self.rungs},keep={self.keep:.3g} has rungs at the steps "
+                    f"{', '.join(map(str, steps))}, as a pause lies at a multiple of "
+                    f"checkpoint.every_steps={every}; ask for fewer rungs, or lower that field"
+                )
+        return steps
+
+
+def check_can_be_halved(grid: Grid) -> None:
+    """Refuse a grid whose variants cannot be compared before they are at their end.
+
+    Raises:
+      UserError: a variant's schedule cannot be cut, it writes no checkpoints by steps, or it has
+        another number of steps, other checkpoints or other subwords than the base.
+    """
+    base = grid.variants[grid.base]
+    for name, config in grid.variants.items():
+        training = config.training
+        if training.schedule in ("cosine", "linear"):
+            raise UserError(
+                f"{name} has training.schedule={training.schedule!r}, which has not come down at a "
+                "rung, so that its score there says little of its end; use 'wsd' or 'inverse_sqrt' "
+                "with --halving"
+            )
+        if config.checkpoint.every_steps is None:
+            raise UserError(
+                f"{name} has checkpoint.every_steps=None, and --halving pauses where checkpoints "
+                "are due; give the steps"
+            )
+        for path in ("training.num_train_steps", "checkpoint.every_steps"):
+            if config.value(path) != base.value(path):
+                raise UserError(
+                    f"{name} has {path}={config.value(path)} and {grid.base} {base.value(path)}; "
+                    "--halving compares variants after equal numbers of steps: give both the same, "
+                    "or leave one out with --only"
+                )
+        if subwords(config) != subwords(base):
+            raise UserError(
+                f"{name} has other subwords than {grid.base}, whose perplexities --halving cannot "
+                "compare; leave it out with --only, or give both the same data"
+            )
+
+
+def best(means: Mapping[str, float], count: int) -> list[str]:
+    """Return the names with the lowest means, without infinite ones; the first of equal ones."""
+    finite = [name for name, mean in means.items() if math.isfinite(mean)]
+    return sorted(finite, key=means.__getitem__)[:count]
+
+
+def levels(
+    group: Sequence[str],
+    steps: Sequence[int],
+    halving: Halving,
+    mean_at: Callable[[str, int], float | None],
+    promoted: Sequence[tuple[str, int]] = (),
+) -> list[list[str]]:
+    """Return the variants that have come to each rung, by the scores so far.
+
+    Args:
+      group: the variants that compete with each other.
+      steps: the steps of the rungs.
+      mean_at: returns the mean score of a variant at a step; None as long as one is missing.
+      promoted: the variants that were promoted before, each with the number of the rung that it was
+        promoted to.
+    """
+    reached, is_complete = [list(group)], True
+    for number, step in enumerate(steps[:-1], 1):
+        means = {name: mean_at(name, step) for name in reached[-1]}
+        scored = {name: mean for name, mean in means.items() if mean is not None}
+        is_complete = is_complete and len(scored) == len(means)
+        early = int(halving.keep * len(scored)) if halving.asha else 0
+        chosen = best(scored, halving.count(len(scored)) if is_complete else early)
+        reached.append([n for n in means if n in chosen or (n, number) in promoted])
+    return reached
+
+
+class HalvedGrid:
+    """The plan of a grid whose variants are halved, each with all its seeds together."""
+
+    def __init__(
+        self,
+        cells: Mapping[str, Sequence[Cell]],
+        groups: Sequence[Sequence[str]],
+        halving: Halving,
+        workdir: Path,
+        *,
+        leave_out: bool = False,
+    ) -> None:
+        """Plan the halving of variants.
+
+        Args:
+          cells: the cells of each variant, a seed after the other.
+          groups: the variants that compete with each other; the best of each group go on, so that
+            the only one of a group always does.
+          workdir: the directory of the grid, where the journal of ASHA is.
+          leave_out: whether the variants are also chosen without each of the seeds in turn, as a
+            fair choice for that seed needs it. A variant goes on if one of these choices needs it.
+
+        Raises:
+          UserError: the rungs do not fit the number of steps, or ASHA's journal would be in a
+            bucket.
+        """
+        if halving.asha and isinstance(workdir, BucketPath):
+            raise UserError(
+                f"--halving asha keeps a journal with a lock, which {workdir} in a bucket cannot "
+                "have; leave asha out, or choose a directory"
+            )
+        self._cells, self._groups, self._halving, self._workdir = cells, groups, halving, workdir
+        self.steps = halving.steps(next(iter(cells.values()))[0].config)
+        num_seeds = len(next(iter(cells.values())))
+        self._left_out = [*range(num_seeds)] if leave_out and num_seeds > 1 else [-1]
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells, each until the last rung that its variant has come to."""
+        with self._journal() as journal:
+            rung = dict.fromkeys(self._cells, 0)
+            new = []
+            for left_out in self._left_out:
+                before = [(name, number) for name, number, of in journal if of == left_out]
+                for group in self._groups:
+                    reached = self._levels(group, left_out, scores, before)
+                    for number, names in enumerate(reached):
+                        rung |= {name: max(number, rung[name]) for name in names}
+                        new += [(n, number, left_out) for n in names if number]
+            self._record(journal, new)
+        last = len(self.steps) - 1
+        seeds = zip(*self._cells.values(), strict=True)
+        return [
+            replace(cell, pause=None if (at := rung[cell.variant]) == last else self.steps[at])
+            for cells in seeds
+            for cell in cells
+        ]
+
+    def synchronous(self) -> "HalvedGrid":
+        """Return the plan without ASHA, which keeps no journal."""
+        plan = copy.copy(self)
+        plan._halving = replace(self._halving, asha=False)
+        return plan
+
+    def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> list[str]:
+        """Return the variants of a group that are trained to the end, chosen without one seed."""
+        journal = self._read() if self._halving.asha else []
+        before = [(name, number) for name, number, of in journal if of == left_out]
+        return self._levels(group, left_out, scores, before)[-1]
+
+    def _levels(
+        self,
+        group: Sequence[str],
+        left_out: int,
+        scores: Scores,
+        before: Sequence[tuple[str, int]],
+    ) -> list[list[str]]:
+        def mean_at(name: str, step: int) -> float | None:
+            cells = (cell for i, cell in enumerate(self._cells[name]) if i != left_out)
+            found = [score_at(scores.get(cell.name, {}), step) for cell in cells]
+            known = [score for score in found if score is not None]
+            return statistics.fmean(known) if len(known) == len(found) else None
+
+        return levels(group, self.steps, self._halving, mean_at, before)
+
+    @contextmanager
+    def _journal(self) -> Iterator[list[tuple[str, int, int]]]:
+        """Return a context with the promotions so far, in which no other sweep promotes."""
+        if not self._halving.asha:
+            yield []
+            return
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        with (self._workdir / _LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self._read()
+
+    def _read(self) -> list[tuple[str, int, int]]:
+        lines = read_record_lines(self._workdir / _JOURNAL, _JOURNAL_SCHEMA)
+        return [(r["variant"], r["rung"], r["left_out"]) for _, r in lines]
+
+    def _record(
+        self, journal: Sequence[tuple[str, int, int]], promoted: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """Write promotions into the journal, of which every line is on the disk before the next."""
+        if self._halving.asha:
+            for variant, rung, left_out in dict.fromkeys(promoted):
+                if (variant, rung, left_out) not in journal:
+                    line = {"variant": variant, "rung": rung, "left_out": left_out}
+                    append_line(self._workdir / _JOURNAL, line)

@@ -1,0 +1,93 @@
+"""The seam between what a grid decides and what trains its cells."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import Cell
+
+Scores = Mapping[str, Mapping[int, float]]
+"""The perplexities on dev by the name of a cell and by the step; lower is better."""
+
+
+def score_at(scores: Mapping[int, float], step: int) -> float | None:
+    """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
+    return scores.get(step, math.inf if math.inf in scores.values() else None)
+
+
+class GridPlan(Protocol):
+    """A rule for which cells of a grid are trained, and until which step each.
+
+    The answer follows from what lies in the grid's directory and from nothing else. So a sweep that
+    was killed and started again goes on as if nothing had happened, and several sweeps agree.
+    """
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells so far, each with the step until which it is to be trained by now.
+
+        A cell that has its score at that step waits for a later decision, or is over. With more
+        scores, a cell never leaves the plan, and its step never becomes an earlier one.
+        """
+
+
+class WholeGrid:
+    """The plan of a grid of which every cell is trained to its end."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        """Keep the cells, in the order in which they are trained."""
+        self._cells = cells
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells, whatever their scores are."""
+        return self._cells
+
+
+class Prioritized:
+    """A plan of which some rows are trained ahead of the others. What it decides is the same."""
+
+    def __init__(self, plan: GridPlan, ahead: Sequence[str]) -> None:
+        """Keep the plan, and the names of the rows, the first one first."""
+        self._plan, self._places = plan, {name: place for place, name in enumerate(ahead)}
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return the cells of the plan, those of the rows ahead first."""
+        last = len(self._places)
+        return sorted(
+            self._plan.cells(scores), key=lambda cell: self._places.get(cell.variant, last)
+        )
+
+
+def foreseen(plan: GridPlan) -> Sequence[Cell]:
+    """Return the cells of a plan as they will be at its end, by scores that are made up where there
+    are none yet: how many go on does not depend on which of them are the best."""
+    wanted, found, _ = decided(plan)
+    scores = {name: dict(own) for name, own in found.items()}
+    while True:
+        places = {cell.variant: place for place, cell in enumerate(wanted, 1)}
+        is_new = False
+        for cell in wanted:
+            own = scores.setdefault(cell.name, {})
+            if score_at(own, cell.until) is None:
+                own[cell.until], is_new = float(places[cell.variant]), True
+        if not is_new:
+            return wanted
+        wanted = plan.cells(scores)
+
+
+def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores, dict[str, str]]:
+    """Return what a plan decides by what lies in the directories of its cells.
+
+    Returns:
+      All cells so far, each with the step until which it is to be trained by now; their scores; and
+      by the name of a cell the reason why its scores cannot be read.
+    """
+    scores: dict[str, Mapping[int, float]] = {}
+    unreadable: dict[str, str] = {}
+    while new := [cell for cell in plan.cells(scores) if cell.name not in scores]:
+        for cell in new:
+            try:
+                scores[cell.name] = cell.scores()
+            except UserError as error:
+                scores[cell.name], unreadable[cell.name] = {}, str(error)
+    return plan.cells(scores), scores, unreadable

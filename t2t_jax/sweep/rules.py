@@ -1,0 +1,255 @@
+"""The rules by which cells of a grid are chosen, and their record in the grid's directory.
+
+GRID/rules.json has the rules, the seeds and the variants. They decide which cells are trained, so
+they stay as they are for as long as the directory is used.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from t2t_jax.config import Config
+from t2t_jax.config.config import known_fields
+from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.sweep.cell import Cell, cells
+from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
+from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, foreseen
+from t2t_jax.sweep.sampling import Range, SampledGrid, range_of
+from t2t_jax.sweep.tuning import candidates, check_differ
+from t2t_jax.sweep.vary import values_of
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import Each, Record, Schema, read_object
+
+_FILE = "rules.json"
+_TEXT = (str, NoneType)
+_EXAMPLE = "--tune training.learning_rate_factor=0.5:2:log5"
+_SCHEMA = Schema(
+    {
+        **{"halving": _TEXT, "tune": Each(list, str), "sampler": _TEXT},
+        **{"trials": (int, NoneType), "at_once": int, "seeds": int},
+        "variants": Each(list, str),
+    }
+)
+
+
+@dataclass(frozen=True)
+class GridRules:
+    """The rules of a grid, as flags give them. Without any, every cell is trained to its end."""
+
+    halving: str | None = None
+    """The halving of the variants, as `rungs=3,keep=0.33`."""
+    tune: tuple[str, ...] = ()
+    """The fields that each variant has its own best value of, as `FIELD=a,b,c` or `FIELD=a:b:log5`;
+    for a sampler, as `FIELD=a:b:log`."""
+    sampler: str | None = None
+    """The sampler that proposes the values, as `optuna:tpe`."""
+    trials: int | None = None
+    """The number of values that the sampler proposes for a variant."""
+
+
+class PlannedGrid:
+    """A grid with its plan."""
+
+    def __init__(
+        self, grid: Grid, workdir: Path, rules: GridRules, seeds: int, at_once: int = 1
+    ) -> None:
+        """Make the plan of the variants of a grid.
+
+        Args:
+          at_once: the number of trials that a sampler may ask for before the first is scored.
+
+        Raises:
+          UserError: a rule has another form, or does not fit the grid.
+        """
+        self.grid, self.rules, self.seeds, self.at_once = grid, rules, seeds, at_once
+        self.halved: HalvedGrid | None = None
+        self._candidates: dict[str, dict[str, Config]] = {}
+        self._sampled: SampledGrid | None = None
+        self.ranges: dict[str, Range | list[Any]] = {}
+        """The values of each tuned field, or the range of a sampler, by the path of the field."""
+        _check_together(rules)
+        texts = _fields(rules.tune)
+        if rules.sampler is not None and rules.trials is not None:
+            ranges = {path: range_of(path, text) for path, text in texts.items()}
+            check_differ(grid, {path: one.low for path, one in ranges.items()})
+            self.plan: GridPlan = SampledGrid(
+                grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
+            )
+            self.ranges, self._sampled = {**ranges}, self.plan
+            return
+        groups = [[name] for name in grid.variants if name == grid.base]
+        groups += [others] if (others := [n for n in grid.variants if n != grid.base]) else []
+        if texts:
+            values = {path: values_of(path, text) for path, text in texts.items()}
+            check_differ(grid, {path: own[0] for path, own in values.items()})
+            self._candidates = candidates(grid, values)
+            self.ranges = {**values}
+            groups = [list(own) for own in self._candidates.values()]
+            every = {name: one for own in self._candidates.values() for name, one in own.items()}
+            grid = Grid(every, {})
+        trained = cells(grid, workdir, seeds)
+        self.plan = WholeGrid(trained)
+        if rules.halving is not None:
+            check_can_be_halved(grid)
+            self.plan = self.halved = HalvedGrid(
+                by_variant(trained),
+                groups,
+                Halving.of(rules.halving),
+                workdir,
+                leave_out=bool(texts),
+            )
+
+    @property
+    def candidates(self) -> dict[str, dict[str, Config]]:
+        """Return the configs among which a tuned variant is chosen, by variant and name, so far."""
+        return self._sampled.candidates if self._sampled else self._candidates
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """Return the variant of each row that is trained, by its name, so far."""
+        tuned = {name: variant for variant, own in self.candidates.items() for name in own}
+        return tuned or {name: name for name in self.grid.variants}
+
+    def foreseen(self) -> Sequence[Cell]:
+        """Return the cells as they will be when everything is decided, as far as can be foreseen.
+
+        Nothing is written.
+        """
+        return foreseen(self.halved.synchronous() if self.halved else self.plan)
+
+    def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> Sequence[str]:
+        """Return the candidates that may be chosen for a seed, without that seed's own scores."""
+        return self.halved.finalists(group, left_out, scores) if self.halved else group
+
+
+def _check_together(rules: GridRules) -> None:
+    """Refuse rules that do not go together."""
+    if rules.sampler is None or rules.trials is None:
+        if rules.sampler is not None:
+            raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
+        if rules.trials is not None:
+            raise UserError(f"--trials {rules.trials} needs --sampler, as in --sampler optuna:tpe")
+        return
+    if not rules.tune:
+        raise UserError(
+            f"--sampler {rules.sampler} has nothing to propose values for; name a field and its "
+            "range, as in --tune training.learning_rate_factor=0.5:2:log"
+        )
+    if rules.halving is not None:
+        raise UserError(
+            f"--sampler {rules.sampler} learns from trials at their end, which --halving "
+            f"{rules.halving} would not reach; leave one of them out"
+        )
+    if rules.trials < 1:
+        raise UserError(f"--trials {rules.trials} is not positive")
+
+
+def _fields(tune: Sequence[str]) -> dict[str, str]:
+    """Return the texts of the values of each tuned field by its path."""
+    found: dict[str, str] = {}
+    for text in tune:
+        path, equals, values = text.partition("=")
+        known = known_fields()
+        if not equals or not values:
+            raise UserError(f"--tune {text!r} is not FIELD=values, as in {_EXAMPLE}")
+        if path not in known:
+            hint = did_you_mean(path, known, f"give a field, as in {_EXAMPLE}")
+            raise UserError(f"--tune has the unknown field {path!r}; {hint}")
+        if path in found or path == "training.seed":
+            reason = "twice" if path in found else ", which --seeds has"
+            raise UserError(f"--tune has {path} {reason}; leave it out".replace(" ,", ","))
+        found[path] = values
+    return found
+
+
+def by_variant(made: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Return cells by their variants."""
+    found: dict[str, list[Cell]] = {}
+    for cell in made:
+        found.setdefault(cell.variant, []).append(cell)
+    return found
+
+
+def planned_grid(
+    grid: Grid,
+    workdir: Path,
+    chosen: Sequence[str],
+    seeds: int,
+    rules: GridRules,
+    at_once: int = 1,
+) -> PlannedGrid:
+    """Return the plan by the rules that are given, or else by those of the directory.
+
+    Raises:
+      UserError: the directory has other rules, or its cells were begun without any, or a rule does
+        not fit the grid.
+    """
+    stored = _read(workdir)
+    if stored is not None:
+        own = GridRules(**{name: stored[name] for name in asdict(rules)} | _tuple(stored))
+        if rules not in (own, GridRules()):
+            raise UserError(
+                f"{workdir} has the rules {_described(own)}, not {_described(rules)}; leave these "
+                "flags out to go on with its own, or choose another --workdir"
+            )
+        if seeds != stored["seeds"] or set(chosen) != set(stored["variants"]):
+            raise UserError(
+                f"the rules of {workdir} decide on {stored['seeds']} seed(s) of the variants "
+                f"{', '.join(stored['variants'])}, and on no others; give --seeds "
+                f"{stored['seeds']} and these, or choose another --workdir"
+            )
+        rules, at_once = own, stored["at_once"]
+    variants = {name: config for name, config in grid.variants.items() if name in chosen}
+    planned = PlannedGrid(grid._replace(variants=variants), workdir, rules, seeds, at_once)
+    if stored is None and planned.halved:
+        begun = [
+            cell.name for cell in planned.halved.synchronous().cells({}) if cell.workdir.exists()
+        ]
+        if begun:
+            raise UserError(
+                f"{workdir} has cells that were begun without --halving, such as {begun[0]}, and "
+                "no scores of theirs at the rungs; choose another --workdir"
+            )
+    return planned
+
+
+def recorded_plan(grid: Grid, workdir: Path) -> PlannedGrid | None:
+    """Return the plan by the rules of a directory; None if it has none.
+
+    Raises:
+      UserError: the rules are damaged, or do not fit the grid.
+    """
+    stored = _read(workdir)
+    if stored is None:
+        return None
+    chosen = [name for name in grid.variants if name in stored["variants"]]
+    return planned_grid(grid, workdir, chosen, stored["seeds"], GridRules())
+
+
+def record_rules(planned: PlannedGrid, workdir: Path) -> None:
+    """Write the rules into the grid's directory, unless there are none."""
+    if planned.rules != GridRules():
+        workdir.mkdir(parents=True, exist_ok=True)
+        variants = list(planned.grid.variants)
+        also = {"at_once": planned.at_once, "seeds": planned.seeds, "variants": variants}
+        record = asdict(planned.rules) | also
+        write_whole(workdir / _FILE, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def _tuple(stored: Record) -> dict[str, Any]:
+    return {"tune": tuple(stored["tune"])}
+
+
+def _read(workdir: Path) -> Record | None:
+    path = workdir / _FILE
+    way_out = "bring it back from a copy, or choose another --workdir"
+    return read_object(path, _SCHEMA, way_out) if path.is_file() else None
+
+
+def _described(rules: GridRules) -> str:
+    given = asdict(rules) | {"tune": " ".join(rules.tune)}
+    return " ".join(f"--{name} {value}" for name, value in given.items() if value) or "none"

@@ -1,0 +1,77 @@
+"""What the table of a grid says of variants that were not trained to their end."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from t2t_jax.config.file import describe_difference
+from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.comparison import perplexity_changes, verdict_on
+from t2t_jax.sweep.plan import Scores, score_at
+from t2t_jax.sweep.rules import PlannedGrid, by_variant
+from t2t_jax.sweep.tables import GridTable
+from t2t_jax.system.records import Record
+
+
+def given_up(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
+    """Return the variants of which no cell is to be trained any further, with their last step."""
+    found = {}
+    for variant, seeds in cells.items():
+        step = seeds[0].until
+        known = [score_at(scores[cell.name], step) for cell in seeds]
+        if step < seeds[0].config.training.num_train_steps and None not in known:
+            found[variant] = step
+    return found
+
+
+def rung_table(
+    planned: PlannedGrid, wanted: Sequence[Cell], scores: Scores
+) -> tuple[GridTable | None, set[str]]:
+    """Return a table of the variants that were given up, each beside the base at the same step.
+
+    Args:
+      wanted: the cells of the plan.
+
+    Returns:
+      The table, or None if no variant was given up; and the names of the variants that are over:
+      those that were given up or have diverged.
+    """
+    cells, grid = by_variant(wanted), planned.grid
+    stopped = given_up(cells, scores)
+    over = {*stopped, *(cell.variant for cell in _diverged(wanted, scores))}
+    if not stopped or planned.candidates:
+        return None, over
+    rows = []
+    for step in sorted(set(stopped.values())):
+        there = {name: _finite(own, step) for name, own in cells.items()}
+        changes = perplexity_changes(grid, {name: own for name, own in there.items() if own})
+        for name in (name for name, last in stopped.items() if last == step):
+            change, own = changes.get(name), grid.variants[name]
+            figures = ["diverged", "", ""]
+            if change and len(there[name]) == len(cells[name]):
+                figures = [*change.shown, verdict_on(change)]
+            differs = describe_difference(grid.variants[grid.base], own)
+            rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
+    notes = [
+        f"Each of these is compared with `{grid.base}` at the same step, and with no row of "
+        "another length."
+    ]
+    if any(one.training.schedule == "wsd" for one in grid.variants.values()):
+        notes.append("With the schedule wsd, this is before the decay of the learning rate.")
+    heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
+    caption = "Given up before the end, by their perplexity on dev:"
+    return GridTable(caption, [*heads, "against the noise"], rows, notes), over
+
+
+def diverged_note(wanted: Sequence[Cell], scores: Scores) -> list[str]:
+    """Return what is said of cells that diverged."""
+    names = ", ".join(cell.name for cell in _diverged(wanted, scores))
+    return [f"Diverged, and so worse than every other: {names}."] if names else []
+
+
+def _diverged(wanted: Sequence[Cell], scores: Scores) -> list[Cell]:
+    return [cell for cell in wanted if math.inf in scores[cell.name].values()]
+
+
+def _finite(cells: Sequence[Cell], step: int) -> list[Record]:
+    records = (cell.rungs().get(step) for cell in cells)
+    return [record for record in records if record and record["perplexity"] is not None]

@@ -1,0 +1,154 @@
+"""Values of continuous fields that a sampler of Optuna proposes, by the scores of those before.
+
+Each variant has a study of its own. A trial is one value of each field, under every seed of the
+variant, and its score is the mean perplexity on dev. Which trials have been told before another one
+is asked for follows from their numbers alone, so the same scores give the same trials: what lies in
+the grid's directory is the whole record, which a sweep that goes on tells anew.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t2t_jax.config import Config
+from t2t_jax.config.config import known_fields
+from t2t_jax.config.file import Grid, product
+from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.sweep.cell import Cell, cells
+from t2t_jax.sweep.plan import Scores, score_at
+
+_SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
+
+
+class Range(NamedTuple):
+    """A range of a field, whose ends are whole where the values of the field are."""
+
+    low: float
+    """The lower end."""
+    high: float
+    """The upper end."""
+    scale: str
+    """"log" if ratios count, or "lin"."""
+
+
+def range_of(field: str, text: str) -> Range:
+    """Return the range that a text such as `0.5:2:log` describes.
+
+    Raises:
+      UserError: the text has another form, or the range is empty.
+    """
+    low, _, rest = text.partition(":")
+    high, _, scale = rest.partition(":")
+    kind = int if isinstance(known_fields()[field].default, int) else float
+    try:
+        found = Range(kind(low), kind(high), scale)
+        if scale not in ("log", "lin") or not (scale == "log") * 1e-30 <= found.low < found.high:
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"--tune {field}={text} is no range for a sampler; give two ends and a scale, as "
+            "0.5:2:log or 0:0.3:lin"
+        ) from None
+    return found
+
+
+class SampledGrid:
+    """The plan of a grid for whose variants a sampler proposes values."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        workdir: Path,
+        seeds: int,
+        ranges: Mapping[str, Range],
+        sampler: str,
+        trials: int,
+        at_once: int,
+    ) -> None:
+        """Plan the trials of every variant.
+
+        Args:
+          ranges: the ranges by the path of a field.
+          sampler: the sampler, as `optuna:tpe`.
+          trials: the number of trials of a variant.
+          at_once: the number of trials that are asked for before the first of them is scored.
+
+        Raises:
+          UserError: there is no such sampler, or Optuna is not installed.
+        """
+        kind, _, name = sampler.partition(":")
+        if kind != "optuna" or name not in _SAMPLERS:
+            known = ", ".join(f"optuna:{one}" for one in _SAMPLERS)
+            raise UserError(f"there is no --sampler {sampler!r}; there are {known}")
+        with needs_extra("optuna", f"--sampler {sampler}"):
+            import optuna
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._studies = {}
+        for variant, config in grid.variants.items():
+            proposer = getattr(optuna.samplers, _SAMPLERS[name])(seed=config.training.seed)
+            study = optuna.create_study(sampler=proposer, direction="minimize")
+            self._studies[variant] = _Study(
+                study, {path: _distribution(one) for path, one in ranges.items()}
+            )
+        self._grid, self._workdir, self._seeds = grid, workdir, seeds
+        self._trials, self._at_once = trials, at_once
+
+    @property
+    def candidates(self) -> dict[str, dict[str, Config]]:
+        """Return the configs of the trials so far, by the variant and by the trial's name."""
+        return {variant: dict(study.configs) for variant, study in self._studies.items()}
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return the cells of the trials so far, each of which is trained to its end."""
+        for variant, study in self._studies.items():
+            while len(study.asked) < self._trials and self._tell(study, scores):
+                self._ask(variant, study)
+        return [
+            cell for study in self._studies.values() for own in study.cells.values() for cell in own
+        ]
+
+    def _tell(self, study: "_Study", scores: Scores) -> bool:
+        """Tell what has to be known before the next trial, and return whether it was known."""
+        while study.told <= len(study.asked) - self._at_once:
+            trial, name = study.asked[study.told]
+            found = [score_at(scores.get(c.name, {}), c.until) for c in study.cells[name]]
+            known = [score for score in found if score is not None]
+            if len(known) < len(found):
+                return False
+            study.study.tell(trial, statistics.fmean(known))
+            study.told += 1
+        return True
+
+    def _ask(self, variant: str, study: "_Study") -> None:
+        trial = study.study.ask(fixed_distributions=study.distributions)
+        values = {path: [_short(value)] for path, value in trial.params.items()}
+        ((inner, config),) = product(self._grid.variants[variant], values).items()
+        name = f"{variant},{inner}"
+        study.asked.append((trial, name))
+        if name not in study.cells:
+            study.configs[name] = config
+            study.cells[name] = cells(Grid({name: config}, {}), self._workdir, self._seeds)
+
+
+class _Study:
+    """The trials of a variant."""
+
+    def __init__(self, study: Any, distributions: Mapping[str, Any]) -> None:
+        self.study, self.distributions = study, distributions
+        self.asked: list[tuple[Any, str]] = []
+        self.told = 0
+        self.configs: dict[str, Config] = {}
+        self.cells: dict[str, list[Cell]] = {}
+
+
+def _distribution(one: Range) -> Any:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    kind: Any = IntDistribution if isinstance(one.low, int) else FloatDistribution
+    return kind(one.low, one.high, log=one.scale == "log")
+
+
+def _short(value: float) -> float:
+    """Return a value with four digits, so that the name of its directory is short."""
+    return value if isinstance(value, int) else float(f"{value:.4g}")

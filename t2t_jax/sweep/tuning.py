@@ -1,0 +1,177 @@
+"""Tuning of fields for every variant of a grid, so that variants are compared at their best.
+
+A variant becomes as many candidates as there are values. Which value a variant gets is chosen by
+scores, and the same scores cannot say without bias how good the choice is: the lowest of several is
+low by chance, too. So the value for a seed is chosen by the scores of the other seeds alone
+(cross-fitting), and the scores of these choices are compared. As the choices of different seeds may
+differ, the deviation over seeds holds the noise of tuning.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from t2t_jax.config import Config
+from t2t_jax.config.file import Choices, Grid, product
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.halving import best
+from t2t_jax.sweep.plan import Scores, score_at
+from t2t_jax.sweep.sampling import Range
+from t2t_jax.sweep.tables import GridTable
+from t2t_jax.system.records import Record
+
+if TYPE_CHECKING:
+    from t2t_jax.sweep.rules import PlannedGrid
+
+Finalists = Callable[[Sequence[str], int], Sequence[str]]
+"""A function that returns those of some candidates that may be chosen, without the scores of the
+seed of a number; -1 is for no seed."""
+
+
+class Choice(NamedTuple):
+    """The candidates that a variant gets, by its scores on dev."""
+
+    candidates: list[str]
+    """The candidate for each seed, by the number of the seed; "" where scores are missing."""
+    is_fair: bool
+    """Whether the candidate for a seed was chosen by the scores of other seeds alone."""
+
+
+def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Config]]:
+    """Return the configs of every variant with each combination of values, by variant and name.
+
+    Args:
+      choices: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
+
+    Raises:
+      UserError: a field does not exist, or a value is refused.
+    """
+    of_each: Choices = {path: values for path, values in choices.items()}  # noqa: C416
+    return {
+        variant: {f"{variant},{name}": one for name, one in product(config, of_each).items()}
+        for variant, config in grid.variants.items()
+    }
+
+
+def check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
+    """Refuse variants that would be equal once they have the same values of the tuned fields.
+
+    Raises:
+      UserError: two variants do not differ in anything else, or a value is refused.
+    """
+    seen: dict[Config, str] = {}
+    for variant, config in grid.variants.items():
+        tuned = config.replace(values)
+        if tuned in seen:
+            raise UserError(
+                f"{seen[tuned]} and {variant} differ in nothing but {', '.join(values)}, which "
+                "--tune sets for both; leave one of them out with --only"
+            )
+        seen[tuned] = variant
+
+
+def choose(
+    group: Collection[str], scores: Mapping[str, Sequence[float | None]], finalists: Finalists
+) -> Choice:
+    """Choose a candidate for each seed: the best by the mean perplexity of the other seeds.
+
+    Args:
+      group: the candidates of a variant.
+      scores: the perplexity of each candidate at its end, by the number of the seed; None is for
+        one that is missing.
+      finalists: the candidates that may be chosen for a seed.
+    """
+    num_seeds = len(next(iter(scores.values())))
+    is_fair = num_seeds > 1
+    chosen = []
+    for seed in range(num_seeds):
+        left_out = seed if is_fair else -1
+        means: dict[str, float] | None = {}
+        for name in finalists([*group], left_out):
+            others = [score for i, score in enumerate(scores[name]) if i != left_out]
+            known = [score for score in others if score is not None]
+            if means is None or len(known) < len(others):
+                means = None  # a choice that a later score may change is none
+            else:
+                means[name] = statistics.fmean(known)
+        chosen.append(next(iter(best(means or {}, 1)), ""))
+    return Choice(chosen, is_fair)
+
+
+def is_at_an_end(value: Any, values: Sequence[Any]) -> bool:
+    """Return whether a number is the first or the last of a range: a better one may be beyond it.
+
+    Args:
+      values: the values in question, or a `Range`, whose outer twentieths count as its ends.
+    """
+    if isinstance(values, Range):
+        scaled: Callable[[float], float] = math.log if values.scale == "log" else float
+        low, high = scaled(values.low), scaled(values.high)
+        return not 0.05 <= (scaled(value) - low) / (high - low) <= 0.95
+    are_numbers = all(isinstance(one, int | float) for one in values)
+    return are_numbers and len(values) > 1 and value in (min(values), max(values))
+
+
+def tuned_results(
+    planned: "PlannedGrid",
+    cells: Mapping[str, Sequence[Cell]],
+    scores: Scores,
+    found: Mapping[str, Record],
+) -> tuple[dict[str, list[Record]], GridTable]:
+    """Return the results of what was chosen for each variant, and a table of the choices.
+
+    Args:
+      cells: the cells by candidate, a seed after the other.
+      scores: the scores of the cells.
+      found: the results by the name of the cell.
+    """
+    results: dict[str, list[Record]] = {}
+    rows = []
+    for variant, group in planned.candidates.items():
+        ends = {name: [_end(cell, scores) for cell in cells[name]] for name in group}
+        choice = choose(group, ends, lambda some, out: planned.finalists(some, out, scores))
+        named: dict[str, list[str]] = {}
+        for seed, name in enumerate(choice.candidates):
+            cell = cells[name][seed] if name else None
+            if cell and (result := found.get(cell.name)):
+                results.setdefault(variant, []).append(result | {"tuned_to": name})
+                named.setdefault(name, []).append(cell.workdir.name)
+        rows.append(_row(variant, group, named, planned.ranges))
+    how = (
+        "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
+        "choice does not gain by its own luck. Where the seeds of a row have different values, "
+        "its standard error is larger, by the rule of Nadeau and Bengio (2003)."
+        if planned.seeds > 1
+        else "The value is chosen by the very perplexity that is shown, which the choice makes too "
+        "low; two seeds or more would make it fair."
+    )
+    caption = f"The value of {', '.join(planned.ranges)} that each variant has:"
+    heads = ["variant", "values, with their seeds", "tried", "at an end of its range"]
+    end = "Beyond an end of a range there may be a better value: try a wider one."
+    return results, GridTable(
+        caption, heads, rows, [how, *([end] if any(r[3] for r in rows) else [])]
+    )
+
+
+def _end(cell: Cell, scores: Scores) -> float | None:
+    return score_at(scores.get(cell.name, {}), cell.config.training.num_train_steps)
+
+
+def _row(
+    variant: str,
+    group: Mapping[str, Config],
+    named: Mapping[str, Sequence[str]],
+    ranges: Mapping[str, Sequence[Any]],
+) -> list[str]:
+    """Return what the table of choices says of a variant."""
+    parts = [
+        f"{name.removeprefix(f'{variant},')} ({', '.join(seeds)})" for name, seeds in named.items()
+    ]
+    at_end = [
+        path
+        for path, own in ranges.items()
+        if any(is_at_an_end(group[name].value(path), own) for name in named)
+    ]
+    return [variant, "; ".join(parts) or "not chosen yet", str(len(group)), ", ".join(at_end)]

@@ -1,0 +1,366 @@
+"""Successive halving: who goes on, by rules that are written here a second time and differently."""
+
+import io
+import json
+import math
+import random
+import statistics
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from t2t_jax.config import Config, to_dict
+from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.sweep import run
+from t2t_jax.sweep.cell import cells
+from t2t_jax.sweep.grid import collect, run_grid
+from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
+from t2t_jax.sweep.launchers import Outcome
+from t2t_jax.sweep.plan import decided
+from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
+
+BASE = Config().replace(
+    {"training.num_train_steps": 90, "checkpoint.every_steps": 2, "training.warmup_steps": 5}
+)
+STEPS = [10, 30, 90]
+HALVING = Halving(3, 1 / 3)
+
+
+OTHERS = {f"v{i}": BASE.replace({"model.d_ff": 64 + i}) for i in range(1, 9)}
+
+
+def grid_of(number):
+    return Grid({"base": BASE} | {name: OTHERS[name] for name in list(OTHERS)[: number - 1]}, {})
+
+
+def halved(grid, seeds, workdir, halving=HALVING, **options):
+    others = [name for name in grid.variants if name != "base"]
+    every = {name: _all_cells()[name][:seeds] for name in grid.variants}
+    return HalvedGrid(every, [["base"], others], halving, workdir, **options)
+
+
+@cache
+def _all_cells():
+    """The cells of the largest grid, as to make a config takes a while."""
+    return by_variant(cells(grid_of(9), Path("nowhere"), 3))
+
+
+def scores_of(rng, grid, seeds, diverging=0.1):
+    """The scores that each cell would have at each rung, if it came to it; after inf comes inf."""
+    found = {}
+    for name in grid.variants:
+        for seed in range(seeds):
+            dies = rng.choice(STEPS) if rng.random() < diverging else math.inf
+            found[f"{name}/seed{seed}"] = {
+                step: math.inf if step >= dies else round(rng.uniform(1, 3), 1) for step in STEPS
+            }
+    return found
+
+
+def winners(grid, seeds, truth):
+    """The last step of each variant under synchronous halving, written as its definition reads."""
+    last = dict.fromkeys(grid.variants, 10)
+    for group in (["base"], [name for name in grid.variants if name != "base"]):
+        alive = group
+        for here, following in ((10, 30), (30, 90)):
+            mean = {n: sum(truth[f"{n}/seed{s}"][here] for s in range(seeds)) for n in alive}
+            going = max(1, math.floor(len(alive) / 3 + 0.5))
+            ranked = sorted(alive, key=lambda name: (mean[name], group.index(name)))
+            alive = [name for name in ranked[:going] if mean[name] < math.inf]
+            last |= dict.fromkeys(alive, following)
+    return last
+
+
+@given(st.integers(2, 9), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_the_same_variants_go_on_in_whatever_order_the_scores_come(number, seeds, rng):
+    grid = grid_of(number)
+    truth, known, plan = scores_of(rng, grid, seeds), {}, None
+    until = {}
+    while True:
+        plan = halved(grid, seeds, None)  # anew, as after a kill
+        wanted = plan.cells(known)
+        for cell in wanted:
+            assert cell.until >= until.get(cell.name, 0)
+            until[cell.name] = cell.until
+        open_ones = [
+            cell
+            for cell in wanted
+            if cell.until not in (of := known.get(cell.name, {})) and math.inf not in of.values()
+        ]
+        if not open_ones:
+            break
+        cell = rng.choice(open_ones)
+        known.setdefault(cell.name, {})[cell.until] = truth[cell.name][cell.until]
+    expected = winners(grid, seeds, truth)
+    assert {cell.name: cell.until for cell in wanted} == {
+        f"{name}/seed{seed}": step for name, step in expected.items() for seed in range(seeds)
+    }
+
+
+@given(st.integers(3, 8), st.randoms(use_true_random=False))
+def test_a_variant_left_out_for_one_seed_goes_on_if_another_choice_needs_it(number, rng):
+    """With three seeds a choice is made without each of them, of the scores of the other two."""
+    grid = grid_of(number)
+    truth = scores_of(rng, grid, 3, diverging=0)
+    wanted = halved(grid, 3, None, leave_out=True).cells(truth)
+    until = {cell.variant: cell.until for cell in wanted}
+    expected = dict.fromkeys(grid.variants, 0)
+    for left_out in range(3):
+        of_two = {}
+        for name in grid.variants:
+            others = [truth[f"{name}/seed{s}"] for s in range(3) if s != left_out]
+            of_two |= {f"{name}/seed{i}": one for i, one in enumerate(others)}
+        for name, step in winners(grid, 2, of_two).items():
+            expected[name] = max(expected[name], step)
+    assert until == expected
+
+
+@given(st.integers(4, 9), st.randoms(use_true_random=False))
+def test_asha_promotes_the_best_so_far_and_repeats_its_journal(tmp_path_factory, number, rng):
+    workdir, grid = tmp_path_factory.mktemp("asha"), grid_of(number)
+    truth, known = scores_of(rng, grid, 1), {}
+    asha = Halving(3, 0.5, asha=True)
+    steps = asha.steps(BASE)
+    truth = {name: dict(zip(steps, own.values(), strict=True)) for name, own in truth.items()}
+    plan, lines = halved(grid, 1, workdir, asha), []
+    while True:
+        before = {cell.name: cell.until for cell in plan.cells(known)}
+        if rng.random() < 0.3:  # killed and started again
+            plan = halved(grid, 1, workdir, asha)
+        assert {cell.name: cell.until for cell in plan.cells(known)} == before
+        journal = workdir / "promotions.jsonl"
+        now = journal.read_text().splitlines() if journal.exists() else []
+        assert now[: len(lines)] == lines
+        for line in map(json.loads, now[len(lines) :]):
+            name, here = line["variant"], steps[line["rung"] - 1]
+            there = [of[here] for n, of in known.items() if here in of and not n.startswith("base")]
+            rank = sum(score < known[f"{name}/seed0"][here] for score in there)
+            assert name == "base" or rank < max(1, len(there) / 2 + 0.5)
+        lines = now
+        open_ones = [
+            name
+            for name, step in before.items()
+            if step not in (of := known.get(name, {})) and math.inf not in of.values()
+        ]
+        if not open_ones:
+            break
+        name = rng.choice(open_ones)
+        known.setdefault(name, {})[before[name]] = truth[name][before[name]]
+    finished = [name for name, of in known.items() if steps[-1] in of]
+    alive = [n for n, of in truth.items() if math.isfinite(max(of.values())) and n[0] == "v"]
+    assert finished or not alive
+
+
+def test_rungs_lie_where_checkpoints_are_due():
+    config = BASE.replace({"training.num_train_steps": 100, "checkpoint.every_steps": 7})
+    assert Halving(3, 0.33).steps(config) == [14, 35, 100]
+    assert Halving.of("rungs=4, keep=0.5,asha") == Halving(4, 0.5, asha=True)
+    assert Halving.of("rungs=3") == HALVING
+    with pytest.raises(UserError, match=r"rungs at the steps 7, 7, 14, 35, 100, .*=7; ask"):
+        Halving(5, 0.33).steps(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--halving '' has ''; give --halving rungs=3,keep=0.33"),
+        ("rungs=1", "rungs=1 is not 2 or more"),
+        ("keep=1", "keep=1.0 is not in"),
+        ("keep=nan", "keep=nan is not in"),
+        ("rungs=x", "has no number there"),
+        ("rung=3", "has 'rung=3'; give"),
+        ("rungs=3,rungs=4", "has 'rungs=4'; give"),
+        ("asha=no", "has 'asha=no'; give"),
+    ],
+)
+def test_a_halving_that_is_none_is_refused(text, message):
+    with pytest.raises(UserError) as refused:
+        Halving.of(text)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training.schedule": "cosine"}, "odd has training.schedule='cosine', which has not"),
+        ({"training.num_train_steps": 80}, "odd has training.num_train_steps=80 and base 90"),
+        ({"checkpoint.every_steps": None, "checkpoint.average": 1}, "every_steps=None, and"),
+        ({"checkpoint.every_steps": 3}, "odd has checkpoint.every_steps=3 and base 2"),
+        ({"data.vocab_size": 999}, "odd has other subwords than base"),
+    ],
+)
+def test_variants_that_cannot_be_halved_are_refused_by_name(change, message):
+    with pytest.raises(UserError, match=message):
+        check_can_be_halved(Grid({"base": BASE, "odd": BASE.replace(change)}, {}))
+    for schedule in ("wsd", "constant"):
+        check_can_be_halved(Grid({"base": BASE.replace({"training.schedule": schedule})}, {}))
+
+
+def test_a_directory_keeps_its_rules(tmp_path):
+    grid = grid_of(4)
+    chosen, rules = list(grid.variants), GridRules("rungs=3")
+    record_rules(planned_grid(grid, tmp_path, chosen, 2, rules), tmp_path)
+    assert planned_grid(grid, tmp_path, chosen, 2, GridRules()).rules == rules
+    for others, message in (
+        (
+            (chosen, 2, GridRules("rungs=2")),
+            "has the rules --halving rungs=3, not --halving rungs=2",
+        ),
+        ((chosen, 3, rules), r"decide on 2 seed\(s\) of the variants base, v1, v2, v3, and on no"),
+        ((chosen[1:], 2, rules), "and on no others"),
+    ):
+        with pytest.raises(UserError, match=message):
+            planned_grid(grid, tmp_path, *others)
+    (tmp_path / "rules.json").write_text("{}")
+    with pytest.raises(UserError, match=r"rules\.json .*'halving'.*bring it back"):
+        planned_grid(grid, tmp_path, chosen, 2, GridRules())
+
+
+def test_cells_that_were_begun_without_halving_have_no_scores_at_its_rungs(tmp_path):
+    (tmp_path / "v1" / "seed0").mkdir(parents=True)
+    with pytest.raises(UserError, match="begun without --halving, such as v1/seed0"):
+        planned_grid(grid_of(3), tmp_path, ["base", "v1", "v2"], 1, GridRules("rungs=3"))
+
+
+class Trained:
+    """A launcher whose cells are scored at once, and which may be interrupted."""
+
+    def __init__(self, truth, killed_at=()):
+        self.truth, self.killed_at, self.launched = truth, set(killed_at), []
+
+    def launch(self, cell):
+        if len(self.launched) in self.killed_at:
+            self.killed_at.remove(len(self.launched))
+            raise KeyboardInterrupt
+        self.launched.append((cell.name, cell.until))
+        self._write(cell)
+        return self
+
+    def _write(self, cell):
+        score, end = self.truth[cell.name][cell.until], cell.config.training.num_train_steps
+        cell.workdir.mkdir(parents=True, exist_ok=True)
+        (cell.workdir / "config.json").write_text(cell.config.to_json())
+        record = {"config": to_dict(cell.config), "perplexity": score}
+        name = f"rung-{cell.until}.json"
+        if score == math.inf:
+            record |= {"perplexity": None, "diverged": "not finite"}
+        elif cell.until == end:
+            record |= RESULT
+            name = "result.json"
+        (cell.workdir / name).write_text(json.dumps(record))
+
+    def poll(self):
+        return Outcome(0, "")
+
+    def stop(self):
+        pass
+
+    def wait(self):
+        pass
+
+
+RESULT = {
+    **{"corpus": "text:DIR", "split": "dev", "steps": 90, "bleu": 20.0, "bleu_signature": "13a"},
+    **{"tokenized_split_bleu": 21.0, "tokenized_split_bleu_signature": "Moses"},
+    **{"target_tokens": 500, "target_tokens_per_second": 1000.0},
+    **{"hypotheses": ["eins"], "references": ["eins"]},
+}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("t2t_jax.sweep.tables._plot", lambda *_: b"")
+
+
+def halve(grid, workdir, launcher, **options):
+    console = Console(file=io.StringIO(), width=200)
+    return run_grid(grid, workdir, seeds=2, launcher=launcher, console=console, **options)
+
+
+def test_a_sweep_that_is_killed_ten_times_promotes_the_same(tmp_path, quick):
+    grid, rng = grid_of(8), random.Random(3)
+    truth = scores_of(rng, grid, 2)
+    unkilled = Trained(truth)
+    halve(grid, tmp_path / "unkilled", unkilled, rules=GridRules("rungs=3"))
+    killed = Trained(truth, rng.sample(range(len(unkilled.launched)), 10))
+    outcome = None
+    while outcome is None:
+        try:
+            outcome = halve(grid, tmp_path / "killed", killed, rules=GridRules("rungs=3"))
+        except KeyboardInterrupt:
+            continue
+    assert not killed.killed_at
+    assert sorted(killed.launched) == sorted(unkilled.launched)  # and nothing twice
+    for name in ("table.csv", "table.md"):
+        assert (tmp_path / "killed" / name).read_text() == (
+            tmp_path / "unkilled" / name
+        ).read_text()
+    ends = winners(grid, 2, truth)
+    assert list(outcome.results) == [name for name, end in ends.items() if end == 90]
+    assert outcome.unfinished == ()
+
+
+def test_the_table_says_what_each_row_was_given_and_compares_it_at_that_step(tmp_path, quick):
+    """Of three variants one goes on from the first rung, and one diverges."""
+    truth = {f"{name}/seed{s}": {} for name in ("base", "v1", "v2", "v3") for s in (0, 1)}
+    for seed in (0, 1):
+        truth[f"base/seed{seed}"] = {10: 8.0 + seed, 30: 6.0, 90: 5.0}
+        truth[f"v1/seed{seed}"] = {10: 7.0, 30: 5.5, 90: 4.0}
+        truth[f"v2/seed{seed}"] = {10: 9.0 + seed}
+        truth[f"v3/seed{seed}"] = {10: math.inf if seed else 1.0}
+    outcome = halve(grid_of(4), tmp_path, Trained(truth), rules=GridRules("rungs=3"))
+    text = (tmp_path / "table.md").read_text()
+    difference = statistics.fmean([9.0, 10.0]) - statistics.fmean([8.0, 9.0])
+    assert f"| v2 | d_ff=66 | 2 | 10 | 9.50 ± 0.71 | +{difference:.2f} ± " in text
+    assert "| v3 | d_ff=67 | 2 | 10 | diverged |  |  |" in text
+    assert "- Diverged, and so worse than every other: v3/seed1." in text
+    assert "compared with `base` at the same step, and with no row of another length" in text
+    assert "Not finished" not in text
+    assert [row.variant for row in outcome.rows] == ["base", "v1"]
+    again = collect(grid_of(4), tmp_path, 1, Console(quiet=True))
+    assert again.rows == outcome.rows
+    assert (tmp_path / "table.md").read_text() == text
+
+
+def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(tmp_path, quick):
+    grid = grid_of(3)
+    truth = {name: dict.fromkeys(STEPS, 2.0) for name in scores_of(random, grid, 2)}
+
+    class Slow(Trained):
+        def launch(self, cell):
+            if cell.until == 30:
+                self.launched.append(cell.name)
+                return self
+            return super().launch(cell)
+
+        def poll(self):
+            return Outcome(128 + 15, "") if len(self.launched) > 9 else Outcome(0, "")
+
+    outcome = halve(grid, tmp_path, Slow(truth), rules=GridRules("rungs=3"), max_hours=0.3 / 3600)
+    assert outcome.signal == 0
+    assert set(outcome.unfinished) == {f"{n}/seed{s}" for n in ("base", "v1") for s in (0, 1)}
+    assert "| v2 | d_ff=66 | 2 | 10 | 2.00 ± 0.00 |" in (tmp_path / "table.md").read_text()
+    assert halve(grid, tmp_path, Trained(truth)).unfinished == ()
+    with pytest.raises(UserError, match="max_hours=0 is not positive"):
+        halve(grid, tmp_path, Trained(truth), max_hours=0)
+
+
+def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
+    every = by_variant(cells(grid_of(3), tmp_path, 1))
+    plan = HalvedGrid(every, [["base"], ["v1", "v2"]], HALVING, tmp_path)
+    for name, score in (("base", None), ("v1", 3.0), ("v2", 2.0)):
+        place = tmp_path / name / "seed0"
+        place.mkdir(parents=True)
+        record = {"config": to_dict(BASE), "perplexity": score}
+        (place / "rung-10.json").write_text(json.dumps(record))
+    (tmp_path / "v1" / "seed0" / "rung-10.json").write_text("{}")
+    wanted, scores, unreadable = decided(plan)
+    assert scores["base/seed0"] == {10: math.inf}
+    assert {cell.until for cell in wanted} == {10}
+    assert "rung-10.json is damaged" in unreadable["v1/seed0"]

@@ -1,0 +1,163 @@
+"""Tuning: each seed has the value that the others choose, and the interval covers the truth."""
+
+import io
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.comparison import perplexity_changes
+from t2t_jax.sweep.grid import run_grid
+from t2t_jax.sweep.rules import GridRules, PlannedGrid
+from t2t_jax.sweep.sampling import Range
+from t2t_jax.sweep.tuning import choose, is_at_an_end
+from tests.sweep.test_halving import BASE, STEPS, Trained, quick  # noqa: F401  (a fixture)
+
+GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
+TUNE = ("training.learning_rate_factor=0.5,1,2",)
+
+
+def everyone(group, left_out):
+    return group
+
+
+@given(st.lists(st.lists(st.floats(1, 9), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_each_seed_has_the_best_of_the_other_seeds(rows):
+    scores = {f"c{i}": row for i, row in enumerate(rows)}
+    for seed, name in enumerate(choose(scores, scores, everyone).candidates):
+        others = [sum(row[:seed] + row[seed + 1 :]) for row in rows]
+        assert math.isclose(others[int(name[1:])], min(others))
+
+
+def test_a_single_seed_chooses_for_itself_and_nothing_is_chosen_before_all_scores_are_there():
+    scores = {"a": [2.0], "b": [1.0]}
+    assert choose(scores, scores, everyone) == (["b"], False)
+    scores = {"a": [2.0, 1.0, 5.0], "b": [1.0, None, 9.0], "c": [math.inf, 0.1, math.inf]}
+    assert choose(scores, scores, everyone) == (["", "a", ""], True)
+    assert choose(scores, scores, lambda *_: ["a", "c"]).candidates == ["a", "a", "a"]
+
+
+def _coverage(base, other, fair=True):
+    """How often the interval of a difference has the true one in it, of two variants of five seeds.
+
+    The logarithms of the perplexities are those that are given, by value, plus effects of the seeds
+    and noise of 0.05. Each variant is worth 0 at its best, so the true difference is 0.
+    """
+    rng, inside, times, seeds = np.random.default_rng(0), 0, 400, 5
+    grid = Grid({"base": BASE, "other": BASE}, {})
+    for _ in range(times):
+        of_seed, results = rng.normal(0, 0.2, seeds), {}
+        for variant, level in {"base": base, "other": other}.items():
+            noise = of_seed + rng.normal(0, 0.05, (len(level), seeds))
+            noisy = np.exp(np.array(level)[:, None] + noise)
+            scores = {str(i): row.tolist() for i, row in enumerate(noisy)}
+            if fair:
+                chosen = choose(scores, scores, everyone).candidates
+            else:
+                chosen = [min(scores, key=lambda c: scores[c][seed]) for seed in range(seeds)]
+            results[variant] = [
+                {"config": {"training": {"seed": seed}}, "perplexity": scores[name][seed]}
+                | ({"tuned_to": name} if fair else {})
+                for seed, name in enumerate(chosen)
+            ]
+        inside += perplexity_changes(grid, results)["other"].within_noise
+    return inside / times
+
+
+def test_the_interval_of_tuned_rows_covers_the_truth_and_that_of_the_lowest_scores_does_not():
+    """With one good value, with five equal ones, and with neighbours that are nearly as good."""
+    clear, level, near = [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0.2, 0.05, 0, 0.05, 0.2]
+    for base, other in ((clear, clear), (clear, level), (level, level), (near, near)):
+        assert 0.92 <= _coverage(base, other) <= 0.985
+    assert _coverage(clear, level, fair=False) < 0.7
+
+
+def test_a_best_value_at_the_end_of_its_range_is_known():
+    assert [is_at_an_end(x, [0.5, 1, 2]) for x in (0.5, 1, 2)] == [True, False, True]
+    assert not is_at_an_end("relu", ["relu", "gelu"])
+    assert not is_at_an_end(1, [1])
+    at = [is_at_an_end(x, Range(0.01, 100, "log")) for x in (0.012, 0.1, 50, 90)]
+    assert at == [True, False, False, True]
+    assert [is_at_an_end(x, Range(0, 1, "lin")) for x in (0.04, 0.06, 0.96)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (GridRules(tune=("d_ff",)), "--tune 'd_ff' is not FIELD=values"),
+        (GridRules(tune=("model.d_f=1",)), "unknown field 'model.d_f'; did you mean model.d_ff?"),
+        (GridRules(tune=("training.seed=1,2",)), r"--tune has training\.seed, which --seeds has"),
+        (GridRules(tune=TUNE * 2), r"--tune has training\.learning_rate_factor twice"),
+        (GridRules(tune=("model.d_ff=32,64",)), "base and wide differ in nothing but model.d_ff"),
+        (GridRules(tune=("model.d_ff=32:1:log3",)), r"model\.d_ff=32:1:log3 is no range"),
+        (GridRules(tune=("training.label_smoothing=7",)), "label_smoothing=7"),
+        (GridRules(sampler="optuna:tpe"), "--sampler optuna:tpe needs a number of trials"),
+        (GridRules(trials=3), "--trials 3 needs --sampler, as in --sampler optuna:tpe"),
+        (GridRules(tune=("model.d_ff=32:64:log",)), "model.d_ff=32:64:log is no range"),
+        (GridRules(sampler="optuna:tpe", trials=3), "has nothing to propose values for"),
+        (GridRules("rungs=3", TUNE, "optuna:tpe", 3), "--halving rungs=3 would not reach"),
+        (GridRules(None, TUNE, "optuna:tpe", 0), "--trials 0 is not positive"),
+        (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is no range for a sampler"),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
+    with pytest.raises(UserError, match=message):
+        PlannedGrid(GRID, tmp_path, rules, 2)
+
+
+@pytest.mark.parametrize("halving", [None, "rungs=3"])
+def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving):  # noqa: F811
+    """Of three values, the base is best with the second one, and the wide variant with the last."""
+    truth = {}
+    for name, levels in (("base", (5.0, 4.0, 6.0)), ("wide", (7.0, 5.0, 3.0))):
+        for value, level in zip((0.5, 1, 2), levels, strict=True):
+            for seed in (0, 1):
+                cell = f"{name},learning_rate_factor={value}/seed{seed}"
+                truth[cell] = dict.fromkeys(STEPS, level + 0.1 * seed)
+    launcher, console = Trained(truth), Console(file=io.StringIO(), width=200)
+    rules = GridRules(halving, TUNE)
+    outcome = run_grid(GRID, tmp_path, seeds=2, launcher=launcher, console=console, rules=rules)
+    rows = {row.variant: row.perplexity for row in outcome.rows}
+    assert rows["base"].mean == pytest.approx(4.05)
+    assert rows["wide"].difference == pytest.approx(-1.0)
+    assert outcome.unfinished == ()
+    ended = sum(until == 90 for _, until in launcher.launched)
+    assert ended == (4 if halving else 12)
+    text = (tmp_path / "table.md").read_text()
+    assert "| base | learning_rate_factor=1 (seed0, seed1) | 3 |  |" in text
+    wide = "learning_rate_factor=2 (seed0, seed1) | 3 | training.learning_rate_factor |"
+    assert f"| wide | {wide}" in text
+    assert "chosen by the perplexities of the other seeds" in text
+
+
+def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
+    pytest.importorskip("optuna")
+    rules = GridRules(None, ("training.learning_rate_factor=0.1:10:log",), "optuna:tpe", 14)
+
+    def score(name):
+        value = float(name.partition("=")[2].partition("/")[0])
+        return math.inf if value > 8 else 2 + (math.log(value) - 1) ** 2
+
+    def plan():
+        return PlannedGrid(GRID, tmp_path, rules, 2, at_once=3).plan
+
+    scores, unkilled = {}, plan()
+    while new := [c for c in unkilled.cells(scores) if c.name not in scores]:
+        assert len({c.name.partition("/")[0] for c in new}) <= 2 * 3
+        cell = new[len(scores) % len(new)]  # in another order than they were asked for
+        scores[cell.name] = {90: score(cell.name)}
+        if len(scores) % 5 == 0:
+            again = {c.name for c in plan().cells(scores)}
+            assert again == {c.name for c in unkilled.cells(scores)}
+    found = statistics.fmean(
+        min(of[90] for name, of in scores.items() if name.startswith(variant))
+        for variant in GRID.variants
+    )
+    assert len(scores) == 2 * 2 * 14
+    assert found < 2.2
