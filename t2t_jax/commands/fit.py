@@ -25,9 +25,9 @@ class FitCommand:
 
     examples: ClassVar = (
         "runs/isoflop_small --flops 1e15 --figure isoflop_small.svg",
-        "runs/isoflop_small --law parametric --hold-out '*-1.6e13'",
+        "runs/isoflop_small --law parametric --hold-out '*-8e12'",
     )
-    grid: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GRID")] = tyro.MISSING
+    workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GRID")] = tyro.MISSING
     """Directory of the grid, with cells in VARIANT/seedN/."""
     flops: tuple[float, ...] = ()
     """Amounts of floating point operations of a whole training, such as 1e19, for which the best
@@ -53,10 +53,10 @@ class FitCommand:
         from t2t_jax.sweep.scaling.cells import held_out, read_cells
         from t2t_jax.sweep.scaling.report import fit_families, scaling_report
 
-        grid = read_cells(self.grid)
+        grid = read_cells(self.workdir)
         cells, held = held_out(grid.cells, self.hold_out)
         fits = fit_families(cells, held, self.law, self.count)
-        title = f"Scaling laws of {self.grid}"
+        title = f"Scaling laws of {self.workdir}"
         report = scaling_report(title, grid, fits, self.count, self.flops)
         if self.figure is not None:
             picture = scaling_figure(fits, self.count)

@@ -1,9 +1,13 @@
 """The account of a job: it is kept while nothing happens, and says how the job ended."""
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from t2t_jax.config import Config
+from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.errors import UserError
 from t2t_jax.run import job
 from t2t_jax.run.goodput import read_goodput
@@ -34,6 +38,21 @@ def test_an_account_is_kept_in_the_background_and_has_the_error_at_the_end(begin
     assert (account["ended"], account["exit_code"]) == ("error: the disk is full", 2)
     assert (account["first_step"], account["step"], account["flops"]) == (3, 7, 5.0)
     assert account["seconds"].keys() == set(PHASES)
+
+
+def test_an_account_has_the_tokens_and_operations_of_a_step(monkeypatch, tmp_path):
+    monkeypatch.setattr(job, "_PATIENCE", 0.01)
+    lengths = {"source_lengths": np.array([3, 5]), "target_lengths": np.array([4, 8])}
+    batches = SimpleNamespace(examples=SimpleNamespace(**lengths), steps_per_epoch=2)
+    config = Config()
+    with JobAccount(tmp_path, TrainingProgress(), config, batches, 0) as one:
+        one.end("1 steps are done", 0)
+    [account] = read_jobs(tmp_path)
+    assert (account["source_tokens"], account["target_tokens"]) == (4, 6)
+    # A token of the sources is in a sentence of 3 or 5, one of the targets in one of 4 or 8.
+    compared = {"source_length": (9 + 25) / 8, "target_length": (16 + 64) / 12}
+    flops = model_flops_per_step(config.model, config.data.vocab_size, 4, 6, **compared)
+    assert account["flops"] == pytest.approx(flops)
 
 
 def test_an_account_may_be_older_than_a_phase(begin, tmp_path):
