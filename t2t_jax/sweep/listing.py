@@ -42,8 +42,8 @@ def print_estimates(
     memory = {row: _least_memory(grid.variants[row], jobs or 1) for row in rows}
     columns = {"memory": memory}
     if estimate:
-        seconds = {cell.variant: estimate.of_cells[cell.name] for cell in wanted}
-        columns["time"] = {row: duration(one) for row, one in seconds.items()}
+        first = {cell.variant: cell.name for cell in reversed(wanted)}
+        columns["time"] = {row: duration(estimate.of_cells[first[row]]) for row in rows}
     console.print(listing(grid, rows, len(wanted) // len(rows), columns))
     console.print(
         "memory is the least that parameters, optimizer and activations take on each device; the "
@@ -54,7 +54,7 @@ def print_estimates(
         console.print(f"times are not estimated: {reason}", markup=False, soft_wrap=True)
         return
     count, whole = len(estimate.left), duration(estimate.seconds(jobs))
-    text = f"time is that of one seed; {count} of {len(wanted)} cells are left: about {whole}"
+    text = f"time is that of a first seed; {count} of {len(wanted)} cells are left: about {whole}"
     if count > 1:
         text += f" with {'all at once' if jobs is None else f'--jobs {jobs}'}"
         text += "" if jobs == 1 else f", {duration(sum(estimate.left))} of cells in all"
