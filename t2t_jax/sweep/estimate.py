@@ -23,11 +23,12 @@ from t2t_jax.sweep.cell import SPLIT, Cell
 from t2t_jax.sweep.launchers import Job, Launcher, Local
 from t2t_jax.sweep.plan import score_at
 from t2t_jax.sweep.probe import TIMING
-from t2t_jax.system.records import NUMBER, Schema, read_object
+from t2t_jax.system.records import Schema, read_object
+from t2t_jax.system.signals import StopSignal
 
 _LEAST_STEPS = 4
 _PATIENCE = 600.0
-_SECONDS = dict.fromkeys(("once", "compiled", "step"), NUMBER)
+_SECONDS = dict.fromkeys(("once", "compiled", "step"), (int, float))
 
 
 class Timing(NamedTuple):
@@ -129,7 +130,8 @@ def timings_of(cells: Sequence[Cell]) -> list[Timing]:
         if steps < _LEAST_STEPS:
             continue
         result = cell.result()
-        evaluations = [one["seconds"] for one in read_log(cell.workdir) if one["of"] == SPLIT]
+        log = read_log(cell.workdir)
+        evaluations = [one.get("seconds", 0.0) for one in log if one["of"] == SPLIT]
         compiled = evaluations[0] - min(evaluations) if evaluations else 0.0
         once = sum(jobs[0]["seconds"].get(phase, 0.0) for phase in begun) + compiled
         once += result.get("seconds", 0.0) if result else 0.0
@@ -175,26 +177,37 @@ def timings_here(cells: Sequence[Cell], jobs: int, console: Console) -> list[Tim
 
 
 def _run_trials(trials: Sequence[Cell], launcher: Launcher) -> None:
-    """Run trials to their ends, as many at once as there is room for."""
+    """Run trials to their ends, as many at once as there is room for; a signal ends the program."""
     waiting, began = [*trials], time.monotonic()
     running: dict[str, Job] = {}
     try:
-        while waiting or running:
-            if waiting and (job := launcher.launch(waiting[0])):
-                running[waiting.pop(0).variant] = job
-            for variant, job in [*running.items()]:
-                if (outcome := job.poll()) is not None:
-                    del running[variant]
-                    if outcome.code:
-                        raise UserError(f"a trial of {variant} failed: {outcome.message}")
-            if time.monotonic() - began > _PATIENCE:
-                raise UserError(f"the trials of {' and '.join(running)} took more than ten minutes")
-            time.sleep(0.2)
+        with StopSignal() as stop:
+            while (waiting or running) and not stop.number:
+                if waiting and (job := launcher.launch(waiting[0])):
+                    running[waiting.pop(0).variant] = job
+                _check_trials(running)
+                if time.monotonic() - began > _PATIENCE:
+                    named = " and ".join(running)
+                    raise UserError(f"the trials of {named} took more than ten minutes")
+                time.sleep(0.2)
     finally:
-        for job in running.values():
-            job.stop()
+        for _ in range(2 if running else 0):  # the second signal ends what would write a checkpoint
+            for job in running.values():
+                job.stop()
+            time.sleep(0.5)
         for job in running.values():
             job.wait()
+    if stop.number:
+        raise SystemExit(128 + stop.number)
+
+
+def _check_trials(running: dict[str, Job]) -> None:
+    """Remove the trials that have ended, and refuse one that has failed."""
+    for variant, job in [*running.items()]:
+        if (outcome := job.poll()) is not None:
+            del running[variant]
+            if outcome.code:
+                raise UserError(f"a trial of {variant} failed: {outcome.message}")
 
 
 def least_bytes(config: Config, jobs: int) -> int:

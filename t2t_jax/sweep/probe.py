@@ -43,7 +43,7 @@ def time_cell(
       until: the step at which the cell itself would pause; a trial takes fewer steps.
 
     Returns:
-      0, or 128 + n if signal n came ahead of some steps.
+      0, or 128 + n if signal n stopped the trial.
 
     Raises:
       UserError: the cell would be refused.
@@ -57,7 +57,7 @@ def time_cell(
     code, batches = _trained(config, run)
     job = read_jobs(run)[-1]
     steps, spent = job["step"], job["seconds"]
-    if code and steps < _LEAST_STEPS:  # somebody else has stopped it
+    if code:
         return code
     translator, loading = _timed(partial(load, run))
     corpus, training, every = open_corpus(config.data), config.training, config.checkpoint
@@ -83,7 +83,10 @@ def time_cell(
 
 
 def _trained(config: Config, run: Path) -> tuple[int, "Batches"]:
-    """Train for some seconds, and return the exit code and the batches."""
+    """Train for some seconds, and return the exit code and the batches.
+
+    The exit code is not 0 where the signal of somebody else has ended the training.
+    """
     from t2t_jax.run.preparing import planned
     from t2t_jax.run.trainer import train
 
@@ -101,20 +104,21 @@ def _trained(config: Config, run: Path) -> tuple[int, "Batches"]:
     over = Event()
     Thread(target=_stop_in_time, args=(run, over), daemon=True).start()
     code = train(trial, run).exit_code
+    code = 0 if over.is_set() else code
     over.set()
     return code, planned(trial, run.with_name("plan")).batches
 
 
 def _stop_in_time(run: Path, over: Event) -> None:
-    """Stop the training of this process, as by SIGTERM, after some seconds of steps."""
+    """Stop the training of this process by SIGTERM after some seconds of steps, and note that."""
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.progress import STEPS
 
     while not over.wait(0.5):
         jobs = read_jobs(run)
         if jobs and jobs[-1]["step"] >= _LEAST_STEPS and jobs[-1]["seconds"][STEPS] >= _SECONDS:
+            over.set()
             os.kill(os.getpid(), signal.SIGTERM)
-            return
 
 
 def _scoring(

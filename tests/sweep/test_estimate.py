@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 
 import pytest
 from rich.console import Console
@@ -156,30 +158,47 @@ def test_without_a_corpus_the_rows_are_listed_and_the_reason_is_given(tmp_path, 
     assert "not estimated: no cell has run on the cluster yet" in _printed(tmp_path, None)
 
 
-def test_a_trial_that_fails_gives_its_reason_and_stops_the_other():
-    class Job:
-        def __init__(self, outcome):
-            self.outcome, self.ended = outcome, []
+class Job:
+    """A job that has ended, or goes on until it is stopped."""
 
-        def poll(self):
-            return self.outcome
+    def __init__(self, outcome):
+        self.outcome, self.ended = outcome, []
 
-        def stop(self):
-            self.ended.append("stopped")
+    def poll(self):
+        return self.outcome
 
-        def wait(self):
-            self.ended.append("waited")
+    def stop(self):
+        self.ended.append("stopped")
 
-    jobs = {"w1": Job(None), "w3": Job(Outcome(2, "error: no room"))}
+    def wait(self):
+        self.ended.append("waited")
+
+
+def _run(jobs, number=0):
+    """Run trials by these jobs, at the first of which a signal comes."""
 
     class Stub:
         def launch(self, cell):
+            if number:
+                os.kill(os.getpid(), number)
             return jobs[cell.variant]
 
-    trials = [Cell(name, BASE, None) for name in jobs]
+    estimate._run_trials([Cell(name, BASE, None) for name in jobs], Stub())
+
+
+def test_a_trial_that_fails_gives_its_reason_and_stops_the_other():
+    jobs = {"w1": Job(None), "w3": Job(Outcome(2, "error: no room"))}
     with pytest.raises(UserError, match="a trial of w3 failed: error: no room"):
-        estimate._run_trials(trials, Stub())
-    assert [job.ended for job in jobs.values()] == [["stopped", "waited"], []]
+        _run(jobs)
+    assert [job.ended for job in jobs.values()] == [["stopped", "stopped", "waited"], []]
+
+
+def test_a_signal_stops_the_trials_and_is_the_exit_code():
+    jobs = {"w1": Job(None), "w3": Job(None)}
+    with pytest.raises(SystemExit) as end:
+        _run(jobs, signal.SIGTERM)
+    assert end.value.code == 143
+    assert [job.ended for job in jobs.values()] == [["stopped", "stopped", "waited"], []]
 
 
 def test_rows_that_differ_in_rates_alone_are_compiled_once(monkeypatch):
