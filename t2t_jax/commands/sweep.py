@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from t2t_jax.config.file import Grid
     from t2t_jax.sweep.grid import GridOutcome
+    from t2t_jax.sweep.rules import GridRules
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,6 @@ class SweepCommand:
         from t2t_jax.config.file import load_grid
         from t2t_jax.sweep.grid import check_seeds, chosen_variants, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
-        from t2t_jax.sweep.rules import GridRules
         from t2t_jax.system.atomic_file import check_writable
 
         grid = load_grid(self.config)
@@ -99,13 +99,21 @@ class SweepCommand:
                 if self.launcher == "local"
                 else Cluster(self.workdir, self.slurm, track=self.track),
                 jobs=self.jobs,
-                rules=GridRules(self.halving, self.tune, self.sampler, self.trials),
+                rules=self._rules(),
                 max_hours=self.max_hours,
             )
         if outcome.signal:
             return 128 + outcome.signal
         _print(outcome, self.workdir)
         return 1 if outcome.unfinished else 0
+
+    def _rules(self) -> "GridRules":
+        """Return the rules that the flags give."""
+        from t2t_jax.commands.tune import tuned_fields
+        from t2t_jax.sweep.rules import GridRules
+
+        tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
+        return GridRules(self.halving, tune, self.sampler, self.trials)
 
     def _check_trackers(self) -> None:
         """Refuse trackers that cannot be used from here, before any cell is started."""

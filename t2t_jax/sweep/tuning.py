@@ -136,17 +136,17 @@ def tuned_results(
             if cell and (result := found.get(name, {}).get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 named.setdefault(name, []).append(cell.workdir.name)
-        lines.append(_line(variant, group, named, planned.ranges))
-    fields, is_fair = ", ".join(planned.ranges), planned.seeds > 1
+        lines.append(_line(variant, group, named, planned.rules.tune))
+    fields, is_fair = ", ".join(planned.rules.tune), planned.seeds > 1
     how = (
-        "for each seed by the perplexities of the other seeds alone, so that a choice does not "
-        "gain by its own luck; where the seeds of a row have different values, its standard error "
+        "by the perplexities of the other seeds alone, so that a choice does not gain by its own "
+        "luck; where the seeds of a row have different values, its standard error "
         "is larger by the rule of Nadeau and Bengio (2003)"
         if is_fair
         else "by the very perplexity that is shown, which the choice makes too low; two seeds or "
         "more would make it fair"
     )
-    return results, [f"- Tuned: {fields}, chosen for each variant {how}.", *lines]
+    return results, [f"- Tuned: {fields}, for each seed of a variant {how}.", *lines]
 
 
 def _end(cell: Cell, scores: Scores) -> float | None:
