@@ -14,7 +14,7 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import decided, score_at
-from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules, stored_grid
+from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules, recorded_plan
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.rung_table import unfinished
 from t2t_jax.sweep.tuning import tuned_results
@@ -115,7 +115,7 @@ def collect(
     """
     from t2t_jax.sweep.tables import write_tables
 
-    planned = stored_grid(grid, workdir)
+    planned = recorded_plan(grid, workdir)
     if planned is None:
         chosen = chosen_variants(grid, only)
         planned = planned_grid(grid, workdir, chosen, seeds, GridRules())

@@ -193,7 +193,7 @@ def planned_grid(
     return planned
 
 
-def stored_grid(grid: Grid, workdir: Path) -> PlannedGrid | None:
+def recorded_plan(grid: Grid, workdir: Path) -> PlannedGrid | None:
     """Return the plan by the rules of a directory; None if it has none.
 
     Raises:

@@ -146,7 +146,7 @@ def tuned_results(
         else "by the very perplexity that is shown, which the choice makes too low; two seeds or "
         "more would make it fair"
     )
-    return results, [f"- Tuned: {fields}, for each seed of a variant {how}.", *lines]
+    return results, [f"- Tuned: {fields}. The value for a seed is chosen {how}.", *lines]
 
 
 def _end(cell: Cell, scores: Scores) -> float | None:

@@ -178,7 +178,7 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
     text = (tmp_path / "table.md").read_text()
     assert "- `base`: learning_rate_factor=1 (seed0, seed1), of 3 tried." in text
     assert "learning_rate_factor=2 (seed0, seed1, at the end of the range of training.learn" in text
-    assert "for each seed of a variant by the perplexities of the other seeds alone" in text
+    assert "The value for a seed is chosen by the perplexities of the other seeds alone" in text
 
 
 def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
