@@ -1,6 +1,6 @@
 """What successive halving would have chosen in a grid that was trained whole, and what it saves.
 
-    python benchmarks/halving.py --config configs/modern_small.py runs/modern_small
+    python benchmarks/halving.py --config benchmarks/halving_grid.py runs/halving_grid
     python benchmarks/halving.py --config GRID.py DIR --halving rungs=4,keep=0.5 --json
 
 It reads the logs of a finished grid: the perplexity of a cell at a rung is that of its last

@@ -155,9 +155,12 @@ class SweepCommand:
         return stored_grid(self.workdir)
 
     def _rules(self) -> "GridRules":
+        """Return the rules that the flags give."""
+        from t2t_jax.commands.tune import tuned_fields
         from t2t_jax.sweep.rules import GridRules
 
-        return GridRules(self.halving, self.tune, self.sampler, self.trials)
+        tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
+        return GridRules(self.halving, tune, self.sampler, self.trials)
 
     def _list(self, grid: "Grid", chosen: Sequence[str]) -> int:
         """Print the chosen rows and what they take; return 1 if one does not fit its devices."""

@@ -1,9 +1,9 @@
-"""The grammar of --vary, which gives fields their values in a grid, as lists and as ranges."""
+"""The grammar of --vary and --tune, which give fields their values, as lists and as ranges."""
 
 import contextlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tyro
@@ -15,7 +15,7 @@ from t2t_jax.config.file import Choices, can_name_directory
 from t2t_jax.errors import UserError
 from t2t_jax.version import current_name
 
-_RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{1,4})")
+_RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{0,4})")
 _DIGITS = 4
 """The significant digits of the numbers within a range, which are part of the names of rows."""
 
@@ -40,11 +40,9 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
     for factor in factors:
         columns: dict[str, list[Any]] = {}
         for word in factor.split() or [factor]:
-            path, values = _column(word)
-            if path in seen:
-                raise UserError(f"--vary names {path} twice; name it once, with all of its values")
+            path, text = field_and_values("--vary", word, seen)
             seen.add(path)
-            columns[path] = values
+            columns[path] = values_in("--vary", path, text)
         counts = [len(values) for values in columns.values()]
         if len({*counts}) > 1:
             numbers = " and ".join(map(str, counts))
@@ -63,29 +61,52 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
     return choices
 
 
-def _column(word: str) -> tuple[str, list[Any]]:
-    """Return the path and the values of FIELD=VALUES."""
+def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, str]:
+    """Return the path of a field and the text of its values, of FIELD=VALUES.
+
+    Args:
+      flag: the flag whose word this is, such as "--vary".
+      seen: the paths of the fields that the flag has named before.
+
+    Raises:
+      UserError: the word has another form, or its field does not exist or was named before.
+    """
     given, equals, values = word.partition("=")
     if not (given and equals and values):
         raise UserError(
-            f"--vary {word!r} is not FIELD=VALUES, as in --vary model.d_ff=1024,2048 or "
-            "--vary training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
+            f"{flag} {word!r} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
+            f"{flag} training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
         )
     path = current_name(given.removeprefix("--").replace("-", "_"))
     if path not in (known := known_fields()):
         raise unknown_field(path, known)
-    hint = known[path].type
-    return path, [one for part in values.split(",") for one in _values(path, hint, part)]
+    if path in seen:
+        raise UserError(f"{flag} names {path} twice; name it once, with all of its values")
+    return path, values
 
 
-def _values(path: str, hint: Any, part: str) -> list[Any]:
+def values_in(flag: str, path: str, text: str) -> list[Any]:
+    """Return the values of a list such as `1024,2048`, in which a range such as `0.5:2:log5` stands
+    for several.
+
+    Args:
+      flag: the flag that has the values, such as "--vary".
+      path: the path of the field.
+
+    Raises:
+      UserError: a value is not one of the field's type, or a range is empty.
+    """
+    return [one for part in text.split(",") for one in _values(f"{flag} {path}", path, part)]
+
+
+def _values(flag: str, path: str, part: str) -> list[Any]:
     """Return the values that a part of a list stands for: a range has several."""
     found = _RANGE.fullmatch(part)
     if not found:
-        return [_value(path, hint, part)]
-    low, high = (_value(path, hint, end) for end in found.groups()[:2])
-    kind, count = found[3], int(found[4])
-    shown = f"--vary {path}={part}"
+        return [_value(flag, path, part)]
+    low, high = (_value(flag, path, end) for end in found.groups()[:2])
+    kind, count = found[3], int(found[4] or 0)
+    shown = f"{flag}={part}"
     if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
         raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
@@ -110,16 +131,17 @@ def _values(path: str, hint: Any, part: str) -> list[Any]:
     return values
 
 
-def _value(path: str, hint: Any, word: str) -> Any:
+def _value(flag: str, path: str, word: str) -> Any:
     """Return a value of a field's type, read as the flag of the field reads it."""
+    hint: Any = known_fields()[path].type
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             value = tyro.cli(hint, args=[word])
     except SystemExit as end:
-        raise UserError(f"--vary {path}={word}: {word!r} is not {values_of(hint)}") from end
+        raise UserError(f"{flag}={word}: {word!r} is not {values_of(hint)}") from end
     if not can_name_directory(f"={value}"):
         raise UserError(
-            f"--vary {path}={word} gives its row a name that no directory can have; write a config "
+            f"{flag}={word} gives its row a name that no directory can have; write a config "
             "file with VARIANTS, whose names you choose"
         )
     return value

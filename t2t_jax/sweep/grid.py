@@ -67,9 +67,8 @@ def run_grid(
 
     Each variant under each seed is a process with a run directory `workdir/VARIANT/seedN` of its
     own. Finished ones are skipped, interrupted ones go on where they were, and one that fails
-    does not stop the others. Then `table.md`, `.tex`, `.csv` and `.png` are written into
-    `workdir`: perplexity and BLEU on dev, the differences from the variant `base` (or else from the
-    first), and whether these differences are within the noise.
+    does not stop the others. Then `table.md`, `.tex`, `.csv` and `.png` are written into `workdir`:
+    scores on dev, and their differences from `base` (or else the first) beside the noise.
 
     Args:
       variants: configs by name; or a grid that `t2t_jax.config.file.load_grid` has read.
@@ -81,10 +80,9 @@ def run_grid(
         the other variants too, if they have results.
       first: the variants whose cells, of all seeds, are trained ahead of the others, as names or
         patterns, those of the first one first; otherwise a seed of all variants precedes the next.
-      launcher: the launcher of the processes; None is this machine, with `jobs` at once.
+      launcher: the launcher of the processes; None is this machine.
       console: the console that shows the progress; None is the standard output.
-      rules: the rules by which variants are halved or tuned; None is for those that the directory
-        has, or else none.
+      rules: the rules by which variants are halved or tuned; None is for those of the directory.
       max_hours: the hours after which nothing more begins, and what runs on this machine stops with
         a checkpoint.
 

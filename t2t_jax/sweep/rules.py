@@ -5,31 +5,29 @@ they stay as they are for as long as the directory is used.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from t2t_jax.config import Config
-from t2t_jax.config.config import known_fields
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, foreseen
-from t2t_jax.sweep.sampling import Range, SampledGrid, range_of
+from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.tuning import candidates, check_differ
-from t2t_jax.sweep.vary import values_of
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Each, Record, Schema, read_object
 
 _FILE = "rules.json"
 _TEXT = (str, NoneType)
-_EXAMPLE = "--tune training.learning_rate_factor=0.5:2:log5"
+_RANGE = Schema({"low": (int, float), "high": (int, float), "scale": str})
 _SCHEMA = Schema(
     {
-        **{"halving": _TEXT, "tune": Each(list, str), "sampler": _TEXT},
+        **{"halving": _TEXT, "tune": Each(dict, (list, _RANGE)), "sampler": _TEXT},
         **{"trials": (int, NoneType), "at_once": int, "seeds": int},
         "variants": Each(list, str),
     }
@@ -42,9 +40,9 @@ class GridRules:
 
     halving: str | None = None
     """The halving of the variants, as `rungs=3,keep=0.33`."""
-    tune: tuple[str, ...] = ()
-    """The fields that each variant has its own best value of, as `FIELD=a,b,c` or `FIELD=a:b:log5`;
-    for a sampler, as `FIELD=a:b:log`."""
+    tune: Mapping[str, Sequence[Any] | Range] = field(default_factory=dict)
+    """The fields that each variant has its own best value of, with the values, or for a sampler the
+    range, by the path of the field: `{"training.learning_rate_factor": [0.5, 1, 2]}`."""
     sampler: str | None = None
     """The sampler that proposes the values, as `optuna:tpe`."""
     trials: int | None = None
@@ -69,25 +67,21 @@ class PlannedGrid:
         self.halved: HalvedGrid | None = None
         self._candidates: dict[str, dict[str, Config]] = {}
         self._sampled: SampledGrid | None = None
-        self.ranges: dict[str, Range | list[Any]] = {}
-        """The values of each tuned field, or the range of a sampler, by the path of the field."""
+        _check_tuned(rules)
         _check_together(rules)
-        texts = _fields(rules.tune)
         if rules.sampler is not None and rules.trials is not None:
-            ranges = {path: range_of(path, text) for path, text in texts.items()}
+            ranges = {path: one for path, one in rules.tune.items() if isinstance(one, Range)}
             check_differ(grid, {path: one.low for path, one in ranges.items()})
             self.plan: GridPlan = SampledGrid(
                 grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
             )
-            self.ranges, self._sampled = {**ranges}, self.plan
+            self._sampled = self.plan
             return
         groups = [[name] for name in grid.variants if name == grid.base]
         groups += [others] if (others := [n for n in grid.variants if n != grid.base]) else []
-        if texts:
-            values = {path: values_of(path, text) for path, text in texts.items()}
-            check_differ(grid, {path: own[0] for path, own in values.items()})
-            self._candidates = candidates(grid, values)
-            self.ranges = {**values}
+        if rules.tune:
+            check_differ(grid, {path: own[0] for path, own in rules.tune.items()})
+            self._candidates = candidates(grid, rules.tune)
             groups = [list(own) for own in self._candidates.values()]
             every = {name: one for own in self._candidates.values() for name, one in own.items()}
             grid = Grid(every, {})
@@ -100,7 +94,7 @@ class PlannedGrid:
                 groups,
                 Halving.of(rules.halving),
                 workdir,
-                leave_out=bool(texts),
+                leave_out=bool(rules.tune),
             )
 
     @property
@@ -126,6 +120,21 @@ class PlannedGrid:
         return self.halved.finalists(group, left_out, scores) if self.halved else group
 
 
+def _check_tuned(rules: GridRules) -> None:
+    """Refuse tuned fields without values, or whose values are not for the rule."""
+    if "training.seed" in rules.tune:
+        raise UserError("--tune has training.seed, which --seeds has; leave it out")
+    for path, own in rules.tune.items():
+        if isinstance(own, Range):
+            own.check()
+        if isinstance(own, Range) != (rules.sampler is not None):
+            example = "0.5:2:log" if rules.sampler else "0.5:2:log5"
+            kind = "a sampler" if rules.sampler else "all values of a list"
+            raise UserError(f"--tune {path}={_shown(own)} is not for {kind}; give it as {example}")
+        if not len(own):
+            raise UserError(f"--tune {path} has no values; give some, or leave it out")
+
+
 def _check_together(rules: GridRules) -> None:
     """Refuse rules that do not go together."""
     if rules.sampler is None or rules.trials is None:
@@ -146,24 +155,6 @@ def _check_together(rules: GridRules) -> None:
         )
     if rules.trials < 1:
         raise UserError(f"--trials {rules.trials} is not positive")
-
-
-def _fields(tune: Sequence[str]) -> dict[str, str]:
-    """Return the texts of the values of each tuned field by its path."""
-    found: dict[str, str] = {}
-    for text in tune:
-        path, equals, values = text.partition("=")
-        known = known_fields()
-        if not equals or not values:
-            raise UserError(f"--tune {text!r} is not FIELD=values, as in {_EXAMPLE}")
-        if path not in known:
-            hint = did_you_mean(path, known, f"give a field, as in {_EXAMPLE}")
-            raise UserError(f"--tune has the unknown field {path!r}; {hint}")
-        if path in found or path == "training.seed":
-            reason = "twice" if path in found else ", which --seeds has"
-            raise UserError(f"--tune has {path} {reason}; leave it out".replace(" ,", ","))
-        found[path] = values
-    return found
 
 
 def by_variant(made: Sequence[Cell]) -> dict[str, list[Cell]]:
@@ -190,7 +181,7 @@ def planned_grid(
     """
     stored = _read(workdir)
     if stored is not None:
-        own = GridRules(**{name: stored[name] for name in asdict(rules)} | _tuple(stored))
+        own = GridRules(**{name: stored[name] for name in asdict(rules)} | _tune_of(stored))
         if rules not in (own, GridRules()):
             raise UserError(
                 f"{workdir} has the rules {_described(own)}, not {_described(rules)}; leave these "
@@ -236,12 +227,26 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
         workdir.mkdir(parents=True, exist_ok=True)
         variants = list(planned.grid.variants)
         also = {"at_once": planned.at_once, "seeds": planned.seeds, "variants": variants}
-        record = asdict(planned.rules) | also
+        tune = {
+            path: own._asdict() if isinstance(own, Range) else list(own)
+            for path, own in planned.rules.tune.items()
+        }
+        record = asdict(planned.rules) | {"tune": tune} | also
         write_whole(workdir / _FILE, (json.dumps(record, indent=2) + "\n").encode())
 
 
-def _tuple(stored: Record) -> dict[str, Any]:
-    return {"tune": tuple(stored["tune"])}
+def _tune_of(stored: Record) -> dict[str, Any]:
+    """Return the tuned fields as rules have them: a range is an object in the record."""
+    return {
+        "tune": {
+            path: Range(**own) if isinstance(own, dict) else own
+            for path, own in stored["tune"].items()
+        }
+    }
+
+
+def _shown(own: Sequence[Any] | Range) -> str:
+    return str(own) if isinstance(own, Range) else ",".join(map(str, own))
 
 
 def _read(workdir: Path) -> Record | None:
@@ -251,5 +256,6 @@ def _read(workdir: Path) -> Record | None:
 
 
 def _described(rules: GridRules) -> str:
-    given = asdict(rules) | {"tune": " ".join(rules.tune)}
+    tune = (f"{path}={_shown(own)}" for path, own in rules.tune.items())
+    given = asdict(rules) | {"tune": " ".join(tune)}
     return " ".join(f"--{name} {value}" for name, value in given.items() if value) or "none"

@@ -56,9 +56,8 @@ def run_cells(
     """Train and score the cells of a plan; one that fails does not stop the others.
 
     A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint; so does the
-    end of `max_hours`, after which nothing more begins. A console
-    that is a terminal shows a live table; others show a line for each event, and one a minute with
-    an estimate of the end.
+    end of `max_hours`, after which nothing more begins. A console that is a terminal shows a live
+    table; others show a line for each event, and one a minute with an estimate of the end.
 
     Returns:
       The number of the signal that stopped the sweep; 0 if none came.

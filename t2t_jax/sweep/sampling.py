@@ -6,13 +6,13 @@ is asked for follows from their numbers alone, so the same scores give the same 
 the grid's directory is the whole record, which a sweep that goes on tells anew.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import Config
-from t2t_jax.config.config import known_fields
 from t2t_jax.config.file import Grid, product
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.sweep.cell import Cell, cells
@@ -29,28 +29,24 @@ class Range(NamedTuple):
     high: float
     """The upper end."""
     scale: str
-    """"log" if ratios count, or "lin"."""
+    """The scale, "log" if ratios count, or else "lin"."""
 
+    def check(self) -> None:
+        """Refuse a range that is empty, or has another scale, or no ratios.
 
-def range_of(field: str, text: str) -> Range:
-    """Return the range that a text such as `0.5:2:log` describes.
+        Raises:
+          UserError: the range is refused.
+        """
+        least = 1e-30 if self.scale == "log" else -math.inf
+        if self.scale not in ("log", "lin") or not least <= self.low < self.high < math.inf:
+            raise UserError(
+                f"{self} is an empty range, or has another scale than log and lin, or is "
+                "a log range from 0 or less; give two ends and a scale, as 0.5, 2 and log"
+            )
 
-    Raises:
-      UserError: the text has another form, or the range is empty.
-    """
-    low, _, rest = text.partition(":")
-    high, _, scale = rest.partition(":")
-    kind = int if isinstance(known_fields()[field].default, int) else float
-    try:
-        found = Range(kind(low), kind(high), scale)
-        if scale not in ("log", "lin") or not (scale == "log") * 1e-30 <= found.low < found.high:
-            raise ValueError
-    except ValueError:
-        raise UserError(
-            f"--tune {field}={text} is no range for a sampler; give two ends and a scale, as "
-            "0.5:2:log or 0:0.3:lin"
-        ) from None
-    return found
+    def __str__(self) -> str:
+        """Return the range as a flag has it, such as `0.5:2:log`."""
+        return f"{self.low:g}:{self.high:g}:{self.scale}"
 
 
 class SampledGrid:

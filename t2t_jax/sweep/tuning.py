@@ -138,7 +138,7 @@ def tuned_results(
             if cell and (result := found.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 named.setdefault(name, []).append(cell.workdir.name)
-        rows.append(_row(variant, group, named, planned.ranges))
+        rows.append(_row(variant, group, named, planned.rules.tune))
     how = (
         "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
         "choice does not gain by its own luck. Where the seeds of a row have different values, "
@@ -147,7 +147,7 @@ def tuned_results(
         else "The value is chosen by the very perplexity that is shown, which the choice makes too "
         "low; two seeds or more would make it fair."
     )
-    caption = f"The value of {', '.join(planned.ranges)} that each variant has:"
+    caption = f"The value of {', '.join(planned.rules.tune)} that each variant has:"
     heads = ["variant", "values, with their seeds", "tried", "at an end of its range"]
     end = "Beyond an end of a range there may be a better value: try a wider one."
     return results, GridTable(

@@ -165,16 +165,43 @@ def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, unint
     np.testing.assert_allclose([*losses.values()], [*expected.values()], atol=1e-5)
 
 
-def test_a_grid_goes_on_when_the_program_that_submitted_it_was_killed(cluster, tiny_run, tmp_path):
-    config = tmp_path / "grid.py"
+def _sweep(tiny_run, folder, changes, *flags):
+    """The command of a grid on the cluster, of the tiny run and variants of it."""
+    config = folder / "grid.py"
     config.write_text(
         "import runpy\n\n"
         f"BASE = runpy.run_path({str(tiny_run.folder / 'tiny.py')!r})['get_config']()\n"
-        "VARIANTS = {'base': BASE, 'wide': BASE.replace({'model.d_ff': 64})}\n"
+        f"VARIANTS = {{name: BASE.replace(one) for name, one in {changes!r}.items()}}\n"
     )
-    grid = tmp_path / "grid"
+    grid = folder / "grid"
     sweep = [sys.executable, "-m", "t2t_jax", "sweep", f"--config={config}", f"--workdir={grid}"]
-    sweep += ["--launcher=slurm", "--slurm", "timeout_min=5", "cpus_per_task=1"]
+    return [*sweep, "--launcher=slurm", "--slurm", "timeout_min=5", "cpus_per_task=1", *flags], grid
+
+
+def test_a_halved_grid_goes_on_when_its_program_was_killed_and_its_winner_never_paused(
+    cluster, tiny_run, tmp_path
+):
+    low, wide = {"training.learning_rate_factor": 0.001}, {"model.d_ff": 64}
+    changes = {"base": {}, "low": low, "wide": wide}
+    sweep, grid = _sweep(tiny_run, tmp_path, changes, "--halving=rungs=2,keep=0.5")
+    first = subprocess.Popen(sweep, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_for(lambda: len(list(grid.glob("*/seed*.job"))) == 3)
+    first.kill()
+    first.communicate()
+    done = subprocess.run(sweep, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.parent.parent.name for path in grid.glob("*/*/rung-6.json")} == {*changes}
+    ended = {path.parent.parent.name for path in grid.glob("*/*/result.json")}
+    assert ended == {"base", "wide"}
+    alone = tmp_path / "alone"
+    tiny_run.finish(alone, "--model.d-ff=64")
+    for one, other in zip(_leaves(grid / "wide" / "seed0"), _leaves(alone), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_grid_goes_on_when_the_program_that_submitted_it_was_killed(cluster, tiny_run, tmp_path):
+    changes = {"base": {}, "wide": {"model.d_ff": 64}}
+    sweep, grid = _sweep(tiny_run, tmp_path, changes)
     first = subprocess.Popen(sweep, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_for(lambda: len(list(grid.glob("*/seed*.job"))) == 2)
     jobs = {file: file.read_text() for file in grid.glob("*/seed*.job")}

@@ -123,7 +123,7 @@ def test_the_time_of_a_tuned_row_is_that_of_its_values_until_their_rungs(tmp_pat
     )
     grid = Grid({"w1": same, "gelu": same.replace({"model.feed_forward": "gelu"})}, {})
     monkeypatch.setitem(globals(), "GRID", grid)
-    tune = ("training.learning_rate_factor=0.25:2:log4",)
+    tune = {"training.learning_rate_factor": [0.25, 0.5, 1, 2]}
     # Of four values, two go on from step 100 to 200 and one to 400, whichever these are: 800 steps
     # of 36 seconds. Which go on for one seed or the other may differ, but here they do not.
     shown = _printed(tmp_path, 1, rules=GridRules("rungs=3,keep=0.5,asha", tune))

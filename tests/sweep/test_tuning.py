@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from t2t_jax.commands.tune import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import perplexity_changes
 from t2t_jax.sweep.grid import run_grid
-from t2t_jax.sweep.rules import GridRules, PlannedGrid
+from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
 from tests.sweep.test_halving import BASE, STEPS, Trained, quick  # noqa: F401  (a fixture)
 
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
-TUNE = ("training.learning_rate_factor=0.5,1,2",)
+FACTOR = "training.learning_rate_factor"
+TUNE = {FACTOR: [0.5, 1, 2]}
+RANGE = {FACTOR: Range(0.1, 10, "log")}
 
 
 def everyone(group, left_out):
@@ -90,25 +93,68 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        (GridRules(tune=("d_ff",)), "--tune 'd_ff' is not FIELD=values"),
-        (GridRules(tune=("model.d_f=1",)), "unknown field 'model.d_f'; did you mean model.d_ff?"),
-        (GridRules(tune=("training.seed=1,2",)), r"--tune has training\.seed, which --seeds has"),
-        (GridRules(tune=TUNE * 2), r"--tune has training\.learning_rate_factor twice"),
-        (GridRules(tune=("model.d_ff=32,64",)), "base and wide differ in nothing but model.d_ff"),
-        (GridRules(tune=("model.d_ff=32:1:log3",)), r"model\.d_ff=32:1:log3 is no range"),
-        (GridRules(tune=("training.label_smoothing=7",)), "label_smoothing=7"),
+        (GridRules(tune={"model.d_f": [1]}), "unknown config field 'model.d_f'; did you mean"),
+        (GridRules(tune={"training.seed": [1]}), r"--tune has training\.seed, which --seeds has"),
+        (GridRules(tune={"model.d_ff": [32, 64]}), "base and wide differ in nothing but model.d_f"),
+        (GridRules(tune={"model.d_ff": []}), r"--tune model\.d_ff has no values"),
+        (GridRules(tune={"training.label_smoothing": [7]}), "label_smoothing=7"),
+        (GridRules(tune=RANGE), "=0.1:10:log is not for all values of a list; give it as"),
         (GridRules(sampler="optuna:tpe"), "--sampler optuna:tpe needs a number of trials"),
         (GridRules(trials=3), "--trials 3 needs --sampler, as in --sampler optuna:tpe"),
-        (GridRules(tune=("model.d_ff=32:64:log",)), "model.d_ff=32:64:log is no range"),
-        (GridRules(sampler="optuna:tpe", trials=3), "has nothing to propose values for"),
-        (GridRules("rungs=3", TUNE, "optuna:tpe", 3), "--halving rungs=3 would not reach"),
-        (GridRules(None, TUNE, "optuna:tpe", 0), "--trials 0 is not positive"),
-        (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is no range for a sampler"),
+        (GridRules(None, {}, "optuna:tpe", 3), "has nothing to propose values for"),
+        (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "--halving rungs=3 would not reach"),
+        (GridRules(None, RANGE, "optuna:tpe", 0), "--trials 0 is not positive"),
+        (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
+        (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; give it as 0.5:2:"),
+        (GridRules(None, {FACTOR: Range(2, 1, "log")}, "optuna:tpe", 3), "2:1:log is an empty ran"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
     with pytest.raises(UserError, match=message):
         PlannedGrid(GRID, tmp_path, rules, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "for_sampler", "message"),
+    [
+        ("d_ff", False, "--tune 'd_ff' is not FIELD=VALUES"),
+        ("model.d_f=1", False, "unknown config field 'model.d_f'; did you mean model"),
+        ("model.d_ff=32:1:log3", False, r"--tune model\.d_ff=32:1:log3 is an empty range"),
+        ("model.d_ff=32:64:log", False, r"=32:64:log is an empty range; write LEAST:MOST:logN"),
+        ("model.d_ff=32:64:log3", True, "log3 is no range for a sampler; give two ends"),
+        (f"{FACTOR}=0:1:log", True, "0:1:log is no range for a sampler"),
+        (f"{FACTOR}=nan:1:lin", True, "nan:1:lin is no range for a sampler"),
+    ],
+)
+def test_values_of_a_flag_are_refused_by_its_name(text, for_sampler, message):
+    with pytest.raises(UserError, match=message):
+        tuned_fields([text], for_sampler=for_sampler)
+
+
+def test_values_of_a_flag_are_read():
+    assert tuned_fields(["model.d_ff=32:64:log3"], for_sampler=False) == {
+        "model.d_ff": [32, 45, 64]
+    }
+    assert tuned_fields([f"{FACTOR}=0.1:10:log"], for_sampler=True) == RANGE
+    with pytest.raises(UserError, match=r"--tune names model\.d_ff twice"):
+        tuned_fields(["model.d_ff=1", "model.d_ff=2"], for_sampler=False)
+
+
+def test_a_directory_keeps_its_tuned_fields(tmp_path):
+    pytest.importorskip("optuna")
+    for name, rules in (
+        ("list", GridRules("rungs=2", TUNE)),
+        ("range", GridRules(None, RANGE, "optuna:random", 3)),
+    ):
+        record_rules(
+            planned_grid(GRID, tmp_path / name, [*GRID.variants], 2, rules), tmp_path / name
+        )
+        own = planned_grid(GRID, tmp_path / name, [*GRID.variants], 2, GridRules())
+        assert own.rules == rules
+        with pytest.raises(UserError, match=f"not --tune {FACTOR}=1,2"):
+            planned_grid(
+                GRID, tmp_path / name, [*GRID.variants], 2, GridRules(tune={FACTOR: [1, 2]})
+            )
 
 
 @pytest.mark.parametrize("halving", [None, "rungs=3"])
@@ -138,7 +184,7 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
 
 def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
     pytest.importorskip("optuna")
-    rules = GridRules(None, ("training.learning_rate_factor=0.1:10:log",), "optuna:tpe", 14)
+    rules = GridRules(None, RANGE, "optuna:tpe", 14)
 
     def score(name):
         value = float(name.partition("=")[2].partition("/")[0])
