@@ -100,7 +100,7 @@ def scaling_report(
 
 def amount(number: float) -> str:
     """Return a number with three digits and a unit, such as 38.2 M."""
-    unit, name = next((unit for unit in _UNITS if number >= unit[0]), (1.0, ""))
+    unit, name = next((unit for unit in _UNITS if number >= 0.9995 * unit[0]), (1.0, ""))
     return f"{number / unit:.3g}{name}" if 0 < number < 1e15 else _power(number)
 
 
@@ -117,11 +117,12 @@ def _range(draws: Draws, how: str = "") -> str:
     """Return the interval of a figure, as text; that of a logarithm with `how` "log"."""
     low, high = interval(draws)
     if how == "log":
-        ends = [f"below {_amount_of(high)}", f"above {_amount_of(low)}"]
-        if np.isinf([low, high]).all():
-            return "any"
-        if np.isinf([low, high]).any():
-            return ends[int(np.isinf(high))]
+        if low == np.inf or high == -np.inf:
+            return UNKNOWN
+        if np.isinf(high):
+            return "any" if np.isinf(low) else f"above {_amount_of(low)}"
+        if np.isinf(low):
+            return f"below {_amount_of(high)}"
         return f"{_amount_of(low)} to {_amount_of(high)}"
     return f"{low:{how or '.3f'}} to {high:{how or '.3f'}}"
 
