@@ -24,8 +24,8 @@ Translations are of no use to the laws, so they are greedy and short.
 from t2t_jax import Config
 from t2t_jax.config.cost import model_flops_per_step
 
-BUDGETS = {1e12: (16, 24, 32, 48), 2e12: (16, 24, 32, 48)}
-BUDGETS |= {4e12: (24, 32, 48, 64), 8e12: (24, 32, 48, 64)}
+BUDGETS = {8e11: (16, 24, 32, 48), 1.6e12: (16, 24, 32, 48)}
+BUDGETS |= {3.2e12: (24, 32, 48, 64), 6.4e12: (24, 32, 48, 64)}
 """The widths d_model for each budget of operations."""
 
 _FAMILIES = {
@@ -86,7 +86,7 @@ def _cell(family: str, d_model: int, budget: float) -> Config:
 
 
 VARIANTS = {
-    f"{family}-{d_model}-{budget:.0e}".replace("e+", "e"): _cell(family, d_model, budget)
+    f"{family}-{d_model}-{budget:g}".replace("e+", "e"): _cell(family, d_model, budget)
     for budget, widths in BUDGETS.items()
     for d_model in widths
     for family in _FAMILIES

@@ -57,7 +57,7 @@ def _best_sizes(axes: Any, fits: Mapping[str, FamilyFit]) -> None:
         logs = np.log([cell.flops for cell in fit.cells])
         log_c = np.linspace(logs.min(), logs.max() + np.log(10), 50)
         for law, frontier in fit.frontiers.items():
-            line = [frontier.log_n(each) for each in log_c]
+            line = [np.clip(frontier.log_n(each), -700, 700) for each in log_c]
             axes.plot(
                 np.exp(log_c),
                 np.exp([each[0] for each in line]),
@@ -65,7 +65,7 @@ def _best_sizes(axes: Any, fits: Mapping[str, FamilyFit]) -> None:
                 color=color,
                 label=f"{family}, {law}",
             )
-            low, high = np.exp(np.clip([interval(each) for each in line], -700, 700)).T
+            low, high = np.exp([interval(each) for each in line]).T
             axes.fill_between(np.exp(log_c), low, high, color=color, alpha=0.15, linewidth=0)
         if fit.isoflop:
             _minima(axes, fit.isoflop, color)

@@ -173,7 +173,7 @@ def _line(
     if (weights[:, 0] > 0).sum() < 2:
         raise UserError(
             "fewer than two budgets have a parabola with a minimum, so that no best size can be "
-            "told from these sizes; train smaller and larger ones"
+            "told from these sizes; train smaller and larger ones, or use --law parametric"
         )
     whole = weights.sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -25,6 +25,7 @@ _DELTAS = 1.0, 3e-2, 1e-3
 loss has so many kinks that a descent from afar ends in one."""
 _EXPONENTS = np.geomspace(0.03, 2.0, 14)
 """The exponents of the starts, of which every pair is considered."""
+_LARGEST = np.log(5.0)  # of the logarithms of exponents, which noise may drive without end
 _STARTS = 12  # the best of the pairs, from which the loss is minimised
 _DRAWS = 300
 _TRIES = 100
@@ -54,7 +55,8 @@ class Law(NamedTuple):
         With k = 6 and gamma = 1 it is equation 4 of Hoffmann et al. 2022.
         """
         together = self.alpha + cost.gamma * self.beta
-        at_one = np.log(self.alpha * self.a / (cost.gamma * self.beta * self.b))
+        with np.errstate(divide="ignore"):  # where a draw has no term of the tokens
+            at_one = np.log(self.alpha * self.a / (cost.gamma * self.beta * self.b))
         log_n0 = (at_one - self.beta * cost.log_k) / together
         return Frontier(self.beta / together, log_n0, cost)
 
@@ -72,7 +74,7 @@ def fit_law(seen: Observations, *, draws: int = _DRAWS, seed: int = 0) -> Law:
     for _ in range(draws):
         found.append(_fitted(seen, _drawn(seen, random), best))
     a, log_alpha, b, log_beta, e = np.array(found).T
-    alpha, beta = np.exp(log_alpha), np.exp(log_beta)
+    alpha, beta = np.exp(np.minimum([log_alpha, log_beta], _LARGEST))
     # The variables are those of sizes and tokens around their means.
     a, b = a + alpha * seen.log_n.mean(), b + beta * seen.log_d.mean()
     return Law(np.exp(e), np.exp(a), alpha, np.exp(b), beta)
@@ -148,7 +150,7 @@ def _objective(
 ) -> tuple[float, Float[np.ndarray, "5"]]:
     """Return the sum of Huber losses over cells, in units of delta, and its derivative."""
     a, log_alpha, b, log_beta, e = point
-    alpha, beta = np.exp(log_alpha), np.exp(log_beta)
+    alpha, beta = np.exp(np.minimum([log_alpha, log_beta], _LARGEST))
     terms = np.array([a - alpha * x, b - beta * y, np.full_like(x, e)])
     law = np.logaddexp.reduce(terms)
     shares = np.exp(terms - law)

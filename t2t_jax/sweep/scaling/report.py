@@ -18,6 +18,7 @@ FAR = 10
 law was never seen there."""
 COUNTS = {"total": "all parameters", "layers": "the parameters without those of the vocabulary"}
 """What N may be, with words for it."""
+_LARGEST_LOG = 700.0  # of a number that a float holds
 _UNITS = (1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")
 _ROWS_OF_LAW = {"e": "E", "a": "A", "alpha": "alpha", "b": "B", "beta": "beta"}
 
@@ -56,7 +57,7 @@ def fit_families(
         try:
             if np.ptp(seen.log_n) == 0:
                 raise UserError(
-                    f"all cells have N = {amount(np.exp(seen.log_n[0]))}; a law needs several "
+                    f"all cells have N = {_amount_of(seen.log_n[0])}; a law needs several "
                     "sizes, so vary model.d_model or the layers"
                 )
             isoflop = fit_isoflop(seen, seed=number) if law != "parametric" else None
@@ -99,7 +100,7 @@ def scaling_report(
 
 def amount(number: float) -> str:
     """Return a number with three digits and a unit, such as 38.2 M."""
-    unit, name = next((unit for unit in _UNITS if number >= unit[0]), (1.0, ""))
+    unit, name = next((unit for unit in _UNITS if number >= 0.9995 * unit[0]), (1.0, ""))
     return f"{number / unit:.3g}{name}" if 0 < number < 1e15 else _power(number)
 
 
@@ -107,16 +108,22 @@ def _power(number: float) -> str:
     return f"{number:.3g}".replace("e+", "e")
 
 
+def _amount_of(log: float) -> str:
+    """Return a number, of which the logarithm is given, as text."""
+    return amount(float(np.exp(min(log, _LARGEST_LOG))))
+
+
 def _range(draws: Draws, how: str = "") -> str:
     """Return the interval of a figure, as text; that of a logarithm with `how` "log"."""
     low, high = interval(draws)
     if how == "log":
-        ends = [f"below {amount(np.exp(high))}", f"above {amount(np.exp(low))}"]
-        if np.isinf([low, high]).all():
-            return "any"
-        if np.isinf([low, high]).any():
-            return ends[int(np.isinf(high))]
-        return f"{amount(np.exp(low))} to {amount(np.exp(high))}"
+        if low == np.inf or high == -np.inf:
+            return UNKNOWN
+        if np.isinf(high):
+            return "any" if np.isinf(low) else f"above {_amount_of(low)}"
+        if np.isinf(low):
+            return f"below {_amount_of(high)}"
+        return f"{_amount_of(low)} to {_amount_of(high)}"
     return f"{low:{how or '.3f'}} to {high:{how or '.3f'}}"
 
 
@@ -163,14 +170,14 @@ def _parabolas(family: str, fit: Isoflop) -> Section:
 
 
 def _parabola(fit: Parabola) -> Row:
-    tried = f"{amount(np.exp(fit.smallest))} to {amount(np.exp(fit.largest))}"
+    tried = f"{_amount_of(fit.smallest)} to {_amount_of(fit.largest)}"
     best, loss = fit.minimum, fit.least_loss
     known = np.isfinite(best[0])
     said = "outside the sizes tried" if known else "no minimum: the curve does not bend upwards"
     return (
         _power(np.exp(fit.log_c)),
         tried,
-        amount(np.exp(best[0])) if known else UNKNOWN,
+        _amount_of(best[0]) if known else UNKNOWN,
         _range(best, "log"),
         f"{loss[0]:.4f}",
         _range(loss, ".4f"),
@@ -277,8 +284,8 @@ def _advice(fits: Mapping[str, FamilyFit], count: str, flops: Sequence[float]) -
                 rows.append(
                     (
                         *(_power(amount_of_flops), family, law),
-                        *(amount(np.exp(log_n[0])), _range(log_n, "log")),
-                        *(amount(np.exp(log_d[0])), _range(log_d, "log")),
+                        *(_amount_of(log_n[0]), _range(log_n, "log")),
+                        *(_amount_of(log_d[0]), _range(log_d, "log")),
                     )
                 )
     header = "FLOPs", "family", "law", "parameters", "95%", "target tokens", "95%"

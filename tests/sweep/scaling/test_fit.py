@@ -215,3 +215,33 @@ def test_cells_that_cannot_be_compared_are_refused(tmp_path):
     (workdir / "result.json").unlink()
     (first / "jobs/1.json").unlink()
     assert "has no count of its tokens (jobs/*.json)" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (12.3, "12.3"),
+        (999.7, "1 k"),
+        (38.2e6, "38.2 M"),
+        (2e13, "20 T"),
+        (1e19, "1e19"),
+    ],
+)
+def test_amounts_have_three_digits_and_a_unit(value, text):
+    assert reporting.amount(value) == text
+
+
+def test_best_sizes_that_are_not_known_are_not_given(tmp_path):
+    """All sizes are above the best one, so that some parabolas have no minimum near them."""
+    random = np.random.default_rng(1)
+    for d_model in (128, 144, 160, 176, 192):
+        for budget in BUDGETS[:3]:
+            noise = 0.004 * random.standard_normal()
+            write_cell(tmp_path, "encoder_decoder", d_model, budget, noise)
+    fit(tmp_path, "--law", "isoflop", "--flops", "1e14", "--output", tmp_path / "fit.md")
+    report = (tmp_path / "fit.md").read_text()
+    parabolas = rows(report, "encoder_decoder: iso-FLOP parabolas")
+    assert any(row[-1] for row in parabolas)
+    assert any(row[3].startswith(("below", "above", "any")) for row in parabolas)
+    assert re.search(r" 0\.\.| nan|inf ", report) is None

@@ -169,6 +169,14 @@ def test_budgets_are_told_apart_by_a_tenth():
     assert budgets(np.log(flops)).tolist() == [0, 2, 0, 2, 1, 3]
 
 
+def test_nonsense_has_wide_intervals_and_no_overflow():
+    law = fit_law(observed(noise=0.3), draws=25)
+    low, high = interval(law.alpha)
+    assert high > 1.2 * low
+    assert np.isfinite(law).all()
+    assert (law.loss(20.0, 25.0) >= law.e).all()
+
+
 ONE = observed()
 
 
