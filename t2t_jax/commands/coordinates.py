@@ -84,6 +84,7 @@ class CoordinatesCommand:
             if one != "standard" and name == "width":
                 print_line(_LOGITS)
         if self.figure is not None:
+            self.figure.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.figure, encoded(curves(found), self.figure.suffix[1:]))
         return 0
 

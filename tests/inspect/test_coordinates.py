@@ -77,7 +77,7 @@ def test_the_command_prints_exponents_and_draws_them(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr("t2t_jax.inspect.coordinates.coordinates", measured)
     line = ["coordinates", "base", "--model.norm-order", "pre", "--parametrisation"]
-    picture = tmp_path / "widths.svg"
+    picture = tmp_path / "new" / "widths.svg"
     assert main([*line, "mup", "--widths", "64", "256", f"--figure={picture}"]) == 0
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines()]
