@@ -8,13 +8,13 @@ validation set of 1,014 as dev. Its licence keeps it out of this repository: put
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
 `corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
 
-The rows are those of configs/modern.py for which a paper reports a difference in BLEU, and `modern`,
-which has the usual changes together. The base is an eighth of the paper's in width and has a third
-of its layers: 0.5 million parameters. Its dropout is the paper's. Not the paper's: 1,024 tokens a
-step, pairs of up to 64 subwords packed into rows, a vocabulary of 4,000, a warmup of 400 steps, and
-a learning rate that stays at its peak until it falls to 0 in the last 40% of 6,000 steps: twelve
-passes over the corpus, after which the base is near the best that it reaches here. The window is of
-4 places, as captions have 17 subwords.
+The rows are those of configs/modern.py for which a paper reports a difference in BLEU, and
+`modern`, which has the usual changes together. The base is an eighth of the paper's in width and
+has a third of its layers: 0.5 million parameters. Its dropout is the paper's. Not the paper's:
+1,024 tokens a step, pairs of up to 64 subwords packed into rows, a vocabulary of 4,000, a warmup of
+400 steps, and a learning rate that stays at its peak until it falls to 0 in the last 40% of 6,000
+steps: twelve passes over the corpus, after which the base is near the best that it reaches here.
+The window is of 4 places, as captions have 17 subwords.
 """
 
 from t2t_jax import Config

@@ -90,8 +90,9 @@ class SweepCommand:
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
-        from t2t_jax.sweep.grid import check_seeds, chosen_variants, collect, run_grid
+        from t2t_jax.sweep.grid import check_seeds, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
+        from t2t_jax.sweep.rules import chosen_variants
         from t2t_jax.system.atomic_file import check_writable
 
         asked = {"--dry-run": self.dry_run, "--report": self.report}

@@ -19,6 +19,7 @@ from t2t_jax.system.records import Record
 from t2t_jax.workdir import read_log
 
 DONE, UNFINISHED, FAILED = "done", "unfinished", "failed"
+PAUSED, DIVERGED = "paused", "diverged"
 LEFT_OUT, WAITING = "left out", "waiting"
 SEEDS = "seeds.csv"
 """The file of a grid with a row for each cell."""
@@ -32,8 +33,8 @@ class CellReport(NamedTuple):
 
     cell: Cell
     state: str
-    """One of done, unfinished, failed, left out (its result is damaged or of another config) and
-    waiting (it has not begun)."""
+    """One of done, unfinished, failed, paused (at a rung of halving, perhaps for good), diverged,
+    left out (its result is damaged or of another config) and waiting (it has not begun)."""
     reason: str = ""
     """Why there is no result, in one line."""
     result: Record | None = None
@@ -60,13 +61,19 @@ def _report(cell: Cell) -> CellReport:
     made = CellReport(cell, DONE, **_of_run(cell))
     try:
         result = cell.result()
-        said = last_words(cell) if result is None else ""
+        said, rungs = ("", {}) if result is not None else (last_words(cell), cell.rungs())
     except UserError as error:
         return made._replace(state=LEFT_OUT, reason=str(error))
     if result is not None:
         return made._replace(result=result, reason="")
+    for record in rungs.values():
+        if "diverged" in record:
+            return made._replace(state=DIVERGED, reason=record["diverged"])
     reason = said if _ERROR.match(said) else made.reason or _how_far(cell, made.history)
     state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
+    if state == UNFINISHED and made.steps in rungs:
+        state, figure = PAUSED, rungs[made.steps]["perplexity"]
+        reason = f"{_how_far(cell, made.history)}, with a perplexity of {figure:.2f}"
     return made._replace(state=state, reason=reason)
 
 

@@ -1,6 +1,5 @@
 """Functions that train and score every variant of a grid, and compare them in a table."""
 
-import fnmatch
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,22 +9,19 @@ from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
-from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import check_cells
 from t2t_jax.sweep.launchers import Launcher, Local
-from t2t_jax.sweep.plan import Prioritized, decided, score_at
+from t2t_jax.sweep.plan import Prioritized
 from t2t_jax.sweep.rules import (
     GridRules,
     PlannedGrid,
-    by_variant,
+    chosen_variants,
     planned_grid,
     record_rules,
-    recorded_plan,
 )
 from t2t_jax.sweep.run import run_cells
-from t2t_jax.sweep.rung_table import diverged_note, rung_table
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
-from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -136,52 +132,18 @@ def collect(
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
     """
-    from t2t_jax.sweep.cell_report import LEFT_OUT, cell_reports, results_by_variant, write_seeds
-    from t2t_jax.sweep.tables import left_out_note, write_tables
+    from t2t_jax.sweep.cell_report import LEFT_OUT, write_seeds
+    from t2t_jax.sweep.gathering import gathered
+    from t2t_jax.sweep.tables import write_tables
 
-    planned = recorded_plan(grid, workdir)
-    if planned is None:
-        chosen = chosen_variants(grid, only)
-        planned = planned_grid(grid, workdir, chosen, seeds, GridRules())
-    wanted, scores, _ = decided(planned.plan)
-    of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
-    reports = cell_reports(wanted if planned.candidates else of_grid)
-    left_out = [one for one in reports if one.state == LEFT_OUT]
-    for one in left_out:
-        line = f"{one.cell.name} is left out: {one.reason}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    results = results_by_variant(reports)
-    given_up, over = rung_table(planned, wanted, scores)
-    further = [given_up] if given_up else []
-    if planned.candidates:
-        found = {one.cell.name: one.result for one in reports if one.result is not None}
-        results, values = tuned_results(planned, by_variant(wanted), scores, found)
-        further = [values]
-    notes = [*diverged_note(wanted, scores), *left_out_note([one.cell.name for one in left_out])]
-    rows = write_tables(grid, results, workdir, notes, further, over)
-    write_seeds(grid, reports, workdir)
-    open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
-    return GridOutcome(results, rows, unfinished=open_ones)
-
-
-def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
-    """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
-
-    A pattern that chooses none is refused.
-
-    Raises:
-      UserError: a pattern matches no variant.
-    """
-    patterns = list(patterns)
-    for pattern in patterns:
-        if not fnmatch.filter(grid.variants, pattern):
-            hint = did_you_mean(pattern, grid.variants, f"it has {', '.join(grid.variants)}")
-            raise UserError(f"no variant of the grid is called {pattern!r}; {hint}")
-    return [
-        name
-        for name in grid.variants
-        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+    found = gathered(grid, workdir, seeds, only)
+    for one in found.reports:
+        if one.state == LEFT_OUT:
+            line = f"{one.cell.name} is left out: {one.reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    rows = write_tables(grid, found.results, workdir, found.notes, found.further, found.over)
+    write_seeds(grid, found.reports, workdir)
+    return GridOutcome(found.results, rows, unfinished=found.unfinished)
 
 
 def check_seeds(seeds: int) -> None:

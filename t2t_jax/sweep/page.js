@@ -226,6 +226,14 @@ function start() {
   $("title").textContent = document.title;
   $("caption").textContent = data.caption;
   $("notes").append(...data.notes.map((note) => withCode("li", note)));
+  $("comparison").hidden = !data.comparison.length;
+  for (const [caption, heads, rows, notes] of data.comparison) {
+    const place = element("div", { class: "scroll" }), table = element("table"), list = element("ul");
+    fill(table, heads, rows);
+    list.append(...notes.map((note) => withCode("li", note)));
+    place.append(table);
+    $("comparison").append(element("p", {}, caption), place, list);
+  }
   $("made").textContent = data.made;
   $("unfinished").hidden = !data.unfinished.length;
   fill($("unfinished").querySelector("table"), ["cell", "state", "steps", "reason"], data.unfinished);

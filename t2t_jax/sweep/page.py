@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from jaxtyping import Float
 
 from t2t_jax.config import Config, walk
 from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.errors import UserError
 from t2t_jax.run.figures import figures_of, unit_of
 from t2t_jax.sweep.cell_report import DONE, LEFT_OUT, WAITING, CellReport, results_by_variant
 from t2t_jax.sweep.comparison import compare, student
 from t2t_jax.sweep.directory import read_grid_directory
+from t2t_jax.sweep.gathering import gathered
+from t2t_jax.sweep.stored_grid import stored_rows
 from t2t_jax.sweep.tables import GridTable, grid_table
 from t2t_jax.system.offline_page import offline_page
 from t2t_jax.version import __version__
@@ -45,6 +49,7 @@ def grid_page(directory: Path) -> str:
         different sentences.
     """
     grid, reports = read_grid_directory(directory)
+    comparison = _comparison(directory)
     known = [one for one in reports if one.cell.variant in grid.variants]
     table = _table(grid, reports)
     variants = list(grid.variants)
@@ -56,6 +61,7 @@ def grid_page(directory: Path) -> str:
         "heads": table.heads,
         "rows": table.rows,
         "notes": table.notes,
+        "comparison": comparison,
         "unfinished": [
             [one.cell.name, one.state, f"{one.steps:,}", one.reason]
             for one in reports
@@ -84,6 +90,19 @@ def _table(grid: Grid, reports: Sequence[CellReport]) -> GridTable:
         difference = describe_difference(grid.variants[grid.base], config)
         rows.setdefault(name, [name, difference, *blank])
     return table._replace(rows=[rows[name] for name in grid.variants])
+
+
+def _comparison(directory: Path) -> Sequence[GridTable]:
+    """Return the tables of a grid that was halved or tuned, whose rows are not all comparable."""
+    with suppress(UserError, OSError):  # then the page does without
+        if grid := stored_rows(directory):
+            found = gathered(grid, directory)
+            if found.further and found.results:
+                rows = compare(grid, found.results)
+                main = grid_table(grid, rows, found.results, found.notes, found.over)
+                return [main, *found.further]
+            return found.further
+    return []
 
 
 def _fields(variants: Mapping[str, Config]) -> dict[str, list[str]]:

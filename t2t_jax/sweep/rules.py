@@ -4,8 +4,9 @@ GRID/rules.json has the rules, the seeds and the variants. They decide which cel
 they stay as they are for as long as the directory is used.
 """
 
+import fnmatch
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -13,7 +14,7 @@ from typing import Any
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, foreseen
@@ -163,6 +164,26 @@ def by_variant(made: Sequence[Cell]) -> dict[str, list[Cell]]:
     for cell in made:
         found.setdefault(cell.variant, []).append(cell)
     return found
+
+
+def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
+    """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
+
+    A pattern that chooses none is refused.
+
+    Raises:
+      UserError: a pattern matches no variant.
+    """
+    patterns = list(patterns)
+    for pattern in patterns:
+        if not fnmatch.filter(grid.variants, pattern):
+            hint = did_you_mean(pattern, grid.variants, f"it has {', '.join(grid.variants)}")
+            raise UserError(f"no variant of the grid is called {pattern!r}; {hint}")
+    return [
+        name
+        for name in grid.variants
+        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
 def planned_grid(

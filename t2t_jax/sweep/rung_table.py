@@ -12,8 +12,8 @@ from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
 
 
-def given_up(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the variants of which no cell is to be trained any further, with their last step."""
+def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
+    """Return the variants that wait at a rung or were given up there, with the step."""
     found = {}
     for variant, seeds in cells.items():
         step = seeds[0].until
@@ -28,16 +28,19 @@ def rung_table(
 ) -> tuple[GridTable | None, set[str]]:
     """Return a table of the variants that were given up, each beside the base at the same step.
 
+    As long as the grid is not finished, they may go on yet, and the table says so.
+
     Args:
       wanted: the cells of the plan.
 
     Returns:
-      The table, or None if no variant was given up; and the names of the variants that are over:
+      The table, or None if no variant has paused; and the names of the variants that are over:
       those that were given up or have diverged.
     """
     cells, grid = by_variant(wanted), planned.grid
-    stopped = given_up(cells, scores)
-    over = {*stopped, *(cell.variant for cell in _diverged(wanted, scores))}
+    stopped = _paused(cells, scores)
+    is_over = all(score_at(scores[cell.name], cell.until) is not None for cell in wanted)
+    over = {*(stopped if is_over else ()), *(cell.variant for cell in _diverged(wanted, scores))}
     if not stopped or planned.candidates:
         return None, over
     rows = []
@@ -59,6 +62,10 @@ def rung_table(
         notes.append("With the schedule wsd, this is before the decay of the learning rate.")
     heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
     caption = "Given up before the end, by their perplexity on dev:"
+    if not is_over:
+        caption = (
+            "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
+        )
     return GridTable(caption, [*heads, "against the noise"], rows, notes), over
 
 

@@ -34,6 +34,19 @@ def stored_grid(workdir: Path) -> Grid:
     return load_grid(str(path))
 
 
+def stored_rows(workdir: Path) -> Grid | None:
+    """Return the rows of the grid in a directory, without running its file; None without a record.
+
+    Raises:
+      UserError: the record is damaged.
+    """
+    path = workdir / _ROWS
+    if not path.is_file():
+        return None
+    stored = read_object(path, _SCHEMA, "remove it to begin a new record")["variants"]
+    return Grid({name: from_dict(config) for name, config in stored.items()}, {})
+
+
 def check_same_grid(grid: Grid, workdir: Path) -> None:
     """Refuse a grid that lacks a row of the one in a directory, or has it with another config.
 
