@@ -11,8 +11,8 @@ from t2t_jax.sweep.rules import PlannedGrid, by_variant
 from t2t_jax.system.records import Record
 
 
-def given_up(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the variants of which no cell is to be trained any further, with their last step."""
+def paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
+    """Return the variants that wait for a decision or are given up, with the step they came to."""
     found = {}
     for variant, seeds in cells.items():
         step = seeds[0].until
@@ -23,19 +23,22 @@ def given_up(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, i
 
 
 def rung_lines(
-    grid: Grid, cells: Mapping[str, Sequence[Cell]], stopped: Mapping[str, int]
+    grid: Grid, cells: Mapping[str, Sequence[Cell]], stopped: Mapping[str, int], is_over: bool
 ) -> list[str]:
-    """Return a table of the variants that were given up, beside the base at the same step.
+    """Return a table of the variants that have paused, beside the base at the same step.
 
     Args:
       cells: the cells by variant.
-      stopped: the variants that were given up, with the step that they came to.
+      stopped: the variants that have paused, with the step that they came to.
+      is_over: whether none of them is to go on.
     """
     if not stopped:
         return []
     lines = [
         "",
-        "Given up before the end, by their perplexity on dev:",
+        "Given up before the end, by their perplexity on dev:"
+        if is_over
+        else "Paused before the end, by their perplexity on dev, in a grid that is not finished:",
         "",
         "| variant | differs in | seeds | steps | perplexity | Δ ± s.e. | against the noise |",
         "|" + "---|" * 7,
@@ -73,21 +76,22 @@ def _finite(cells: Sequence[Cell], step: int) -> list[Record]:
 def unfinished(
     planned: PlannedGrid, wanted: Sequence[Cell], scores: Scores
 ) -> tuple[list[str], set[str]]:
-    """Return what is said below a table of cells that diverged and of variants that were given up.
+    """Return what is said below a table of cells that diverged and of variants that have paused.
 
     Args:
       wanted: the cells of the plan.
 
     Returns:
-      The lines, and the names of these variants.
+      The lines, and the names of the variants of which nothing more is to be trained.
     """
     cells = by_variant(wanted)
-    stopped = given_up(cells, scores)
+    stopped = paused(cells, scores)
+    is_over = all(score_at(scores[cell.name], cell.until) is not None for cell in wanted)
     broken = [cell for cell in wanted if math.inf in scores[cell.name].values()]
     lines = []
     if broken:
         names = ", ".join(cell.name for cell in broken)
         lines.append(f"- Diverged, and so worse than every other: {names}.")
     if not planned.candidates:
-        lines += rung_lines(planned.grid, cells, stopped)
-    return lines, {*stopped, *(cell.variant for cell in broken)}
+        lines += rung_lines(planned.grid, cells, stopped, is_over)
+    return lines, {*(stopped if is_over else ()), *(cell.variant for cell in broken)}
