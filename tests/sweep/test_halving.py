@@ -346,7 +346,12 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
     assert outcome.signal == 0
     assert set(outcome.unfinished) == {f"{n}/seed{s}" for n in ("base", "v1") for s in (0, 1)}
     assert "| v2 | d_ff=66 | 2 | 10 | 2.00 ± 0.00 |" in (tmp_path / "table.md").read_text()
+    assert (
+        "Paused before the end, by their perplexity on dev, in a grid that is not fin"
+        in (tmp_path / "table.md").read_text()
+    )
     assert halve(grid, tmp_path, Trained(truth)).unfinished == ()
+    assert "Given up before the end" in (tmp_path / "table.md").read_text()
     with pytest.raises(UserError, match="max_hours=0 is not positive"):
         halve(grid, tmp_path, Trained(truth), max_hours=0)
 
