@@ -111,3 +111,18 @@ def test_a_directory_without_a_readable_run_is_refused(tmp_path):
     (tmp_path / "lost" / "seed0.log").write_text("error: no corpus\n")
     with pytest.raises(UserError, match=r"no cell with a config .*; lost/seed0: error: no corpus"):
         read_grid_directory(tmp_path)
+
+
+def test_cells_that_paused_or_diverged_say_so(grid):
+    config = BASE.to_json()
+    for name, record in (
+        ("hostile/seed0", '"perplexity": 7.5'),
+        ("late/seed5", '"perplexity": null, "diverged": "the loss is not finite"'),
+    ):
+        (grid / name / "rung-40.json").write_text(f'{{"config": {config}, {record}}}')
+    when = "step 40 of 40, 15 Jan 2027 08:00 UTC"
+    told = found(read_grid_directory(grid).reports)
+    assert told["hostile/seed0"] == ("paused", f"{when}, with a perplexity of 7.50")
+    assert told["late/seed5"] == ("diverged", "the loss is not finite")
+    (grid / "late" / "seed5" / "rung-40.json").write_text("{")
+    assert found(read_grid_directory(grid).reports)["late/seed5"][0] == "left out"

@@ -8,9 +8,12 @@ import pytest
 from scipy import stats
 
 from t2t_jax.__main__ import main
+from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import page
 from t2t_jax.sweep.page import grid_page, thinned
+from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
+from t2t_jax.sweep.stored_grid import keep_grid
 from tests.browser import addresses, complaints
 from tests.sweep.grids import HOSTILE, VARIANTS, loss, write_cell, write_grid
 
@@ -45,6 +48,29 @@ def test_the_page_has_the_table_and_names_nobody_else(grid, tmp_path):
     assert set(data["fields"]) == {
         *("model.num_heads", "model.d_ff", "data.corpus", "training.seed")
     } | {path for path in data["fields"] if path.endswith(("d_k", "d_v"))}
+
+
+def test_the_page_on_a_tuned_grid_compares_what_was_chosen(tmp_path, monkeypatch):
+    """Of two rates, the base has 5.0 with the first and A-h1 6.0 with the second."""
+    grid = Grid({name: VARIANTS[name] for name in ("base", "A-h1")}, {})
+    rules = GridRules(tune={"training.learning_rate_factor": [1, 2]})
+    planned = planned_grid(grid, tmp_path, [*grid.variants], 1, rules)
+    rows = {name: one for own in planned.candidates.values() for name, one in own.items()}
+    monkeypatch.setattr("tests.sweep.grids.VARIANTS", rows)
+    for name, perplexity in zip(rows, (5.0, 7.0, 9.0, 6.0), strict=True):
+        write_cell(tmp_path, name, 0, perplexity)
+    keep_grid(grid, tmp_path)
+    record_rules(planned, tmp_path)
+    data = data_of(grid_page(tmp_path))
+    assert [row[0] for row in data["rows"]] == sorted(rows)
+    (_, heads, compared, _), (_, _, values, _) = data["comparison"]
+    assert [row[heads.index("perplexity")] for row in compared] == ["5.00", "6.00"]
+    assert [row[:2] for row in values] == [
+        ["base", "learning_rate_factor=1 (seed0)"],
+        ["A-h1", "learning_rate_factor=2 (seed0)"],
+    ]
+    (tmp_path / "rules.json").write_text("damaged")
+    assert data_of(grid_page(tmp_path))["comparison"] == []
 
 
 def test_a_grid_without_a_result_has_its_curves(tmp_path):
