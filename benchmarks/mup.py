@@ -30,7 +30,7 @@ t2t-jax sweep --config configs/mup_small.py --workdir runs/mup_small --jobs 2
 python benchmarks/mup.py runs/mup_small docs/results
 ```
 
-Small translation models of Multi30k in four widths, at seven learning rates each, with one seed.
+Small translation models of Multi30k in four widths, at eight learning rates each, with one seed.
 `configs/mup_small.py` has the sizes, and [widths.md](../widths.md) says what muP is. {note}
 
 ![Perplexity on dev over the learning rate, by width](mup_small.png)
@@ -73,6 +73,7 @@ def read_curves(workdir: Path) -> Curves:
 def drawn(curves: Curves) -> Figure:
     """Draw a panel for each parametrisation, with a curve for each width and its best rate."""
     figure, axes = canvas(9, 3.8, 2)
+    axes[1].sharey(axes[0])
     widths = sorted({width for _, width in curves})
     for place, kind in zip(axes, ("standard", "mup"), strict=True):
         for color, width in zip(COLORS, widths, strict=False):
@@ -84,7 +85,6 @@ def drawn(curves: Curves) -> Figure:
                 place.plot(*best, "*", markersize=13, color=color)
         place.set(xscale="log", yscale="log", xlabel="peak learning rate", title=kind)
         place.legend(title="d_model")
-    axes[0].sharey(axes[1])
     axes[0].set_ylabel("perplexity on dev")
     return figure
 

@@ -30,7 +30,7 @@ _LOGITS = (
 class CoordinatesCommand:
     """Say whether activations, and their changes in training, grow with the width of a network.
 
-    Networks of several widths learn a batch of random tokens for a few steps. Where all changes are
+    Networks of several widths learn a few random tokens for a few steps. Where all changes are
     flat, as they should be with --parametrisation mup, one learning rate fits all widths.
     """
 

@@ -35,7 +35,8 @@ FLAT = 0.1
 """Largest exponent with which a size counts as independent of the width."""
 
 _SHARE = 0.1  # of the largest learning rate, which the first steps after a warmup do not reach
-_ROWS, _LENGTH, _VOCAB = 4, 8, 256
+# Few tokens: what is learned of other tokens adds noise, which is the larger in narrow networks.
+_ROWS, _LENGTH, _VOCAB = 1, 8, 256
 _KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, Linear, LayerStack, TokenNetwork
 _METHODS = "__call__", "attend_to_encoded", "queries", "keys_values"
 _IN_PROPORTION = (
@@ -113,7 +114,7 @@ def coordinates(
 ) -> Coordinates:
     """Train networks of some widths or depths for a few steps, and measure their parts.
 
-    They learn one batch of random tokens, without dropout, in float32, at a tenth of the largest
+    They learn a few random tokens, without dropout, in float32, at a tenth of the largest
     learning rate of the config.
 
     Args:
