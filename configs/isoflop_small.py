@@ -3,11 +3,17 @@
     t2t-jax sweep --config configs/isoflop_small.py --workdir runs/isoflop_small --jobs 2
     t2t-jax fit runs/isoflop_small --flops 1e15 --figure isoflop_small.svg --output isoflop_small.md
 
+Hardware: 2 cores of an AMD EPYC virtual machine (AVX-512, bfloat16), 26 November 2026.
+Time: about 90 minutes for the 32 cells with both cores free, by pilots; the whole grid has not been
+run. In 260 steps, a step took 0.033 and 0.110 CPU seconds for encoder-decoders of the widths 24 and
+64, and 0.097 and 0.255 for decoders alone, beside other work. With the other widths between them,
+all steps take 8,900 CPU seconds, and starts, compilation and scores another 1,800.
+
 Encoder-decoders and decoders alone stand beside each other at equal budgets of floating point
 operations, 4 sizes a budget. The steps of a cell are its budget over the operations of a step,
 which `model_flops_per_step` counts for the tokens and lengths of the corpus below. A larger budget
-has larger models. With a vocabulary of 2,000, models of 58 thousand to 360 thousand parameters are
-a millionth of those that scaling laws are wanted for; docs/scaling-laws.md says what follows.
+has larger models. The models have 45 thousand to 360 thousand parameters, with a vocabulary of
+2,000: far from those that scaling laws are wanted for. docs/scaling-laws.md says what follows.
 
 The learning rate has its peak at 0.06 / sqrt(d_model), as equation 3 of the paper depends on the
 width, after a tenth of the steps, and falls as a cosine to 0 at the end of the cell's own steps
