@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from t2t_jax.config.file import PublishedFigures
 from t2t_jax.paper import Table3Row
 from t2t_jax.paper.published import PublishedDifference
@@ -76,6 +78,36 @@ class PublishedColumns:
             return Marks()
         relative = own.dev_perplexity / other.dev_perplexity - 1
         return Marks(relative, own.dev_bleu - other.dev_bleu)
+
+
+SIGN_NOTE = (
+    "published sign: confirmed if the difference here has the sign of the published one and is not "
+    "within the noise, contradicted if it is not within the noise and has another sign."
+)
+
+
+def published_sign(verdicts: Mapping[str, str], marks: Marks) -> str:
+    """Return whether the differences of a row have the signs of the published ones.
+
+    Args:
+      verdicts: the verdicts on the row's differences in perplexity and, if its score is one, in
+        BLEU, as `VariantRow.verdicts` has them.
+      marks: the published differences.
+    """
+    parts = {}
+    for (name, verdict), published in zip(verdicts.items(), marks, strict=False):
+        if published is None or not verdict:
+            continue
+        sign, _, unknown = verdict.partition(", ")
+        is_same = sign == {1: "higher", -1: "lower"}.get(np.sign(published), "equal")
+        words = "the same" if is_same else "another"
+        if not unknown:
+            words = "confirmed" if is_same else "contradicted"
+        is_noise = verdict.startswith("within the noise")
+        parts[name] = "within the noise" if is_noise else f"{words}{unknown and f', {unknown}'}"
+    if len({*parts.values()}) == 1:
+        return next(iter(parts.values()))
+    return "; ".join(f"{name}: {words}" for name, words in parts.items())
 
 
 def published_columns(

@@ -13,7 +13,12 @@ from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.run.report.page import markdown_row
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
 from t2t_jax.sweep.latex import latex
-from t2t_jax.sweep.published_columns import PublishedColumns, published_columns
+from t2t_jax.sweep.published_columns import (
+    SIGN_NOTE,
+    PublishedColumns,
+    published_columns,
+    published_sign,
+)
 from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
@@ -172,14 +177,7 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
         ),
     ]
     if published := _published(grid, rows):
-        columns.append(
-            Columns(
-                published.heads if any(row.published for row in rows) else (),
-                lambda row: published.cells(row.variant),
-                published.fields,
-                lambda row: published.values(row.variant),
-            )
-        )
+        columns.append(_columns_of(published, grid, rows))
     signed = [first[name] for name in signatures]
     return [*columns, Columns((), lambda row: (), signatures, lambda row: signed)]
 
@@ -209,6 +207,23 @@ def _score_columns(measures: "GridMeasures") -> Columns:
             f"{score.field}_p_value",
         ),
         lambda row: (*row.score, *(row.beside or ()), row.p_value),
+    )
+
+
+def _columns_of(published: PublishedColumns, grid: Grid, rows: Sequence[VariantRow]) -> Columns:
+    """Return the columns of published figures, and of whether the grid has their signs."""
+
+    def sign(row: VariantRow) -> str:
+        is_bleu = row.measures.bootstrap
+        verdicts = row.verdicts if is_bleu else {"perplexity": row.verdicts["perplexity"]}
+        return published_sign(verdicts, published.marks(row.variant, grid.base))
+
+    is_shown = any(row.published for row in rows)
+    return Columns(
+        (*published.heads, "published sign") if is_shown else (),
+        lambda row: (*published.cells(row.variant), sign(row)),
+        (*published.fields, "published_sign"),
+        lambda row: (*published.values(row.variant), sign(row)),
     )
 
 
@@ -244,7 +259,7 @@ def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> 
     )
     published = _published(grid, rows)
     if published and any(row.published for row in rows):
-        notes += published.notes
+        notes += [*published.notes, SIGN_NOTE]
     return notes
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from t2t_jax.paper import TABLE_3
 from t2t_jax.paper.published import DIFFERENCES
-from t2t_jax.sweep.published_columns import published_columns
+from t2t_jax.sweep.published_columns import Marks, published_columns, published_sign
 
 VARIANTS = ["base", "rotary", "gelu", "swish"]
 DIFFERING = {name: DIFFERENCES[name] for name in VARIANTS[1:]}
@@ -69,3 +69,29 @@ def test_a_plot_marks_differences_in_bleu_beside_those_of_the_grid():
     marks = published_columns(TABLE_3, ["base", "big"]).marks("big", "base")
     assert marks == (pytest.approx(4.33 / 4.92 - 1), pytest.approx(0.6))
     assert published_columns(TABLE_3, ["big"]).marks("big", "base") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("bleu", "verdict", "said"),
+    [
+        (0.2, "higher", "confirmed"),
+        (-0.2, "higher", "contradicted"),
+        (0.0, "lower", "contradicted"),
+        (0.2, "within the noise of seeds", "within the noise"),
+        (-0.2, "lower, noise of seeds unknown", "the same, noise of seeds unknown"),
+        (-0.2, "higher, noise of seeds unknown", "another, noise of seeds unknown"),
+        (0.2, "", ""),
+        (None, "higher", ""),
+    ],
+)
+def test_a_published_sign_is_confirmed_or_not_beyond_the_noise(bleu, verdict, said):
+    verdicts = {"perplexity": "higher", "sacreBLEU": verdict}
+    assert published_sign(verdicts, Marks(bleu=bleu)) == said
+
+
+def test_a_sign_is_said_of_each_measure_that_is_published():
+    verdicts = {"perplexity": "higher", "sacreBLEU": "higher"}
+    assert published_sign(verdicts, Marks(0.1, 0.6)) == "confirmed"
+    assert published_sign(verdicts, Marks(-0.1, 0.6)) == (
+        "perplexity: contradicted; sacreBLEU: confirmed"
+    )
