@@ -9,7 +9,7 @@ from t2t_jax.inspect.figures.drawing import COLORS, Figure, canvas
 from t2t_jax.sweep.scaling.cells import observations
 from t2t_jax.sweep.scaling.frontier import interval
 from t2t_jax.sweep.scaling.isoflop import Isoflop, budgets
-from t2t_jax.sweep.scaling.report import COUNTS, FamilyFit, shared_budgets
+from t2t_jax.sweep.scaling.report import COUNTS, FamilyFit, amount, shared_budgets
 
 _DASHES = {"iso-FLOP": "-", "L(N, D)": "--"}
 
@@ -40,7 +40,7 @@ def _losses(axes: Any, fit: FamilyFit, count: str) -> None:
     numbers = budgets(seen.log_c)
     for number in np.unique(numbers):
         own, color = numbers == number, COLORS[number % len(COLORS)]
-        label = f"{np.exp(seen.log_c[own].mean()):.2g} FLOPs"
+        label = f"{amount(np.exp(seen.log_c[own].mean()))} FLOPs"
         axes.plot(np.exp(seen.log_n[own]), seen.loss[own], "o", color=color, label=label)
         for curve in fit.isoflop.parabolas if fit.isoflop else []:
             if np.isclose(curve.log_c, seen.log_c[own].mean()):
