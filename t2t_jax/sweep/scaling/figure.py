@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.inspect.figures.drawing import COLORS, Figure, canvas
+from t2t_jax.run.report.page import power
 from t2t_jax.sweep.scaling.cells import observations
 from t2t_jax.sweep.scaling.frontier import interval
 from t2t_jax.sweep.scaling.isoflop import Isoflop, budgets
-from t2t_jax.sweep.scaling.report import COUNTS, FamilyFit, amount, shared_budgets
+from t2t_jax.sweep.scaling.report import COUNTS, FamilyFit, shared_budgets
 
 _DASHES = {"iso-FLOP": "-", "L(N, D)": "--"}
 
@@ -40,7 +41,7 @@ def _losses(axes: Any, fit: FamilyFit, count: str) -> None:
     numbers = budgets(seen.log_c)
     for number in np.unique(numbers):
         own, color = numbers == number, COLORS[number % len(COLORS)]
-        label = f"{amount(np.exp(seen.log_c[own].mean()))} FLOPs"
+        label = f"{power(np.exp(seen.log_c[own].mean()))} FLOPs"
         axes.plot(np.exp(seen.log_n[own]), seen.loss[own], "o", color=color, label=label)
         for curve in fit.isoflop.parabolas if fit.isoflop else []:
             if np.isclose(curve.log_c, seen.log_c[own].mean()):
