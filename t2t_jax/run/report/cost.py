@@ -10,7 +10,7 @@ from t2t_jax.config import Config, ModelConfig, network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import fields_of
 from t2t_jax.run.report.curves import series
-from t2t_jax.run.report.page import UNKNOWN, Row, Section, duration
+from t2t_jax.run.report.page import UNKNOWN, Row, Section, duration, power
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import PublishedExperiment
 
@@ -45,17 +45,17 @@ class _Training(NamedTuple):
         per_step = model_flops_per_step(self.model, self.vocab_size, *tokens)
         total, time, rate, estimate = per_step * self.steps, UNKNOWN, UNKNOWN, UNKNOWN
         if self.seconds:
-            time, rate = duration(self.seconds), _power(total / self.seconds)
+            time, rate = duration(self.seconds), power(total / self.seconds)
         if self.device_seconds and self.flops_per_second:
-            estimate = _power(paper.training_flops(self.device_seconds, self.flops_per_second))
+            estimate = power(paper.training_flops(self.device_seconds, self.flops_per_second))
         return {
             "parameters": f"{num_parameters(self.model, self.vocab_size):,}",
             "target tokens a step": f"{self.target_tokens:,.0f}",
-            "model FLOPs a step": _power(per_step),
+            "model FLOPs a step": power(per_step),
             "steps": f"{self.steps:,}",
             "devices": self.devices,
             "time": time,
-            "model FLOPs": _power(total),
+            "model FLOPs": power(total),
             "model FLOP/s": rate,
             "time × devices × sustained FLOP/s": estimate,
         }
@@ -84,8 +84,8 @@ def cost_section(
     if trained := paper.TRAINING.get(experiment.model):
         notes.append(
             "The paper multiplies time, devices and the FLOP/s that a device sustains: "
-            f"{duration(trained.seconds)} × {trained.devices} P100 × {_power(paper.P100_FLOPS)}; "
-            f"Table 2 has {_power(paper.TABLE_2[experiment.model].training_flops)}."
+            f"{duration(trained.seconds)} × {trained.devices} P100 × {power(paper.P100_FLOPS)}; "
+            f"Table 2 has {power(paper.TABLE_2[experiment.model].training_flops)}."
         )
     rows: list[Row] = [(name, theirs[name], ours[name]) for name in ours]
     return Section("Cost of training", notes, ("", "the paper", "this run"), rows)
@@ -137,8 +137,3 @@ def _published_training(published: Mapping[str, Any], model: str) -> _Training:
         trained.seconds * trained.devices if trained else None,
         paper.P100_FLOPS if trained else None,
     )
-
-
-def _power(number: float) -> str:
-    """Return a large number with three digits, as 2.3e19."""
-    return f"{number:.3g}".replace("e+", "e")

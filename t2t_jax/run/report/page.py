@@ -102,6 +102,11 @@ def all_shown(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={cell}" for name, cell in cells.items())
 
 
+def power(number: float) -> str:
+    """Format a large number with three digits, as 2.3e19."""
+    return f"{number:.3g}".replace("e+", "e")
+
+
 def duration(seconds: float) -> str:
     """Format a time with three digits, in the largest unit in which it is at least 2."""
     unit, length = unit_of_time(seconds)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.inspect.figures.drawing import COLORS, Figure, canvas
+from t2t_jax.run.report.page import power
 from t2t_jax.sweep.scaling.cells import observations
 from t2t_jax.sweep.scaling.frontier import interval
 from t2t_jax.sweep.scaling.isoflop import Isoflop, budgets
@@ -40,7 +41,7 @@ def _losses(axes: Any, fit: FamilyFit, count: str) -> None:
     numbers = budgets(seen.log_c)
     for number in np.unique(numbers):
         own, color = numbers == number, COLORS[number % len(COLORS)]
-        label = f"{np.exp(seen.log_c[own].mean()):.2g} FLOPs"
+        label = f"{power(np.exp(seen.log_c[own].mean()))} FLOPs"
         axes.plot(np.exp(seen.log_n[own]), seen.loss[own], "o", color=color, label=label)
         for curve in fit.isoflop.parabolas if fit.isoflop else []:
             if np.isclose(curve.log_c, seen.log_c[own].mean()):

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from t2t_jax.errors import UserError
-from t2t_jax.run.report.page import UNKNOWN, Row, RunReport, Section
+from t2t_jax.run.report.page import UNKNOWN, Row, RunReport, Section, power
 from t2t_jax.sweep.scaling.cells import ScalingCell, ScalingGrid, observations
 from t2t_jax.sweep.scaling.frontier import Draws, Frontier, cost_line, interval
 from t2t_jax.sweep.scaling.isoflop import Isoflop, Parabola, budgets, fit_isoflop
@@ -101,11 +101,7 @@ def scaling_report(
 def amount(number: float) -> str:
     """Return a number with three digits and a unit, such as 38.2 M."""
     unit, name = next((unit for unit in _UNITS if number >= 0.9995 * unit[0]), (1.0, ""))
-    return f"{number / unit:.3g}{name}" if 0 < number < 1e15 else _power(number)
-
-
-def _power(number: float) -> str:
-    return f"{number:.3g}".replace("e+", "e")
+    return f"{number / unit:.3g}{name}" if 0 < number < 1e15 else power(number)
 
 
 def _amount_of(log: float) -> str:
@@ -132,7 +128,7 @@ def _cells(grid: ScalingGrid, fits: Mapping[str, FamilyFit]) -> Section:
     largest = max(used, key=lambda cell: cell.parameters)
     notes = [
         f"{len(used)} cells are fitted, the largest with {amount(largest.parameters)} parameters "
-        f"and {_power(max(cell.flops for cell in used))} FLOPs. The loss is that of a target token "
+        f"and {power(max(cell.flops for cell in used))} FLOPs. The loss is that of a target token "
         f"of {grid.scored_on}, in nats. Intervals have 95% of the estimates from data drawn anew; "
         "they hold for models trained as these were, and only as far as the law has the right form."
     ]
@@ -148,7 +144,7 @@ def _cells(grid: ScalingGrid, fits: Mapping[str, FamilyFit]) -> Section:
             f"{cell.layer_parameters:,}",
             f"{cell.target_tokens:,.0f}",
             f"{cell.source_tokens:,.0f}",
-            _power(cell.flops),
+            power(cell.flops),
             f"{cell.loss:.4f}",
         )
         for fit in fits.values()
@@ -175,7 +171,7 @@ def _parabola(fit: Parabola) -> Row:
     known = np.isfinite(best[0])
     said = "outside the sizes tried" if known else "no minimum: the curve does not bend upwards"
     return (
-        _power(np.exp(fit.log_c)),
+        power(np.exp(fit.log_c)),
         tried,
         _amount_of(best[0]) if known else UNKNOWN,
         _range(best, "log"),
@@ -235,7 +231,7 @@ def _families(fits: Mapping[str, FamilyFit]) -> Section | None:
         differences = [loss - losses[0] for loss in losses[1:]]
         rows.append(
             (
-                _power(np.exp(log_c)),
+                power(np.exp(log_c)),
                 *(f"{loss[0]:.4f}" for loss in losses),
                 *(f"{each[0]:+.4f} ({_range(each, '+.4f')})" for each in differences),
             )
@@ -273,9 +269,9 @@ def _advice(fits: Mapping[str, FamilyFit], count: str, flops: Sequence[float]) -
             largest = max(cell.flops for cell in fit.cells)
             if amount_of_flops > FAR * largest:
                 notes.append(
-                    f"Warning: {_power(amount_of_flops)} FLOPs are "
+                    f"Warning: {power(amount_of_flops)} FLOPs are "
                     f"{amount_of_flops / largest:,.0f} times the largest budget of {family}, which "
-                    f"is {_power(largest)}. Beyond {FAR} times, nothing here has tested the law, "
+                    f"is {power(largest)}. Beyond {FAR} times, nothing here has tested the law, "
                     "and the intervals are too narrow."
                 )
             for law, frontier in fit.frontiers.items():
@@ -283,7 +279,7 @@ def _advice(fits: Mapping[str, FamilyFit], count: str, flops: Sequence[float]) -
                 log_d = frontier.cost.log_d(log_n, log_c)
                 rows.append(
                     (
-                        *(_power(amount_of_flops), family, law),
+                        *(power(amount_of_flops), family, law),
                         *(_amount_of(log_n[0]), _range(log_n, "log")),
                         *(_amount_of(log_d[0]), _range(log_d, "log")),
                     )
