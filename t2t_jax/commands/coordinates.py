@@ -46,7 +46,7 @@ class CoordinatesCommand:
     """Numbers of layers of each stack; they are compared in place of widths."""
     steps: int = 5
     """Number of steps, at a tenth of the largest learning rate of the config."""
-    seeds: int = 2
+    seeds: int = 4
     """Number of networks of each size, with different first values."""
     parametrisation: tuple[Parametrisation, ...] = ()
     """Values of model.parametrisation; each has a table. None is that of the config."""

@@ -37,7 +37,7 @@ _CASES = {
 }
 
 
-def _exponents(fields, parametrisation, widths, seeds=2):
+def _exponents(fields, parametrisation, widths, seeds=4):
     config = Config().replace({**_SMALL, **fields, "model.parametrisation": parametrisation})
     found = coordinates(config, "width", widths, steps=3, seeds=seeds)
     changes = {part: growth(widths, sizes).exponent for part, sizes in found.change.items()}
@@ -86,9 +86,9 @@ def test_the_command_prints_exponents_and_draws_them(tmp_path, monkeypatch, caps
     assert "<svg" in picture.read_text()
     assert main([*line, "mup", "complete", "--depths", "2", "4", "--widths", "256"]) == 0
     assert asked == [
-        ("mup", 2048, "width", (64, 256), 5, 2),
-        ("mup", 1024, "depth", (2, 4), 5, 2),
-        ("complete", 1024, "depth", (2, 4), 5, 2),
+        ("mup", 2048, "width", (64, 256), 5, 4),
+        ("mup", 1024, "depth", (2, 4), 5, 4),
+        ("complete", 1024, "depth", (2, 4), 5, 4),
     ]
     for flags, message in (
         (["--figure", "widths.jpg"], "--figure widths.jpg has to end in .svg or .png"),
