@@ -17,7 +17,7 @@ dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train a
 A network of the width 64 has one head of 64, the width of the paper's heads, and wider ones have
 more such heads. The base of muP is this width, where both parametrisations are the same to the bit:
 its cells stand for both. Not the paper's: 2 layers a stack, 1,024 tokens a step packed into rows, a
-vocabulary of 2,000, no dropout, and 500 steps, less than a pass over the corpus. The peak of the
+vocabulary of 2,000, no dropout, and 600 steps, less than a pass over the corpus. The peak of the
 rate does not depend on the width; it follows a warmup of 100 steps and falls to 0 linearly.
 """
 
@@ -39,11 +39,11 @@ BASE = Config().replace(
         "data.batching": "pack",
         "data.source_tokens_per_step": 1024,
         "data.target_tokens_per_step": 1024,
-        "training.num_train_steps": 500,
+        "training.num_train_steps": 600,
         "training.warmup_steps": 100,
         "training.schedule": "linear",
         "training.log_every_steps": 100,
-        "checkpoint.every_steps": 500,
+        "checkpoint.every_steps": 600,
         "checkpoint.every_minutes": None,
         "checkpoint.keep": 1,
         "checkpoint.keep_best": False,
