@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
@@ -92,13 +93,19 @@ class SweepCommand:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
         from t2t_jax.sweep.grid import check_seeds, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
-        from t2t_jax.sweep.rules import chosen_variants
+        from t2t_jax.sweep.rules import GridRules, chosen_variants
         from t2t_jax.system.atomic_file import check_writable
 
         asked = {"--dry-run": self.dry_run, "--report": self.report}
         asked["--compile-only"] = self.compile_only is not None
         if len(flags := [flag for flag, is_given in asked.items() if is_given]) > 1:
             raise UserError(f"{' and '.join(flags)} are different things to do; give one of them")
+        rules = self._rules()
+        if (self.report or self.compile_only is not None) and rules != GridRules():
+            raise UserError(
+                f"{flags[0]} goes by the rules that the directory has; leave --halving, --tune, "
+                "--sampler and --trials out"
+            )
         grid = self._grid()
         chosen = chosen_variants(grid, self.only)
         check_seeds(self.seeds)
@@ -122,7 +129,7 @@ class SweepCommand:
                 if self.launcher == "local"
                 else Cluster(self.workdir, self.slurm, track=self.track),
                 jobs=self.jobs,
-                rules=self._rules(),
+                rules=rules,
                 max_hours=self.max_hours,
             )
         if outcome.signal:
@@ -171,10 +178,10 @@ class SweepCommand:
         if self.compile_only is not None:
             return int(not compiled_rows(grid, chosen, self.compile_only, result_console()))
         jobs = self.jobs if self.launcher == "local" else None
-        planned = planned_grid(
-            grid, self.workdir or Path(), chosen, self.seeds, self._rules(), self.jobs
-        )
-        print_estimates(planned, self.workdir, jobs, result_console())
+        with TemporaryDirectory() as nothing:
+            place = self.workdir or Path(nothing)
+            planned = planned_grid(grid, place, chosen, self.seeds, self._rules())
+            print_estimates(planned, self.workdir, jobs, result_console())
         return 0
 
     def _check_trackers(self) -> None:

@@ -1,7 +1,7 @@
 """The values of --tune, as a command line gives them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from t2t_jax.commands.vary import field_and_values, values_in
 from t2t_jax.config.config import known_fields
@@ -27,7 +27,8 @@ def _range_of(field: str, text: str) -> Range:
     """Return the range that a text such as `0.5:2:log` describes."""
     low, _, rest = text.partition(":")
     high, _, scale = rest.partition(":")
-    kind = int if isinstance(known_fields()[field].default, int) else float
+    hint = known_fields()[field].type
+    kind = int if hint is int or int in get_args(hint) else float
     try:
         found = Range(kind(low), kind(high), scale)
         found.check()

@@ -1,9 +1,9 @@
 """The grammar of --vary and --tune, which give fields their values, as lists and as ranges."""
 
-import contextlib
 import io
 import re
 from collections.abc import Collection, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import tyro
@@ -135,7 +135,7 @@ def _value(flag: str, path: str, word: str) -> Any:
     """Return a value of a field's type, read as the flag of the field reads it."""
     hint: Any = known_fields()[path].type
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             value = tyro.cli(hint, args=[word])
     except SystemExit as end:
         raise UserError(f"{flag}={word}: {word!r} is not {values_of(hint)}") from end

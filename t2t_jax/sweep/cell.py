@@ -135,7 +135,7 @@ class Cell:
         Raises:
           UserError: a record is damaged.
         """
-        found = self.workdir.glob("rung-*.json") if self.workdir.is_dir() else ()
+        found = self.workdir.glob("rung-*.json")
         steps = {int(name[1]): path for path in found if (name := _RUNG.fullmatch(path.name))}
         return {
             step: read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)

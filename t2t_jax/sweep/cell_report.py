@@ -67,13 +67,14 @@ def _report(cell: Cell) -> CellReport:
     if result is not None:
         return made._replace(result=result, reason="")
     for record in rungs.values():
-        if "diverged" in record:
-            return made._replace(state=DIVERGED, reason=record["diverged"])
+        if record["perplexity"] is None:
+            reason = record.get("diverged", "its perplexity at a pause is not a number")
+            return made._replace(state=DIVERGED, reason=reason)
     reason = said if _ERROR.match(said) else made.reason or _how_far(cell, made.history)
     state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
-    if state == UNFINISHED and made.steps in rungs:
-        state, figure = PAUSED, rungs[made.steps]["perplexity"]
-        reason = f"{_how_far(cell, made.history)}, with a perplexity of {figure:.2f}"
+    if state == UNFINISHED and rungs and (step := max(rungs)) >= made.steps:
+        end, figure = cell.config.training.num_train_steps, rungs[step]["perplexity"]
+        state, reason = PAUSED, f"step {step:,} of {end:,}, with a perplexity of {figure:.2f}"
     return made._replace(state=state, reason=reason)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, from_dict
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, PublishedFigures, describe_difference
 from t2t_jax.errors import UserError
@@ -33,6 +33,9 @@ SIGNIFICANT = 0.05
 _LEAST_FREEDOM = 3
 """The least degrees of freedom of the noise for a comparison seed by seed: with fewer, Student's t
 is so large that such a comparison loses more than it gains."""
+
+OF_SUBWORDS = "data.vocab_size", "data.corpus", "data.source_language", "data.target_language"
+"""The fields that decide the subwords of a perplexity."""
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""
@@ -79,6 +82,8 @@ class VariantRow(NamedTuple):
     """The fields in which the variant's config differs from the base's, with their values."""
     num_seeds: int
     """The number of finished seeds."""
+    num_diverged: int
+    """The number of seeds that diverged, with which nothing can be said of the others' scores."""
     perplexity: Change
     """The perplexity on dev, per subword."""
     measures: "GridMeasures"
@@ -91,7 +96,7 @@ class VariantRow(NamedTuple):
     """The p-value of the difference in BLEU, the largest over seeds; None for the base itself, and
     for other scores."""
     num_parameters: int
-    """The exact number of the model's parameters."""
+    """The exact number of the model's parameters; of tuned ones of several sizes, the largest."""
     num_train_steps: int
     """The steps of training: those of the config, or fewer if every seed ended before them."""
     target_tokens_per_second: float
@@ -104,8 +109,10 @@ class VariantRow(NamedTuple):
         """Return whether the variant differs from the base, by the name of the measure.
 
         The values are "lower", "higher" or "equal", or name the noise that the difference is
-        within; "" stands for an unknown difference.
+        within; "" stands for an unknown difference, as of a variant of which a seed diverged.
         """
+        if self.num_diverged:
+            return {"perplexity": "", self.measures.score.name: ""}
         unknown = self.measures.bootstrap and self.p_value is None
         return {
             "perplexity": verdict_on(self.perplexity),
@@ -115,6 +122,9 @@ class VariantRow(NamedTuple):
     @property
     def verdict(self) -> str:
         """Return the verdicts in a line, each after the name of its measure."""
+        if self.num_diverged:
+            number = self.num_diverged + self.num_seeds
+            return f"diverged under {self.num_diverged} of {number} seeds"
         return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
 
 
@@ -130,9 +140,14 @@ def verdict_on(change: Change, p_value: float | None = None) -> str:
     return direction if change.error is not None else f"{direction}, noise of seeds unknown"
 
 
-def compare(grid: Grid, results: Results) -> list[VariantRow]:
+def compare(
+    grid: Grid, results: Results, diverged: Mapping[str, int] | None = None
+) -> list[VariantRow]:
     """Return the rows of the table in the order of the grid, without differences while the base has
     no result.
+
+    Args:
+      diverged: the number of seeds that diverged, by variant; None is for no seed of any.
 
     Raises:
       UserError: there are no results, or variants were scored on different sentences.
@@ -147,7 +162,12 @@ def compare(grid: Grid, results: Results) -> list[VariantRow]:
                 f"{variant} was scored on other sentences than {first}; scores of different "
                 "test sets are not compared: score both on the same one"
             )
-    return [_row(grid, results, variant) for variant in grid.variants if variant in results]
+    broken = diverged or {}
+    return [
+        _row(grid, results, variant, broken.get(variant, 0))
+        for variant in grid.variants
+        if variant in results
+    ]
 
 
 def _scored_on(result: Mapping[str, Any]) -> object:
@@ -156,7 +176,7 @@ def _scored_on(result: Mapping[str, Any]) -> object:
     return result["references"] if whole else (result["corpus"], result["split"])
 
 
-def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
+def _row(grid: Grid, results: Results, variant: str, num_diverged: int) -> VariantRow:
     config, base = grid.variants[variant], grid.variants[grid.base]
     seeds = results[variant]
     # Perplexities over other subwords are not comparable, and their noise differs too.
@@ -172,16 +192,22 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         variant,
         describe_difference(base, config),
         len(seeds),
+        num_diverged,
         _change(grid, comparable, variant, seeds, "perplexity"),
         measures,
         _change(grid, results, variant, seeds, score.field),
         beside and _change(grid, results, variant, seeds, beside.field),
         _p_value(base_seeds, seeds) if measures.bootstrap and variant != grid.base else None,
-        num_parameters(config.model, config.data.vocab_size),
+        _num_parameters(config, seeds),
         max(last_step(config, result) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
         grid.published.get(variant),
     )
+
+
+def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
+    trained = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed] or [config]
+    return max(num_parameters(one.model, one.data.vocab_size) for one in trained)
 
 
 def perplexity_changes(grid: Grid, results: Results) -> dict[str, Change]:
@@ -201,8 +227,7 @@ def last_step(config: Config, result: Mapping[str, Any]) -> int:
 
 def subwords(config: Config) -> tuple[Any, ...]:
     """Return the settings that decide the subwords of a perplexity."""
-    data = config.data
-    return data.vocab_size, data.corpus, data.source_language, data.target_language
+    return tuple(config.value(path) for path in OF_SUBWORDS)
 
 
 def _change(

@@ -88,7 +88,7 @@ def estimated(cells: Sequence[Cell], timings: Sequence[Timing], source: str) -> 
         if len({*flops}) == 1:  # which is the rate of operations alone
             step *= work / flops[0]
         key = config.model, config.data, config.decoding, config.evaluation
-        once -= shared * (key in compiled)
+        once -= shared * (key in compiled or cell.pause is not None)
         compiled.add(key)
         of_cells[cell.name] = once + step * cell.until
         if score_at(cell.scores(), cell.until) is None:

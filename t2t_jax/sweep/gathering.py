@@ -1,6 +1,8 @@
 """What the cells of a grid have come to, and the tables that follow from it."""
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +12,7 @@ from t2t_jax.sweep.cell_report import LEFT_OUT, CellReport, cell_reports, result
 from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import GridRules, by_variant, chosen_variants, planned_grid, recorded_plan
 from t2t_jax.sweep.rung_table import diverged_note, rung_table
-from t2t_jax.sweep.tables import GridTable, left_out_note
+from t2t_jax.sweep.tables import Beside, left_out_note
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.records import Record
 
@@ -22,12 +24,8 @@ class Gathered(NamedTuple):
     """The results that are compared, by variant: of tuned variants those of the chosen values."""
     reports: Sequence[CellReport]
     """What became of each cell."""
-    notes: Sequence[str]
-    """What is said of cells that diverged or were left out."""
-    further: Sequence[GridTable]
-    """The tables beside that of the results: the variants that were given up, or tuned values."""
-    over: Collection[str]
-    """The variants of which nothing more is to be trained."""
+    beside: Beside
+    """What is said beside the scores."""
     unfinished: tuple[str, ...]
     """The names of the cells that are not trained as far as they are wanted."""
 
@@ -46,17 +44,20 @@ def gathered(grid: Grid, workdir: Path, seeds: int = 1, only: Iterable[str] = ()
     if planned is None:
         chosen = chosen_variants(grid, only)
         planned = planned_grid(grid, workdir, chosen, seeds, GridRules())
-    wanted, scores, _ = decided(planned.plan)
+    wanted, scores = decided(planned.for_reading)
     of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
     reports = cell_reports(wanted if planned.candidates else of_grid)
     results = results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
+    broken = (cell for cell in wanted if math.inf in scores[cell.name].values())
+    diverged: dict[str, int] = Counter(cell.variant for cell in broken)
     if planned.candidates:
         found = {one.cell.name: one.result for one in reports if one.result is not None}
-        results, values = tuned_results(planned, by_variant(wanted), scores, found)
+        results, diverged, values = tuned_results(planned, by_variant(wanted), scores, found)
         further = [values]
     left_out = [one.cell.name for one in reports if one.state == LEFT_OUT]
     notes = [*diverged_note(wanted, scores), *left_out_note(left_out)]
     open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
-    return Gathered(results, reports, notes, further, over, open_ones)
+    beside = Beside(notes, further, over, diverged)
+    return Gathered(results, reports, beside, open_ones)

@@ -15,7 +15,6 @@ from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import Prioritized
 from t2t_jax.sweep.rules import (
     GridRules,
-    PlannedGrid,
     chosen_variants,
     planned_grid,
     record_rules,
@@ -67,37 +66,35 @@ def run_grid(
     scores on dev, and their differences from `base` (or else the first) beside the noise.
 
     Args:
-      variants: configs by name; or a grid that `t2t_jax.config.file.load_grid` has read.
+      variants: configs by name, or a grid, as `t2t_jax.config.file.load_grid` reads it.
       workdir: the directory of the grid.
       seeds: how many seeds of each variant, counted from its own `training.seed`.
-      jobs: processes at once on this machine, each with its share of the cores and GPUs of its own;
-        at most as many as there are GPUs, if there are any.
-      only: the variants to train, as names or patterns such as `A-*`; empty for all. The table has
-        the other variants too, if they have results.
-      first: the variants whose cells, of all seeds, are trained ahead of the others, as names or
-        patterns, those of the first one first; otherwise a seed of all variants precedes the next.
+      jobs: processes at once on this machine, at most as many as there are GPUs, if there are any.
+      only: the variants to train, as names or patterns such as `A-*`; empty for all.
+      first: the variants that are trained ahead of the others, with all their seeds, as names or
+        patterns; otherwise a seed of all variants precedes the next.
       launcher: the launcher of the processes; None is this machine.
       console: the console that shows the progress; None is the standard output.
       rules: the rules by which variants are halved or tuned; None is for those of the directory.
-      max_hours: the hours after which nothing more begins, and what runs on this machine stops with
-        a checkpoint.
+      max_hours: the hours after which nothing more begins, and what runs here stops.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
-      UserError: before anything begins, if an argument is refused, or a package of the extra
-        `train` is missing, or a cell's directory holds something else than a run of its config, or
-        `workdir` another grid; at the end, if no cell is finished, so that there is nothing to make
-        a table of.
+      UserError: before anything begins, if an argument is refused, a package of the extra `train`
+        is missing, or a directory holds something else than a run of its config, or another grid;
+        at the end, if no cell is finished.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_seeds(seeds)
     check_hours(max_hours)
     workdir = as_path(workdir)
-    planned = planned_grid(grid, workdir, chosen, seeds, rules or GridRules(), jobs)
-    plan = Prioritized(planned.plan, _ahead(planned, first))
+    rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
+    planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
+    ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
+    plan = Prioritized(planned.plan, ahead, lambda row: planned.rows.get(row, row))
     check_cells(plan.cells({}))
     check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
@@ -105,21 +102,19 @@ def run_grid(
     keep_grid(grid, workdir)
     record_rules(planned, workdir)
     signal = run_cells(plan, launcher, console, max_hours)
-    return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console, only)
-
-
-def _ahead(planned: PlannedGrid, first: Iterable[str]) -> list[str]:
-    """Return the rows that are trained ahead of the others, the first one first.
-
-    Raises:
-      UserError: a pattern of `first` matches no variant.
-    """
-    named = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
-    return [row for name in named for row in planned.candidates.get(name, [name])]
+    if signal:
+        return GridOutcome({}, [], signal)
+    return collect(grid, workdir, seeds, console, only, may_be_empty=max_hours is not None)
 
 
 def collect(
-    grid: Grid, workdir: Path, seeds: int, console: Console, only: Iterable[str] = ()
+    grid: Grid,
+    workdir: Path,
+    seeds: int,
+    console: Console,
+    only: Iterable[str] = (),
+    *,
+    may_be_empty: bool = False,
 ) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
@@ -128,6 +123,7 @@ def collect(
 
     Args:
       only: the variants that are asked for, as `run_grid` takes them.
+      may_be_empty: whether it is no error that no cell is finished.
 
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
@@ -141,8 +137,12 @@ def collect(
         if one.state == LEFT_OUT:
             line = f"{one.cell.name} is left out: {one.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    rows = write_tables(grid, found.results, workdir, found.notes, found.further, found.over)
     write_seeds(grid, found.reports, workdir)
+    if may_be_empty and not found.results:
+        found = found._replace(
+            beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])
+        )
+    rows = write_tables(grid, found.results, workdir, found.beside)
     return GridOutcome(found.results, rows, unfinished=found.unfinished)
 
 

@@ -43,6 +43,10 @@ class Halving:
     asha: bool = False
     """Whether variants are promoted without waiting for the others."""
 
+    def __str__(self) -> str:
+        """Return the halving as `of` reads it."""
+        return f"rungs={self.rungs},keep={self.keep}{',asha' if self.asha else ''}"
+
     @staticmethod
     def of(text: str) -> "Halving":
         """Return the halving that a text such as `rungs=3,keep=0.33,asha` describes.
@@ -84,7 +88,7 @@ class Halving:
         end, every = config.training.num_train_steps, config.checkpoint.every_steps
         assert every is not None
         shares = (self.keep**left for left in range(self.rungs - 1, 0, -1))
-        steps = [*(max(1, round(end * share / every)) * every for share in shares), end]
+        steps = [*(max(1, int(end * share / every + 0.5)) * every for share in shares), end]
         for one, other in pairwise(steps):
             if one >= other:
                 raise UserError(
@@ -194,6 +198,7 @@ class HalvedGrid:
                 f"--halving asha keeps a journal with a lock, which {workdir} in a bucket cannot "
                 "have; leave asha out, or choose a directory"
             )
+        self._keeps_journal = halving.asha
         self._cells, self._groups, self._halving, self._workdir = cells, groups, halving, workdir
         self.steps = halving.steps(next(iter(cells.values()))[0].config)
         num_seeds = len(next(iter(cells.values())))
@@ -220,10 +225,10 @@ class HalvedGrid:
             for cell in cells
         ]
 
-    def synchronous(self) -> "HalvedGrid":
-        """Return the plan without ASHA, which keeps no journal."""
+    def for_reading(self) -> "HalvedGrid":
+        """Return the plan as a reader of the directory has it, who writes nothing into it."""
         plan = copy.copy(self)
-        plan._halving = replace(self._halving, asha=False)
+        plan._keeps_journal = False
         return plan
 
     def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> list[str]:
@@ -250,8 +255,8 @@ class HalvedGrid:
     @contextmanager
     def _journal(self) -> Iterator[list[tuple[str, int, int]]]:
         """Return a context with the promotions so far, in which no other sweep promotes."""
-        if not self._halving.asha:
-            yield []
+        if not self._keeps_journal:
+            yield self._read() if self._halving.asha else []
             return
         self._workdir.mkdir(parents=True, exist_ok=True)
         with (self._workdir / _LOCK).open("ab") as lock:
@@ -265,8 +270,8 @@ class HalvedGrid:
     def _record(
         self, journal: Sequence[tuple[str, int, int]], promoted: Sequence[tuple[str, int, int]]
     ) -> None:
-        """Write promotions into the journal, of which every line is on the disk before the next."""
-        if self._halving.asha:
+        """Write promotions into the journal, before they take effect."""
+        if self._keeps_journal:
             for variant, rung, left_out in dict.fromkeys(promoted):
                 if (variant, rung, left_out) not in journal:
                     line = {"variant": variant, "rung": rung, "left_out": left_out}

@@ -59,7 +59,7 @@ def print_estimates(
         console.print(f"times are not estimated: {reason}", markup=False, soft_wrap=True)
         return
     count, whole = len(estimate.left), duration(estimate.seconds(jobs))
-    text = f"time is that of a first seed; {count} of {len(wanted)} cells are left: about {whole}"
+    text = f"time is that of one seed; {count} of {len(wanted)} cells are left: about {whole}"
     if count > 1:
         text += f" with {'all at once' if jobs is None else f'--jobs {jobs}'}"
         text += "" if jobs == 1 else f", {duration(sum(estimate.left))} of cells in all"

@@ -9,7 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from t2t_jax.sweep.cell_report import DONE, LEFT_OUT, WAITING, CellReport, resul
 from t2t_jax.sweep.comparison import compare, student
 from t2t_jax.sweep.directory import read_grid_directory
 from t2t_jax.sweep.gathering import gathered
+from t2t_jax.sweep.rules import has_rules
 from t2t_jax.sweep.stored_grid import stored_rows
-from t2t_jax.sweep.tables import GridTable, grid_table
+from t2t_jax.sweep.tables import Beside, GridTable, grid_table, left_out_note
 from t2t_jax.system.offline_page import offline_page
 from t2t_jax.version import __version__
 
@@ -80,8 +80,8 @@ def _table(grid: Grid, reports: Sequence[CellReport]) -> GridTable:
     """Return the table, in which a variant without a result has a row without figures."""
     results = results_by_variant(reports)
     if results:
-        left_out = [one.cell.name for one in reports if one.state == LEFT_OUT]
-        table = grid_table(grid, compare(grid, results), results, left_out)
+        notes = left_out_note([one.cell.name for one in reports if one.state == LEFT_OUT])
+        table = grid_table(grid, compare(grid, results), results, Beside(notes))
     else:
         table = GridTable("No cell has a result yet.", ["variant", "differs in"], [], [])
     rows = {row[0]: row for row in table.rows}
@@ -94,15 +94,17 @@ def _table(grid: Grid, reports: Sequence[CellReport]) -> GridTable:
 
 def _comparison(directory: Path) -> Sequence[GridTable]:
     """Return the tables of a grid that was halved or tuned, whose rows are not all comparable."""
-    with suppress(UserError, OSError):  # then the page does without
-        if grid := stored_rows(directory):
-            found = gathered(grid, directory)
-            if found.further and found.results:
-                rows = compare(grid, found.results)
-                main = grid_table(grid, rows, found.results, found.notes, found.over)
-                return [main, *found.further]
-            return found.further
-    return []
+    try:
+        grid = stored_rows(directory) if has_rules(directory) else None
+        if grid is None:
+            return []
+        results, _, beside, _ = gathered(grid, directory)
+        if not results:
+            return beside.tables
+        rows = compare(grid, results, beside.diverged)
+        return [grid_table(grid, rows, results, beside), *beside.tables]
+    except UserError as error:
+        return [GridTable(f"It is left out: {error}.", [], [], [])]
 
 
 def _fields(variants: Mapping[str, Config]) -> dict[str, list[str]]:

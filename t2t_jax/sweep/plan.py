@@ -1,7 +1,9 @@
 """The seam between what a grid decides and what trains its cells."""
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from t2t_jax.errors import UserError
@@ -46,48 +48,51 @@ class WholeGrid:
 class Prioritized:
     """A plan of which some rows are trained ahead of the others. What it decides is the same."""
 
-    def __init__(self, plan: GridPlan, ahead: Sequence[str]) -> None:
-        """Keep the plan, and the names of the rows, the first one first."""
-        self._plan, self._places = plan, {name: place for place, name in enumerate(ahead)}
+    def __init__(
+        self, plan: GridPlan, ahead: Sequence[str], variant_of: Callable[[str], str]
+    ) -> None:
+        """Keep the plan, the variants that are ahead, the first one first, and the function that
+        returns the variant of a row."""
+        self._plan, self._variant_of = plan, variant_of
+        self._places = {name: place for place, name in enumerate(dict.fromkeys(ahead))}
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the plan, those of the rows ahead first."""
         last = len(self._places)
         return sorted(
-            self._plan.cells(scores), key=lambda cell: self._places.get(cell.variant, last)
+            self._plan.cells(scores),
+            key=lambda cell: self._places.get(self._variant_of(cell.variant), last),
         )
 
 
 def foreseen(plan: GridPlan) -> Sequence[Cell]:
-    """Return the cells of a plan as they will be at its end, by scores that are made up where there
-    are none yet: how many go on does not depend on which of them are the best."""
-    wanted, found, _ = decided(plan)
+    """Return the cells of a plan as they may be at its end, by scores that are made up at random
+    where there are none yet. How many go on depends on them a little, where the seeds disagree."""
+    wanted, found = decided(plan)
     scores = {name: dict(own) for name, own in found.items()}
+    made_up = random.Random(0)
     while True:
-        places = {cell.variant: place for place, cell in enumerate(wanted, 1)}
         is_new = False
         for cell in wanted:
             own = scores.setdefault(cell.name, {})
             if score_at(own, cell.until) is None:
-                own[cell.until], is_new = float(places[cell.variant]), True
+                own[cell.until], is_new = 1 + made_up.random(), True
         if not is_new:
             return wanted
         wanted = plan.cells(scores)
 
 
-def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores, dict[str, str]]:
+def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
     """Return what a plan decides by what lies in the directories of its cells.
 
     Returns:
-      All cells so far, each with the step until which it is to be trained by now; their scores; and
-      by the name of a cell the reason why its scores cannot be read.
+      All cells so far, each with the step until which it is to be trained by now; and their
+      scores, of which a cell has none where they cannot be read.
     """
     scores: dict[str, Mapping[int, float]] = {}
-    unreadable: dict[str, str] = {}
     while new := [cell for cell in plan.cells(scores) if cell.name not in scores]:
         for cell in new:
-            try:
+            scores[cell.name] = {}
+            with suppress(UserError):
                 scores[cell.name] = cell.scores()
-            except UserError as error:
-                scores[cell.name], unreadable[cell.name] = {}, str(error)
-    return plan.cells(scores), scores, unreadable
+    return plan.cells(scores), scores

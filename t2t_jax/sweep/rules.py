@@ -16,6 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import Cell, cells
+from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, foreseen
 from t2t_jax.sweep.sampling import Range, SampledGrid
@@ -29,7 +30,7 @@ _RANGE = Schema({"low": (int, float), "high": (int, float), "scale": str})
 _SCHEMA = Schema(
     {
         **{"halving": _TEXT, "tune": Each(dict, (list, _RANGE)), "sampler": _TEXT},
-        **{"trials": (int, NoneType), "at_once": int, "seeds": int},
+        **{"trials": (int, NoneType), "at_once": int, "seeds": int, "rungs": Each(list, int)},
         "variants": Each(list, str),
     }
 )
@@ -48,6 +49,17 @@ class GridRules:
     """The sampler that proposes the values, as `optuna:tpe`."""
     trials: int | None = None
     """The number of values that the sampler proposes for a variant."""
+
+    def __post_init__(self) -> None:
+        """Bring what can be written in several ways into one form, and check it.
+
+        Raises:
+          UserError: the halving or a range has another form.
+        """
+        halving = None if self.halving is None else str(Halving.of(self.halving))
+        object.__setattr__(self, "halving", halving)
+        tune = {p: o if isinstance(o, Range) else list(o) for p, o in self.tune.items()}
+        object.__setattr__(self, "tune", tune)
 
 
 class PlannedGrid:
@@ -104,6 +116,11 @@ class PlannedGrid:
         return self._sampled.candidates if self._sampled else self._candidates
 
     @property
+    def rungs(self) -> list[int]:
+        """Return the steps of the rungs; [] without halving."""
+        return self.halved.steps if self.halved else []
+
+    @property
     def rows(self) -> dict[str, str]:
         """Return the variant of each row that is trained, by its name, so far."""
         tuned = {name: variant for variant, own in self.candidates.items() for name in own}
@@ -114,7 +131,12 @@ class PlannedGrid:
 
         Nothing is written.
         """
-        return foreseen(self.halved.synchronous() if self.halved else self.plan)
+        return foreseen(self.for_reading)
+
+    @property
+    def for_reading(self) -> GridPlan:
+        """Return the plan as a reader of the directory has it, who writes nothing into it."""
+        return self.halved.for_reading() if self.halved else self.plan
 
     def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> Sequence[str]:
         """Return the candidates that may be chosen for a seed, without that seed's own scores."""
@@ -126,6 +148,15 @@ def _check_tuned(rules: GridRules) -> None:
     if "training.seed" in rules.tune:
         raise UserError("--tune has training.seed, which --seeds has; leave it out")
     for path, own in rules.tune.items():
+        if path.startswith(("decoding.", "evaluation.")):
+            raise UserError(
+                f"--tune has {path}, of which the perplexity on dev knows nothing; leave it out"
+            )
+        if path in OF_SUBWORDS:
+            raise UserError(
+                f"--tune has {path}, by which perplexities are of other subwords and cannot be "
+                "compared; give it to --vary"
+            )
         if isinstance(own, Range):
             own.check()
         if isinstance(own, Range) != (rules.sampler is not None):
@@ -217,16 +248,25 @@ def planned_grid(
         rules, at_once = own, stored["at_once"]
     variants = {name: config for name, config in grid.variants.items() if name in chosen}
     planned = PlannedGrid(grid._replace(variants=variants), workdir, rules, seeds, at_once)
+    if stored is not None and planned.rungs != stored["rungs"]:
+        raise UserError(
+            f"{workdir} has rungs at the steps {', '.join(map(str, stored['rungs']))}, and this "
+            f"grid at {', '.join(map(str, planned.rungs))}; bring training.num_train_steps and "
+            "checkpoint.every_steps back, or choose another --workdir"
+        )
     if stored is None and planned.halved:
-        begun = [
-            cell.name for cell in planned.halved.synchronous().cells({}) if cell.workdir.exists()
-        ]
+        begun = [cell.name for cell in planned.for_reading.cells({}) if cell.workdir.exists()]
         if begun:
             raise UserError(
                 f"{workdir} has cells that were begun without --halving, such as {begun[0]}, and "
                 "no scores of theirs at the rungs; choose another --workdir"
             )
     return planned
+
+
+def has_rules(workdir: Path) -> bool:
+    """Return whether a directory keeps rules by which its cells are chosen."""
+    return (workdir / _FILE).is_file()
 
 
 def recorded_plan(grid: Grid, workdir: Path) -> PlannedGrid | None:
@@ -248,6 +288,7 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
         workdir.mkdir(parents=True, exist_ok=True)
         variants = list(planned.grid.variants)
         also = {"at_once": planned.at_once, "seeds": planned.seeds, "variants": variants}
+        also["rungs"] = planned.rungs
         tune = {
             path: own._asdict() if isinstance(own, Range) else list(own)
             for path, own in planned.rules.tune.items()
@@ -273,7 +314,7 @@ def _shown(own: Sequence[Any] | Range) -> str:
 def _read(workdir: Path) -> Record | None:
     path = workdir / _FILE
     way_out = "bring it back from a copy, or choose another --workdir"
-    return read_object(path, _SCHEMA, way_out) if path.is_file() else None
+    return read_object(path, _SCHEMA, way_out) if has_rules(workdir) else None
 
 
 def _described(rules: GridRules) -> str:

@@ -34,13 +34,14 @@ def rung_table(
       wanted: the cells of the plan.
 
     Returns:
-      The table, or None if no variant has paused; and the names of the variants that are over:
-      those that were given up or have diverged.
+      The table, or None if no variant has paused; and the names of the variants of which nothing
+      more is to be trained.
     """
     cells, grid = by_variant(wanted), planned.grid
     stopped = _paused(cells, scores)
-    is_over = all(score_at(scores[cell.name], cell.until) is not None for cell in wanted)
-    over = {*(stopped if is_over else ()), *(cell.variant for cell in _diverged(wanted, scores))}
+    open_rows = {c.variant for c in wanted if score_at(scores[c.name], c.until) is None}
+    waiting = {*open_rows, *(stopped if open_rows else ())}
+    over = {*grid.variants} - {planned.rows[row] for row in waiting}
     if not stopped or planned.candidates:
         return None, over
     rows = []
@@ -58,11 +59,16 @@ def rung_table(
         f"Each of these is compared with `{grid.base}` at the same step, and with no row of "
         "another length."
     ]
+    if not open_rows:
+        notes.append(
+            "Those above, which came to the end, were chosen by scores of the same seeds. So a "
+            "perplexity that is lower than the base's is partly luck: confirm it with other seeds."
+        )
     if any(one.training.schedule == "wsd" for one in grid.variants.values()):
         notes.append("With the schedule wsd, this is before the decay of the learning rate.")
     heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
     caption = "Given up before the end, by their perplexity on dev:"
-    if not is_over:
+    if open_rows:
         caption = (
             "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
         )

@@ -18,6 +18,8 @@ from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.plan import Scores, score_at
 
+_MOST_REFUSED = 100
+"""The proposals that a config refuses, one after the other, before the sweep gives up."""
 _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
 
 
@@ -85,7 +87,9 @@ class SampledGrid:
             proposer = getattr(optuna.samplers, _SAMPLERS[name])(seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
             self._studies[variant] = _Study(
-                study, {path: _distribution(one) for path, one in ranges.items()}
+                study,
+                {path: _distribution(one) for path, one in ranges.items()},
+                optuna.trial.TrialState.FAIL,
             )
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
@@ -117,9 +121,16 @@ class SampledGrid:
         return True
 
     def _ask(self, variant: str, study: "_Study") -> None:
-        trial = study.study.ask(fixed_distributions=study.distributions)
-        values = {path: [_short(value)] for path, value in trial.params.items()}
-        ((inner, config),) = product(self._grid.variants[variant], values).items()
+        for left in range(_MOST_REFUSED, -1, -1):
+            trial = study.study.ask(fixed_distributions=study.distributions)
+            values = {path: [_short(value)] for path, value in trial.params.items()}
+            try:
+                ((inner, config),) = product(self._grid.variants[variant], values).items()
+                break
+            except UserError:  # as of a width that the number of heads does not divide
+                if not left:
+                    raise
+                study.study.tell(trial, state=study.failed)
         name = f"{variant},{inner}"
         study.asked.append((trial, name))
         if name not in study.cells:
@@ -130,8 +141,8 @@ class SampledGrid:
 class _Study:
     """The trials of a variant."""
 
-    def __init__(self, study: Any, distributions: Mapping[str, Any]) -> None:
-        self.study, self.distributions = study, distributions
+    def __init__(self, study: Any, distributions: Mapping[str, Any], failed: Any) -> None:
+        self.study, self.distributions, self.failed = study, distributions, failed
         self.asked: list[tuple[Any, str]] = []
         self.told = 0
         self.configs: dict[str, Config] = {}

@@ -4,6 +4,7 @@ GRID/grid.py     the config file of the grid; it may be edited, and named by --c
 GRID/grid.json   the configs of its rows; a later sweep is compared with these, and runs no file
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.records import Each, Schema, read_object
+from t2t_jax.system.records import Each, Record, Schema, read_object
 
 _FILE, _ROWS = "grid.py", "grid.json"
-_SCHEMA = Schema({"variants": Each(dict, dict)})
+_SCHEMA = Schema({"variants": Each(dict, dict)}, {"written": str})
 
 
 def stored_grid(workdir: Path) -> Grid:
@@ -40,11 +41,15 @@ def stored_rows(workdir: Path) -> Grid | None:
     Raises:
       UserError: the record is damaged.
     """
-    path = workdir / _ROWS
-    if not path.is_file():
+    if (stored := _read(workdir)) is None:
         return None
-    stored = read_object(path, _SCHEMA, "remove it to begin a new record")["variants"]
-    return Grid({name: from_dict(config) for name, config in stored.items()}, {})
+    return Grid({name: from_dict(one) for name, one in stored["variants"].items()}, {})
+
+
+def _read(workdir: Path) -> Record | None:
+    path = workdir / _ROWS
+    way_out = "remove it to begin a new record"
+    return read_object(path, _SCHEMA, way_out) if path.is_file() else None
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
@@ -53,13 +58,19 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
     Rows of which nothing was started, or whose directories were moved away, do not count.
 
     Raises:
-      UserError: the grids differ, or the record of the grid there is damaged.
+      UserError: the grids differ, or the record of the grid there is damaged, or its config file
+        was edited.
     """
-    path = workdir / _ROWS
-    if not path.is_file():
+    if (record := _read(workdir)) is None:
         return
     way_out = "choose another --workdir, or move the directories of these rows away"
-    stored = read_object(path, _SCHEMA, "remove it to begin a new record")["variants"]
+    stored, file = record["variants"], workdir / _FILE
+    known = record.get("written"), _hash(grid.source.encode())
+    if grid.source and known[0] and file.is_file() and _hash(file.read_bytes()) not in known:
+        raise UserError(
+            f"{file} was edited, and would be lost; leave --config out to go on with it, or "
+            "move it away"
+        )
     started = [name for name in stored if (workdir / name).is_dir()]
     if lost := [name for name in started if name not in grid.variants]:
         shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
@@ -79,8 +90,12 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
 def keep_grid(grid: Grid, workdir: Path) -> None:
     """Write the config file of a grid, and the configs of its rows, into the grid's directory."""
     workdir.mkdir(parents=True, exist_ok=True)
-    rows = {name: to_dict(config) for name, config in grid.variants.items()}
-    write_whole(workdir / _ROWS, f"{json.dumps({'variants': rows}, indent=1)}\n".encode())
-    path = workdir / _FILE
-    if grid.source and not (path.is_file() and path.read_bytes() == grid.source.encode()):
-        write_whole(path, grid.source.encode())
+    record: Record = {"variants": {name: to_dict(one) for name, one in grid.variants.items()}}
+    if grid.source:
+        write_whole(workdir / _FILE, grid.source.encode())
+        record["written"] = _hash(grid.source.encode())
+    write_whole(workdir / _ROWS, f"{json.dumps(record, indent=1)}\n".encode())
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()

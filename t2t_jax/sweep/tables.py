@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
@@ -49,24 +50,30 @@ class GridTable(NamedTuple):
     notes: list[str]
 
 
+class Beside(NamedTuple):
+    """What is said of a grid beside the scores of its cells."""
+
+    notes: Sequence[str] = ()
+    """Paragraphs below the table, after those that explain its columns."""
+    tables: Sequence[GridTable] = ()
+    """Tables that follow it, as of variants that were given up."""
+    over: Collection[str] = ()
+    """The variants of which nothing more is to be trained; others without a result are not
+    finished."""
+    diverged: Mapping[str, int] = MappingProxyType({})
+    """The number of seeds that diverged, by variant."""
+
+
+NOTHING = Beside()
+
+
 def write_tables(
-    grid: Grid,
-    results: Results,
-    workdir: Path,
-    notes: Sequence[str] = (),
-    further: Sequence[GridTable] = (),
-    over: Collection[str] = (),
+    grid: Grid, results: Results, workdir: Path, beside: Beside = NOTHING
 ) -> list[VariantRow]:
     """Write `table.md`, `table.tex`, `table.csv` and `table.png` into a grid's directory.
 
-    Without matplotlib, `table.png` is left out with a warning. Where no cell has a result yet,
-    `table.md` has the notes and the further tables alone.
-
-    Args:
-      notes: paragraphs below the table, beside those that explain its columns.
-      further: tables that follow it in `table.md` and `table.tex`.
-      over: the variants of which nothing more is to be trained; others without a result are not
-        finished.
+    Without matplotlib, `table.png` is left out with a warning. Where no cell has a result yet, what
+    is beside the scores is written into `table.md` alone, and the other files are removed.
 
     Returns:
       The rows of the table.
@@ -75,12 +82,14 @@ def write_tables(
       UserError: `compare` refuses the results.
     """
     markdown_file, latex_file, csv_file, plot_file = (workdir / name for name in _FILES)
-    if (notes or further) and not results:
-        text = "\n".join([_listed(notes), *map(_markdown, further)])
+    if (beside.notes or beside.tables) and not results:
+        text = "\n".join([_listed(beside.notes), *map(_markdown, beside.tables)])
         write_whole(markdown_file, text.encode())
+        for stale in (latex_file, csv_file, plot_file):
+            stale.unlink(missing_ok=True)
         return []
-    rows = compare(grid, results)
-    tables = [grid_table(grid, rows, results, notes, over), *further]
+    rows = compare(grid, results, beside.diverged)
+    tables = [grid_table(grid, rows, results, beside), *beside.tables]
     write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
     write_whole(latex_file, "\n".join(latex(*one) for one in tables).encode())
     write_whole(csv_file, _csv(_columns(grid, rows, results), rows).encode())
@@ -95,15 +104,9 @@ def grid_table(
     grid: Grid,
     rows: Sequence[VariantRow],
     results: Results,
-    further_notes: Sequence[str] = (),
-    over: Collection[str] = (),
+    beside: Beside = NOTHING,
 ) -> GridTable:
-    """Return the table for readers, of rows that `compare` made of the results.
-
-    Args:
-      further_notes: paragraphs after those that explain the columns.
-      over: the variants of which nothing more is to be trained.
-    """
+    """Return the table for readers, of rows that `compare` made of the results."""
     columns = [one for one in _columns(grid, rows, results) if one.heads]
     heads = [head for one in columns for head in one.heads]
     body = [[cell for one in columns for cell in one.cells(row)] for row in rows]
@@ -112,9 +115,9 @@ def grid_table(
     if rows[0].measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
     notes = _notes(grid, rows, first)
-    if missing := [name for name in grid.variants if name not in {*results, *over}]:
+    if missing := [name for name in grid.variants if name not in {*results, *beside.over}]:
         notes.append(f"Not finished: {', '.join(missing)}.")
-    notes += further_notes
+    notes += beside.notes
     caption = f"Scores on {split}; mean over seeds ± their standard deviation."
     return GridTable(caption, heads, body, notes)
 

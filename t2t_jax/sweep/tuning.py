@@ -10,7 +10,7 @@ differ, the deviation over seeds holds the noise of tuning.
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Choices, Grid, product
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 Finalists = Callable[[Sequence[str], int], Sequence[str]]
 """A function that returns those of some candidates that may be chosen, without the scores of the
 seed of a number; -1 is for no seed."""
-
-
-class Choice(NamedTuple):
-    """The candidates that a variant gets, by its scores on dev."""
-
-    candidates: list[str]
-    """The candidate for each seed, by the number of the seed; "" where scores are missing."""
-    is_fair: bool
-    """Whether the candidate for a seed was chosen by the scores of other seeds alone."""
 
 
 def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Config]]:
@@ -74,20 +65,24 @@ def check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
 
 def choose(
     group: Collection[str], scores: Mapping[str, Sequence[float | None]], finalists: Finalists
-) -> Choice:
+) -> list[str]:
     """Choose a candidate for each seed: the best by the mean perplexity of the other seeds.
+
+    A single seed has no others, and chooses by its own.
 
     Args:
       group: the candidates of a variant.
       scores: the perplexity of each candidate at its end, by the number of the seed; None is for
         one that is missing.
       finalists: the candidates that may be chosen for a seed.
+
+    Returns:
+      The candidate for each seed, by the number of the seed; "" where scores are missing.
     """
     num_seeds = len(next(iter(scores.values())))
-    is_fair = num_seeds > 1
     chosen = []
     for seed in range(num_seeds):
-        left_out = seed if is_fair else -1
+        left_out = seed if num_seeds > 1 else -1
         means: dict[str, float] | None = {}
         for name in finalists([*group], left_out):
             others = [score for i, score in enumerate(scores[name]) if i != left_out]
@@ -97,7 +92,7 @@ def choose(
             else:
                 means[name] = statistics.fmean(known)
         chosen.append(next(iter(best(means or {}, 1)), ""))
-    return Choice(chosen, is_fair)
+    return chosen
 
 
 def is_at_an_end(value: Any, values: Sequence[Any]) -> bool:
@@ -119,26 +114,37 @@ def tuned_results(
     cells: Mapping[str, Sequence[Cell]],
     scores: Scores,
     found: Mapping[str, Record],
-) -> tuple[dict[str, list[Record]], GridTable]:
+) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
     """Return the results of what was chosen for each variant, and a table of the choices.
+
+    Where the value that was chosen for a seed diverged under that seed, the seed has no result.
 
     Args:
       cells: the cells by candidate, a seed after the other.
       scores: the scores of the cells.
       found: the results by the name of the cell.
+
+    Returns:
+      The results by variant, the numbers of seeds that diverged, and the table.
     """
     results: dict[str, list[Record]] = {}
+    diverged: dict[str, int] = {}
     rows = []
     for variant, group in planned.candidates.items():
         ends = {name: [_end(cell, scores) for cell in cells[name]] for name in group}
         choice = choose(group, ends, lambda some, out: planned.finalists(some, out, scores))
         named: dict[str, list[str]] = {}
-        for seed, name in enumerate(choice.candidates):
+        for seed, name in enumerate(choice):
             cell = cells[name][seed] if name else None
-            if cell and (result := found.get(cell.name)):
+            if cell and ends[name][seed] == math.inf:
+                diverged[variant] = diverged.get(variant, 0) + 1
+                named.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
+            elif cell and (result := found.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 named.setdefault(name, []).append(cell.workdir.name)
-        rows.append(_row(variant, group, named, planned.rules.tune))
+        all_ends = [end for own in ends.values() for end in own]
+        state = "all diverged" if {*all_ends} == {math.inf} else "not chosen yet"
+        rows.append(_row(variant, group, named, planned.rules.tune, state))
     how = (
         "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
         "choice does not gain by its own luck. Where the seeds of a row have different values, "
@@ -150,8 +156,10 @@ def tuned_results(
     caption = f"The value of {', '.join(planned.rules.tune)} that each variant has:"
     heads = ["variant", "values, with their seeds", "tried", "at an end of its range"]
     end = "Beyond an end of a range there may be a better value: try a wider one."
-    return results, GridTable(
-        caption, heads, rows, [how, *([end] if any(r[3] for r in rows) else [])]
+    return (
+        results,
+        diverged,
+        GridTable(caption, heads, rows, [how, *([end] if any(r[3] for r in rows) else [])]),
     )
 
 
@@ -164,6 +172,7 @@ def _row(
     group: Mapping[str, Config],
     named: Mapping[str, Sequence[str]],
     ranges: Mapping[str, Sequence[Any]],
+    state: str,
 ) -> list[str]:
     """Return what the table of choices says of a variant."""
     parts = [
@@ -174,4 +183,4 @@ def _row(
         for path, own in ranges.items()
         if any(is_at_an_end(group[name].value(path), own) for name in named)
     ]
-    return [variant, "; ".join(parts) or "not chosen yet", str(len(group)), ", ".join(at_end)]
+    return [variant, "; ".join(parts) or state, str(len(group)), ", ".join(at_end)]

@@ -120,9 +120,8 @@ def test_cells_that_paused_or_diverged_say_so(grid):
         ("late/seed5", '"perplexity": null, "diverged": "the loss is not finite"'),
     ):
         (grid / name / "rung-40.json").write_text(f'{{"config": {config}, {record}}}')
-    when = "step 40 of 40, 15 Jan 2027 08:00 UTC"
     told = found(read_grid_directory(grid).reports)
-    assert told["hostile/seed0"] == ("paused", f"{when}, with a perplexity of 7.50")
+    assert told["hostile/seed0"] == ("paused", "step 40 of 40, with a perplexity of 7.50")
     assert told["late/seed5"] == ("diverged", "the loss is not finite")
     (grid / "late" / "seed5" / "rung-40.json").write_text("{")
     assert found(read_grid_directory(grid).reports)["late/seed5"][0] == "left out"

@@ -75,11 +75,21 @@ def test_a_refused_sweep_changes_no_record(tmp_path):
     assert len(before) == 2
 
 
+def test_an_edited_file_is_not_written_over(tmp_path):
+    keep_grid(Grid({"base": BASE}, {}, source="# mine\n"), tmp_path)
+    file = tmp_path / "grid.py"
+    file.write_text("# edited\n")
+    for source in ("# edited\n", ""):
+        check_same_grid(Grid({"base": BASE}, {}, source=source), tmp_path)
+    with pytest.raises(UserError, match=r"grid\.py was edited, and would be lost"):
+        check_same_grid(Grid({"base": BASE}, {}, source="# mine, and longer\n"), tmp_path)
+
+
 def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
     grid = Grid(dict.fromkeys(("a1", "a2", "b1", "c"), BASE), {})
 
     def order(*first):
-        plan = Prioritized(WholeGrid(cells(grid, tmp_path, 2)), first)
+        plan = Prioritized(WholeGrid(cells(grid, tmp_path, 2)), first, lambda row: row[:2].strip())
         return " ".join(cell.name.replace("/seed", ":") for cell in plan.cells({}))
 
     assert order() == "a1:0 a2:0 b1:0 c:0 a1:1 a2:1 b1:1 c:1"

@@ -33,17 +33,17 @@ def everyone(group, left_out):
 @given(st.lists(st.lists(st.floats(1, 9), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_each_seed_has_the_best_of_the_other_seeds(rows):
     scores = {f"c{i}": row for i, row in enumerate(rows)}
-    for seed, name in enumerate(choose(scores, scores, everyone).candidates):
+    for seed, name in enumerate(choose(scores, scores, everyone)):
         others = [sum(row[:seed] + row[seed + 1 :]) for row in rows]
         assert math.isclose(others[int(name[1:])], min(others))
 
 
 def test_a_single_seed_chooses_for_itself_and_nothing_is_chosen_before_all_scores_are_there():
     scores = {"a": [2.0], "b": [1.0]}
-    assert choose(scores, scores, everyone) == (["b"], False)
+    assert choose(scores, scores, everyone) == ["b"]
     scores = {"a": [2.0, 1.0, 5.0], "b": [1.0, None, 9.0], "c": [math.inf, 0.1, math.inf]}
-    assert choose(scores, scores, everyone) == (["", "a", ""], True)
-    assert choose(scores, scores, lambda *_: ["a", "c"]).candidates == ["a", "a", "a"]
+    assert choose(scores, scores, everyone) == ["", "a", ""]
+    assert choose(scores, scores, lambda *_: ["a", "c"]) == ["a", "a", "a"]
 
 
 def _coverage(base, other, fair=True):
@@ -61,7 +61,7 @@ def _coverage(base, other, fair=True):
             noisy = np.exp(np.array(level)[:, None] + noise)
             scores = {str(i): row.tolist() for i, row in enumerate(noisy)}
             if fair:
-                chosen = choose(scores, scores, everyone).candidates
+                chosen = choose(scores, scores, everyone)
             else:
                 chosen = [min(scores, key=lambda c: scores[c][seed]) for seed in range(seeds)]
             results[variant] = [
@@ -102,7 +102,9 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(sampler="optuna:tpe"), "--sampler optuna:tpe needs a number of trials"),
         (GridRules(trials=3), "--trials 3 needs --sampler, as in --sampler optuna:tpe"),
         (GridRules(None, {}, "optuna:tpe", 3), "has nothing to propose values for"),
-        (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "--halving rungs=3 would not reach"),
+        (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "--halving rungs=3,keep=0.3+ would not"),
+        (GridRules(tune={"data.vocab_size": [99, 100]}), "by which perplexities are of other"),
+        (GridRules(tune={"decoding.beam_size": [1, 2]}), "of which the perplexity on dev knows"),
         (GridRules(None, RANGE, "optuna:tpe", 0), "--trials 0 is not positive"),
         (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
         (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; give it as 0.5:2:"),
@@ -207,3 +209,36 @@ def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
     )
     assert len(scores) == 2 * 2 * 14
     assert found < 2.2
+
+
+def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):
+    pytest.importorskip("optuna")
+    rules = GridRules(None, {"model.num_heads": Range(1, 8, "lin")}, "optuna:tpe", 6)
+    planned = planned_grid(GRID, tmp_path, [*GRID.variants], 1, rules, at_once=6)
+    heads = {cell.config.model.num_heads for cell in planned.plan.cells({})}
+    assert heads
+    assert all(GRID.variants["base"].model.d_model % one == 0 for one in heads)
+    assert {*planned.rows.values()} == {*GRID.variants}
+
+
+def test_a_value_that_diverged_under_its_seed_is_said_and_not_passed_over(tmp_path, quick):  # noqa: F811
+    """Under seed 2, the value that the seeds 0 and 1 choose for the wide variant diverges."""
+    truth = {}
+    for name in GRID.variants:
+        for value in (0.5, 1, 2):
+            for seed in (0, 1, 2):
+                score = math.inf if (name, value, seed) == ("wide", 2, 2) else 5.0 - value
+                cell = f"{name},learning_rate_factor={value}/seed{seed}"
+                truth[cell] = dict.fromkeys(STEPS, score + 0.1 * seed)
+    console = Console(file=io.StringIO(), width=200)
+    outcome = run_grid(
+        GRID,
+        tmp_path,
+        seeds=3,
+        launcher=Trained(truth),
+        console=console,
+        rules=GridRules(tune=TUNE),
+    )
+    _, wide = outcome.rows
+    assert (wide.num_seeds, wide.verdict) == (2, "diverged under 1 of 3 seeds")
+    assert "seed2, where it diverged" in (tmp_path / "table.md").read_text()
