@@ -52,8 +52,9 @@ class SweepCommand:
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
     first: tuple[str, ...] = ()
     """Variants to train ahead of the others, with all of their seeds, as names or patterns."""
-    seeds: int = 1
-    """Number of seeds of each variant, counted from its training.seed."""
+    seeds: int | None = None
+    """Number of seeds of each variant, counted from its training.seed; without it as many as the
+    directory has been given, or else 1."""
     launcher: Literal["local", "slurm"] = "local"
     """Train in processes of this machine, or in jobs of a Slurm cluster (through submitit)."""
     jobs: int = 1
@@ -108,7 +109,8 @@ class SweepCommand:
             )
         grid = self._grid()
         chosen = chosen_variants(grid, self.only)
-        check_seeds(self.seeds)
+        seeds = self._seeds()
+        check_seeds(seeds)
         self._check_launcher()
         if self.dry_run or self.compile_only is not None:
             return self._list(grid, chosen)
@@ -117,12 +119,12 @@ class SweepCommand:
         check_writable(self.workdir)
         self._check_trackers()
         if self.report:
-            outcome = collect(grid, self.workdir, self.seeds, result_console(), self.only)
+            outcome = collect(grid, self.workdir, seeds, result_console(), self.only)
         else:
             outcome = run_grid(
                 grid,
                 self.workdir,
-                seeds=self.seeds,
+                seeds=seeds,
                 only=self.only,
                 first=self.first,
                 launcher=Local(self.jobs, self.track)
@@ -162,6 +164,13 @@ class SweepCommand:
             )
         return stored_grid(self.workdir)
 
+    def _seeds(self) -> int:
+        from t2t_jax.sweep.stored_grid import stored_seeds
+
+        if self.seeds is None and self.workdir is not None:
+            return stored_seeds(self.workdir)
+        return 1 if self.seeds is None else self.seeds
+
     def _rules(self) -> "GridRules":
         """Return the rules that the flags give."""
         from t2t_jax.commands.tune import tuned_fields
@@ -180,7 +189,7 @@ class SweepCommand:
         jobs = self.jobs if self.launcher == "local" else None
         with TemporaryDirectory() as nothing:
             place = self.workdir or Path(nothing)
-            planned = planned_grid(grid, place, chosen, self.seeds, self._rules())
+            planned = planned_grid(grid, place, chosen, self._seeds(), self._rules())
             print_estimates(planned, self.workdir, jobs, result_console())
         return 0
 

@@ -99,7 +99,7 @@ def run_grid(
     check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    keep_grid(grid, workdir)
+    keep_grid(grid, workdir, seeds)
     record_rules(planned, workdir)
     signal = run_cells(plan, launcher, console, max_hours)
     if signal:

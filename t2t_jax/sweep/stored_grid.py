@@ -1,7 +1,7 @@
 """What a grid's directory keeps of the grid, by which a later sweep goes on with it.
 
 GRID/grid.py     the config file of the grid; it may be edited, and named by --config
-GRID/grid.json   the configs of its rows; a later sweep is compared with these, and runs no file
+GRID/grid.json   the configs of its rows, with which a later sweep is compared, and the seeds
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import Each, Record, Schema, read_object
 
 _FILE, _ROWS = "grid.py", "grid.json"
-_SCHEMA = Schema({"variants": Each(dict, dict)}, {"written": str})
+_SCHEMA = Schema({"variants": Each(dict, dict)}, {"written": str, "seeds": int})
 
 
 def stored_grid(workdir: Path) -> Grid:
@@ -87,10 +87,20 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
             )
 
 
-def keep_grid(grid: Grid, workdir: Path) -> None:
+def stored_seeds(workdir: Path) -> int:
+    """Return the number of seeds that the grid of a directory has been given so far, at least 1.
+
+    Raises:
+      UserError: the record of the grid there is damaged.
+    """
+    return (_read(workdir) or {}).get("seeds", 1)
+
+
+def keep_grid(grid: Grid, workdir: Path, seeds: int = 1) -> None:
     """Write the config file of a grid, and the configs of its rows, into the grid's directory."""
     workdir.mkdir(parents=True, exist_ok=True)
-    record: Record = {"variants": {name: to_dict(one) for name, one in grid.variants.items()}}
+    rows = {name: to_dict(one) for name, one in grid.variants.items()}
+    record: Record = {"seeds": max(seeds, stored_seeds(workdir)), "variants": rows}
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
         record["written"] = _hash(grid.source.encode())

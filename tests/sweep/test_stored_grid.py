@@ -75,6 +75,17 @@ def test_a_refused_sweep_changes_no_record(tmp_path):
     assert len(before) == 2
 
 
+def test_a_directory_knows_its_seeds(tmp_path):
+    def seeds(*flags):
+        return sweep_command([str(tmp_path), *flags], "t2t-jax sweep")._seeds()
+
+    assert seeds() == 1
+    for given, known in ((3, 3), (2, 3), (4, 4)):
+        keep_grid(Grid({"base": BASE}, {}), tmp_path, given)
+        assert seeds() == known
+    assert seeds("--seeds", "2") == 2
+
+
 def test_an_edited_file_is_not_written_over(tmp_path):
     keep_grid(Grid({"base": BASE}, {}, source="# mine\n"), tmp_path)
     file = tmp_path / "grid.py"
