@@ -217,13 +217,20 @@ class HalvedGrid:
                         rung |= {name: max(number, rung[name]) for name in names}
                         new += [(n, number, left_out) for n in names if number]
             self._record(journal, new)
-        last = len(self.steps) - 1
         seeds = zip(*self._cells.values(), strict=True)
         return [
-            replace(cell, pause=None if (at := rung[cell.variant]) == last else self.steps[at])
-            for cells in seeds
-            for cell in cells
+            self._until_next(cell, rung[cell.variant], scores) for cells in seeds for cell in cells
         ]
+
+    def _until_next(self, cell: Cell, rung: int, scores: Scores) -> Cell:
+        """Return a cell until the first rung that it has no score of, but no later than its own.
+
+        A variant may go on by the scores of some of its seeds, while others have not come so far.
+        """
+        own = scores.get(cell.name, {})
+        missing = (step for step in self.steps[:rung] if score_at(own, step) is None)
+        step = next(missing, self.steps[rung])
+        return replace(cell, pause=None if step == self.steps[-1] else step)
 
     def for_reading(self) -> "HalvedGrid":
         """Return the plan as a reader of the directory has it, who writes nothing into it."""

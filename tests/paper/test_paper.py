@@ -93,6 +93,9 @@ def test_steps_take_the_time_that_section_5_2_says():
 
 # Fields for which the paper has no value: data and machine, and what it leaves to the reader.
 _NOT_STATED = {
+    "model.parametrisation",
+    "model.base_width",
+    "model.base_depth",
     "data.task",
     "data.documents",
     "data.text_rows",

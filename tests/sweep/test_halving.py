@@ -21,7 +21,7 @@ from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
-from t2t_jax.sweep.plan import decided
+from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
 
 BASE = Config().replace(
@@ -100,6 +100,22 @@ def test_the_same_variants_go_on_in_whatever_order_the_scores_come(number, seeds
     assert {cell.name: cell.until for cell in wanted} == {
         f"{name}/seed{seed}": step for name, step in expected.items() for seed in range(seeds)
     }
+
+
+@given(st.integers(2, 6), st.randoms(use_true_random=False))
+def test_no_cell_passes_a_rung_without_its_score_there(number, rng):
+    """A variant may be promoted for one seed by the others, before that seed came to the rung."""
+    grid = grid_of(number)
+    truth, known = scores_of(rng, grid, 3), {}
+    plan = halved(grid, 3, None, leave_out=True)
+    while open_ones := [
+        cell for cell in plan.cells(known) if score_at(known.get(cell.name, {}), cell.until) is None
+    ]:
+        cell = rng.choice(open_ones)
+        own = known.setdefault(cell.name, {})
+        assert set(own) == {step for step in STEPS if step < cell.until}
+        own[cell.until] = truth[cell.name][cell.until]
+    assert plan.cells(known) == plan.cells(truth)
 
 
 @given(st.integers(3, 8), st.randoms(use_true_random=False))
