@@ -1,5 +1,6 @@
 """The command that says whether what a network computes depends on its width or depth."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from t2t_jax.inspect.coordinates import Coordinates
 
 _LOGITS = (
-    "Logits at the start shrink with the root of the width, and so does what first values add to "
-    "their change: that is right, as what is learned does not shrink."
+    "Logits at the start shrink with the root of the width, and at first so do their changes, of "
+    "which unlearning the first logits is a part: that is right."
 )
 
 
@@ -30,8 +31,8 @@ _LOGITS = (
 class CoordinatesCommand:
     """Say whether activations, and their changes in training, grow with the width of a network.
 
-    Networks of several widths learn a few random tokens for a few steps. Where all changes are
-    flat, as they should be with --parametrisation mup, one learning rate fits all widths.
+    Networks of several widths learn a few random tokens for a few steps. Where all changes but
+    those of the logits are flat, as with --parametrisation mup, one learning rate fits all widths.
     """
 
     examples: ClassVar = ("base --parametrisation standard mup --figure widths.svg",)
@@ -100,7 +101,8 @@ def _table(found: "Coordinates") -> "Table":
         table.add_row(
             part,
             *(f"{size:.3g}" for size in sizes.mean(1)),
-            f"{change.exponent:+.2f} ± {change.error:.2f}",
+            f"{change.exponent:+.2f}"
+            + (f" ± {change.error:.2f}" if math.isfinite(change.error) else ""),
             change.verdict,
             f"{start.exponent:+.2f}",
         )

@@ -58,7 +58,7 @@ class Growth(NamedTuple):
     exponent: float
     """The slope of the logarithm of the size over that of the width, by least squares."""
     error: float
-    """The standard error of the slope."""
+    """The standard error of the slope; not a number where two sizes tell nothing of it."""
 
     @property
     def verdict(self) -> str:
@@ -155,8 +155,9 @@ def growth(values: Sequence[int], sizes: Float[np.ndarray, "networks seeds"]) ->
     x -= x.mean()
     exponent = float(x @ y / (x @ x))
     rest = y - y.mean() - exponent * x
-    degrees = max(len(y) - 2, 1)
-    return Growth(exponent, float(np.sqrt(rest @ rest / degrees / (x @ x))))
+    degrees = len(y) - 2
+    error = float(np.sqrt(rest @ rest / degrees / (x @ x))) if degrees else np.nan
+    return Growth(exponent, error)
 
 
 def _simplified(config: Config) -> Config:

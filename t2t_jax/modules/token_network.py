@@ -223,8 +223,8 @@ class TokenNetwork(nn.Module):
     def before_output(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t d_model"]:
         """Return the last layer's output as the output projection takes it.
 
-        It is divided by the multiple of the width, as a sum of so many more products that agree
-        with each other grows with their number (Yang et al. 2021, table 8).
+        A logit sums d_model products. Training makes their signs agree, so that the sum grows with
+        d_model; the division by the multiple of the width undoes this (Yang et al. 2021, table 8).
         """
         multiple = self.config.width_multiple
         return x if multiple == 1 else x / multiple

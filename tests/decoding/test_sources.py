@@ -71,7 +71,7 @@ class Listener(Transformer):
 
     def setup(self):
         super().setup()
-        self.projection = Linear(_VALUES, self.config.d_model)
+        self.projection = Linear(_VALUES, self.config.d_model, grows=False)
 
     @property
     def sources(self):

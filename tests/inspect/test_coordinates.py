@@ -123,3 +123,9 @@ def test_a_wider_network_has_more_heads_of_the_same_size():
         coordinates(Config(), "width", [64], steps=1, seeds=1)
     with pytest.raises(UserError, match="0 steps of 1 seeds measure nothing"):
         coordinates(Config(), "width", [64, 128], steps=0, seeds=1)
+
+
+def test_two_sizes_have_an_exponent_without_an_error():
+    found = growth((64, 256), np.array([[1.0], [2.0]]))
+    assert found.exponent == pytest.approx(0.5)
+    assert np.isnan(found.error)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from t2t_jax.config import Config, from_dict
+from t2t_jax.config import Config, differences, from_dict
 from t2t_jax.config.cost import num_parameters, vocabulary_parameters
 from t2t_jax.config.tasks import task_name
 from t2t_jax.errors import UserError, did_you_mean
@@ -26,6 +26,13 @@ from t2t_jax.sweep.comparison import subwords
 from t2t_jax.system.records import NUMBER, Record, Schema, read_object
 from t2t_jax.workdir import END, read_log
 
+_OF_SIZE = (
+    *("model.d_model", "model.num_heads", "model.num_kv_heads", "model.d_k", "model.d_v"),
+    *("model.d_ff", "model.num_encoder_layers", "model.num_decoder_layers"),
+    *("training.peak_learning_rate", "training.learning_rate_factor", "training.warmup_steps"),
+    *("training.schedule_steps", "training.seed"),
+)
+"""The fields that may differ between the cells of a law: sizes, and rates that go with them."""
 _SCHEMA = Schema(
     {"config": dict, "corpus": str, "split": str, "perplexity": NUMBER}, {"steps": int}
 )
@@ -64,6 +71,8 @@ class ScalingGrid(NamedTuple):
     """The cells that are not among them, with the reason."""
     scored_on: str
     """The corpus and the split that the losses are of."""
+    unlike: dict[str, list[str]]
+    """The fields beside sizes, steps and rates in which cells of a family differ, by family."""
 
 
 class Observations(NamedTuple):
@@ -89,6 +98,8 @@ def read_cells(grid: Path) -> ScalingGrid:
     """
     cells, left_out = [], {}
     compared: dict[object, str] = {}
+    models: dict[str, Config] = {}
+    unlike: dict[str, list[str]] = {}
     scored_on = ""
     for workdir in sorted(grid.glob("*/seed*")):
         if not SEED.fullmatch(workdir.name):
@@ -106,6 +117,10 @@ def read_cells(grid: Path) -> ScalingGrid:
         scored_on = f"{result['corpus']} {result['split']}"
         compared.setdefault((_tokens_of(config), scored_on), name)
         cells.append(_cell(name, config, result, workdir, loss))
+        family = config.model.architecture
+        changed = differences(models.setdefault(family, config), config, only_binding=True)
+        seen = unlike.setdefault(family, [])
+        seen += [path for path in changed if path not in (*_OF_SIZE, *seen)]
     if len(compared) > 1:
         first, other, *_ = compared.values()
         raise UserError(
@@ -117,7 +132,9 @@ def read_cells(grid: Path) -> ScalingGrid:
             f"{grid} has no finished cells (VARIANT/seedN/{RESULT}); name the directory of a grid "
             "that t2t-jax sweep has trained"
         )
-    return ScalingGrid(sorted(cells, key=lambda c: (c.family, c.parameters)), left_out, scored_on)
+    return ScalingGrid(
+        sorted(cells, key=lambda c: (c.family, c.parameters)), left_out, scored_on, unlike
+    )
 
 
 def _tokens_of(config: Config) -> object:
@@ -157,7 +174,7 @@ def held_out(
     """Return the cells to fit, and those whose variants names or patterns such as `*-3e13` choose.
 
     Raises:
-      UserError: a pattern chooses no cell, or all cells of a family are chosen.
+      UserError: a pattern chooses no cell, or all cells are chosen.
     """
     patterns = list(patterns)
     names = list(dict.fromkeys(cell.variant for cell in cells))
@@ -167,8 +184,8 @@ def held_out(
             raise UserError(f"--hold-out {pattern!r} is no variant of the grid; {hint}")
     held = [c for c in cells if any(fnmatchcase(c.variant, pattern) for pattern in patterns)]
     fitted = [cell for cell in cells if cell not in held]
-    for family in {cell.family for cell in held} - {cell.family for cell in fitted}:
-        raise UserError(f"--hold-out leaves no cell of {family} to fit; name fewer variants")
+    if not fitted:
+        raise UserError("--hold-out leaves no cell to fit; name fewer variants")
     return fitted, held
 
 

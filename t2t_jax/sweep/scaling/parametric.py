@@ -159,6 +159,7 @@ def _objective(
     value = counts @ np.where(np.abs(off) < delta, off**2 / (2 * delta), np.abs(off) - delta / 2)
     of_n, of_d, of_e = slope * shares
     of_alpha, of_beta = -alpha * (of_n @ x), -beta * (of_d @ y)
+    of_alpha, of_beta = of_alpha * (log_alpha < _LARGEST), of_beta * (log_beta < _LARGEST)
     return float(value), np.array([of_n.sum(), of_alpha, of_d.sum(), of_beta, of_e.sum()])
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from t2t_jax.errors import UserError
 from t2t_jax.run.report.page import UNKNOWN, Row, RunReport, Section, power
 from t2t_jax.sweep.scaling.cells import ScalingCell, ScalingGrid, observations
-from t2t_jax.sweep.scaling.frontier import Draws, Frontier, cost_line, interval
+from t2t_jax.sweep.scaling.frontier import CostLine, Draws, Frontier, cost_line, interval
 from t2t_jax.sweep.scaling.isoflop import Isoflop, Parabola, budgets, fit_isoflop
 from t2t_jax.sweep.scaling.parametric import Law, fit_law
 
@@ -132,6 +132,11 @@ def _cells(grid: ScalingGrid, fits: Mapping[str, FamilyFit]) -> Section:
         f"of {grid.scored_on}, in nats. Intervals have 95% of the estimates from data drawn anew; "
         "they hold for models trained as these were, and only as far as the law has the right form."
     ]
+    notes += [
+        f"Cells of {family} also differ in {', '.join(paths)}, of which a law knows nothing."
+        for family, paths in grid.unlike.items()
+        if paths and family in fits
+    ]
     notes += [f"{name} is left out: {why}." for name, why in grid.left_out.items()]
     header = (
         *("cell", "parameters", "without vocabulary", "target tokens", "source tokens"),
@@ -158,11 +163,20 @@ def _parabolas(family: str, fit: Isoflop) -> Section:
     notes = [
         f"Best sizes are N ~ C^a and D ~ C^b, with a = {frontier.a[0]:.3f} ({_range(frontier.a)}) "
         f"and b = {frontier.b[0]:.3f} ({_range(frontier.b)}). A loss is off its parabola by "
-        f"{fit.noise:.4f} nats (standard deviation)."
+        f"{fit.noise:.4f} nats (standard deviation).",
+        f"D follows from {_cost(frontier.cost)}",
     ]
     header = "FLOPs", "sizes tried", "best N", "95%", "least loss", "95%", ""
     rows = [_parabola(each) for each in fit.parabolas]
     return Section(f"{family}: iso-FLOP parabolas", notes, header, rows)
+
+
+def _cost(line: CostLine) -> str:
+    """Say which operations are counted for N and D, and how well."""
+    return (
+        f"C = {np.exp(line.log_k):.3g} N^{line.gamma:.3f} D, within {line.largest_error:.1%} of "
+        "the operations of these cells; for other sizes it was not checked."
+    )
 
 
 def _parabola(fit: Parabola) -> Row:
@@ -185,12 +199,10 @@ def _constants(family: str, fit: FamilyFit, count: str) -> Section:
     law = fit.law
     assert law is not None
     frontier = fit.frontiers["L(N, D)"]
-    cost = frontier.cost
     notes = [
         "L(N, D) = E + A / N^alpha + B / D^beta, by the Huber loss of logarithms. N is "
-        f"{COUNTS[count]}, D target tokens, and C = {np.exp(cost.log_k):.3g} N^{cost.gamma:.3f} D "
-        f"within {cost.largest_error:.1%} of the operations that the cost model counts. So the "
-        f"best sizes are N ~ C^a with a = {frontier.a[0]:.3f} ({_range(frontier.a)})."
+        f"{COUNTS[count]}, D target tokens, and {_cost(frontier.cost)} So the best sizes are "
+        f"N ~ C^a with a = {frontier.a[0]:.3f} ({_range(frontier.a)})."
     ]
     rows: list[Row] = [
         (name, f"{draws[0]:.4g}", _range(draws, ".4g"))
@@ -276,6 +288,13 @@ def _advice(fits: Mapping[str, FamilyFit], count: str, flops: Sequence[float]) -
                 )
             for law, frontier in fit.frontiers.items():
                 log_n = frontier.log_n(log_c)
+                sizes = observations(fit.cells, count).log_n
+                if not sizes.min() <= log_n[0] <= sizes.max():
+                    notes.append(
+                        f"Warning: for {power(amount_of_flops)} FLOPs, {law} of {family} advises a "
+                        f"size outside of those tried, {_amount_of(sizes.min())} to "
+                        f"{_amount_of(sizes.max())}."
+                    )
                 log_d = frontier.cost.log_d(log_n, log_c)
                 rows.append(
                     (
