@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
@@ -18,6 +18,7 @@ def score_at(scores: Mapping[int, float], step: int) -> float | None:
     return scores.get(step, math.inf if math.inf in scores.values() else None)
 
 
+@runtime_checkable
 class GridPlan(Protocol):
     """A rule for which cells of a grid are trained, and until which step each.
 
