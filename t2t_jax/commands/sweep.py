@@ -113,7 +113,7 @@ class SweepCommand:
         check_seeds(seeds)
         self._check_launcher()
         if self.dry_run or self.compile_only is not None:
-            return self._list(grid, chosen)
+            return self._list(grid, chosen, seeds, rules)
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
         check_writable(self.workdir)
@@ -179,7 +179,7 @@ class SweepCommand:
         tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
         return GridRules(self.halving, tune, self.sampler, self.trials)
 
-    def _list(self, grid: "Grid", chosen: Sequence[str]) -> int:
+    def _list(self, grid: "Grid", chosen: Sequence[str], seeds: int, rules: "GridRules") -> int:
         """Print the chosen rows and what they take; return 1 if one does not fit its devices."""
         from t2t_jax.sweep.listing import compiled_rows, print_estimates
         from t2t_jax.sweep.rules import planned_grid
@@ -189,7 +189,7 @@ class SweepCommand:
         jobs = self.jobs if self.launcher == "local" else None
         with TemporaryDirectory() as nothing:
             place = self.workdir or Path(nothing)
-            planned = planned_grid(grid, place, chosen, self._seeds(), self._rules())
+            planned = planned_grid(grid, place, chosen, seeds, rules)
             print_estimates(planned, self.workdir, jobs, result_console())
         return 0
 

@@ -148,8 +148,16 @@ class Cell:
         Raises:
           UserError: a result or a record is damaged, or of another config.
         """
+        return self.scores_with(self.result())
+
+    def scores_with(self, result: Record | None) -> dict[int, float]:
+        """Return the same as `scores`, given what `result` has returned.
+
+        Raises:
+          UserError: a record is damaged.
+        """
         found = {step: record["perplexity"] for step, record in self.rungs().items()}
-        if (result := self.result()) is not None:
+        if result is not None:
             found[self.config.training.num_train_steps] = result["perplexity"]
         return {
             step: math.inf if score is None or math.isnan(score) else float(score)

@@ -94,7 +94,7 @@ def run_grid(
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
     ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
-    plan = Prioritized(planned.plan, ahead, lambda row: planned.rows.get(row, row))
+    plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
     check_cells(plan.cells({}))
     check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)

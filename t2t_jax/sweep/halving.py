@@ -240,8 +240,7 @@ class HalvedGrid:
 
     def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> list[str]:
         """Return the variants of a group that are trained to the end, chosen without one seed."""
-        journal = self._read() if self._halving.asha else []
-        before = [(name, number) for name, number, of in journal if of == left_out]
+        before = [(name, number) for name, number, of in self._read() if of == left_out]
         return self._levels(group, left_out, scores, before)[-1]
 
     def _levels(
@@ -263,7 +262,7 @@ class HalvedGrid:
     def _journal(self) -> Iterator[list[tuple[str, int, int]]]:
         """Return a context with the promotions so far, in which no other sweep promotes."""
         if not self._keeps_journal:
-            yield self._read() if self._halving.asha else []
+            yield self._read()
             return
         self._workdir.mkdir(parents=True, exist_ok=True)
         with (self._workdir / _LOCK).open("ab") as lock:
@@ -271,6 +270,8 @@ class HalvedGrid:
             yield self._read()
 
     def _read(self) -> list[tuple[str, int, int]]:
+        if not self._halving.asha:
+            return []
         lines = read_record_lines(self._workdir / _JOURNAL, _JOURNAL_SCHEMA)
         return [(r["variant"], r["rung"], r["left_out"]) for _, r in lines]
 

@@ -50,20 +50,17 @@ class Prioritized:
     """A plan of which some rows are trained ahead of the others. What it decides is the same."""
 
     def __init__(
-        self, plan: GridPlan, ahead: Sequence[str], variant_of: Callable[[str], str]
+        self, plan: GridPlan, ahead: Sequence[str], variants: Callable[[], Mapping[str, str]]
     ) -> None:
         """Keep the plan, the variants that are ahead, the first one first, and the function that
-        returns the variant of a row."""
-        self._plan, self._variant_of = plan, variant_of
+        returns the variants of the rows so far, by the name of the row."""
+        self._plan, self._variants = plan, variants
         self._places = {name: place for place, name in enumerate(dict.fromkeys(ahead))}
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the plan, those of the rows ahead first."""
-        last = len(self._places)
-        return sorted(
-            self._plan.cells(scores),
-            key=lambda cell: self._places.get(self._variant_of(cell.variant), last),
-        )
+        cells, last, variants = self._plan.cells(scores), len(self._places), self._variants()
+        return sorted(cells, key=lambda cell: self._places.get(variants[cell.variant], last))
 
 
 def foreseen(plan: GridPlan) -> Sequence[Cell]:

@@ -290,7 +290,7 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
         also = {"at_once": planned.at_once, "seeds": planned.seeds, "variants": variants}
         also["rungs"] = planned.rungs
         tune = {
-            path: own._asdict() if isinstance(own, Range) else list(own)
+            path: own._asdict() if isinstance(own, Range) else own
             for path, own in planned.rules.tune.items()
         }
         record = asdict(planned.rules) | {"tune": tune} | also

@@ -166,7 +166,8 @@ def _look_for_scores(status: _Status) -> None:
     """Read the scores of a cell, and see by them whether there is something left to train now."""
     cell = status.cell
     try:
-        status.result, status.scores = cell.result(), cell.scores()
+        status.result = cell.result()
+        status.scores = cell.scores_with(status.result)
     except (UserError, OSError) as error:
         status.state, status.message = "failed", str(error)
         return

@@ -100,7 +100,9 @@ def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
     grid = Grid(dict.fromkeys(("a1", "a2", "b1", "c"), BASE), {})
 
     def order(*first):
-        plan = Prioritized(WholeGrid(cells(grid, tmp_path, 2)), first, lambda row: row[:2].strip())
+        plan = Prioritized(
+            WholeGrid(cells(grid, tmp_path, 2)), first, lambda: {n: n for n in grid.variants}
+        )
         return " ".join(cell.name.replace("/seed", ":") for cell in plan.cells({}))
 
     assert order() == "a1:0 a2:0 b1:0 c:0 a1:1 a2:1 b1:1 c:1"
