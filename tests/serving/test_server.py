@@ -42,7 +42,7 @@ LINES = ["Open the file", "Close all windows now", "No devices found"]
 
 @pytest.fixture
 def program(tmp_path):
-    """A server in a process of its own, with a client, the run that it serves, and a later one."""
+    """A server in a process of its own, a client, the run that it serves, a later one, its log."""
     for name in ("run", "later"):
         model = portable(OPTIONS["paper"])
         if name == "later":
@@ -51,14 +51,16 @@ def program(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "t2t_jax", "serve", str(run), "--port=0", "--rows=2"]
     command += ["--longest=16", "--warm-up=none", "--split=lines"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    log = tmp_path / "log"  # a file: a pipe that nobody reads stops a server after 64 KiB
+    with (
+        log.open("w") as written,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=written, text=True) as process,
+    ):
         try:
             said = process.stdout.readline()
-            assert said.startswith("translates en to de at http://127.0.0.1:"), process.stderr
+            assert said.startswith("translates en to de at http://127.0.0.1:"), log.read_text()
             with httpx.Client(base_url=said.split()[-1], timeout=120) as client:
-                yield process, client, run, tmp_path / "later"
+                yield process, client, run, tmp_path / "later", log
         finally:
             process.kill()
 
@@ -71,7 +73,7 @@ def _translated(client, lines=LINES):
 
 @pytest.mark.thorough
 def test_a_server_reloads_without_a_lost_request_and_ends_in_order(program):
-    process, client, run, later = program
+    process, client, run, later, log = program
     older, newer = (t2t_jax.load(one).translate(LINES) for one in (run, later))
     assert older != newer
     assert _translated(client) == older
@@ -99,7 +101,7 @@ def test_a_server_reloads_without_a_lost_request_and_ends_in_order(program):
     assert _translated(client) == newer
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-    log = process.stderr.read()
+    log = log.read_text()
     assert "POST /translate 200" in log
     assert "en-de stays as it is" in log
     assert not any(line in log for line in LINES)
