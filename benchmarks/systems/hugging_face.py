@@ -9,12 +9,12 @@ from transformers import MarianConfig, MarianMTModel
 from systems.protocol import Decoding, Training, serve
 from systems.pytorch import training_step
 from systems.weights import exported
-from t2t_jax.interchange.marian import network_config
+from t2t_jax.interchange.marian import model_config
 
 
 def train(work: Training) -> Callable[[], float]:
     """Prepare a training step of Marian, whose projections have biases, unlike ours."""
-    config = network_config(work.config, work.config.data.vocab_size)
+    config = model_config(work.config, work.config.data.vocab_size)
     model = MarianMTModel(MarianConfig(**config)).train()
 
     def logits(inputs: Tensor, previous: Tensor) -> Tensor:
