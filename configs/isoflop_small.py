@@ -30,8 +30,8 @@ Translations are of no use to the laws, so they are greedy and short.
 from t2t_jax import Config
 from t2t_jax.config.cost import model_flops_per_step
 
-BUDGETS = {8e11: (16, 24, 32, 48), 1.6e12: (16, 24, 32, 48)}
-BUDGETS |= {3.2e12: (24, 32, 48, 64), 6.4e12: (24, 32, 48, 64)}
+BUDGETS = {6e11: (16, 24, 32, 48), 1.2e12: (16, 24, 32, 48)}
+BUDGETS |= {2.4e12: (24, 32, 48, 64), 4.8e12: (24, 32, 48, 64)}
 """The widths d_model for each budget of operations."""
 
 _FAMILIES = {

@@ -25,7 +25,7 @@ class FitCommand:
 
     examples: ClassVar = (
         "runs/isoflop_small --flops 1e15 --figure isoflop_small.svg",
-        "runs/isoflop_small --law parametric --hold-out '*-6.4e12'",
+        "runs/isoflop_small --law parametric --hold-out '*-4.8e12'",
     )
     workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GRID")] = tyro.MISSING
     """Directory of the grid, with cells in VARIANT/seedN/."""
