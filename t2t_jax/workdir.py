@@ -203,13 +203,13 @@ def check_workdir(config: Config, workdir: Path) -> bool:
         _check_nothing_lost(workdir)
         changed = differences(read_config(workdir), config, only_binding=True)
         goes_on = not changed
-        if goes_on and _has_steps(workdir / CHECKPOINTS):
+        if _has_steps(workdir / CHECKPOINTS):
+            if changed:
+                raise UserError(
+                    f"{workdir} holds a run with another config ({format_differences(changed)}); "
+                    "choose another --workdir, or leave these fields as they are to go on with it"
+                )
             check_registered(config, workdir)
-        if changed and _has_steps(workdir / CHECKPOINTS):
-            raise UserError(
-                f"{workdir} holds a run with another config ({format_differences(changed)}); "
-                "choose another --workdir, or leave these fields as they are to go on with it"
-            )
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     check_writable(workdir)
@@ -376,6 +376,15 @@ def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
 def log_file(workdir: Path) -> Path:
     """Return the path of the log of a run, which `run.log` writes."""
     return workdir / _LOG
+
+
+def log_signature(workdir: Path) -> object:
+    """Return a value that changes when a run's log is written to; None if there is no log yet."""
+    try:
+        status = log_file(workdir).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read_log(workdir: Path) -> list[Record]:

@@ -30,7 +30,7 @@ class CompareCommand:
         from t2t_jax.tasks.measures.bleu import corpus_scores
         from t2t_jax.tasks.measures.significance import paired_bootstrap
 
-        check_heard("print it, or write it to a file")
+        check_heard()
         if not self.hypotheses:
             raise UserError("no file of translations is given; name some with --hypotheses")
         references = list(read_lines(self.references))

@@ -24,7 +24,7 @@ class CompareTreesCommand:
         from t2t_jax.data.trees import clean_tree, read_trees
         from t2t_jax.tasks.measures.parseval import parseval
 
-        check_heard("print it, or write it to a file")
+        check_heard()
         if not self.predicted:
             raise UserError("no file of trees is given; name some with --predicted")
         gold = [clean_tree(tree) for tree in read_trees(self.gold)]

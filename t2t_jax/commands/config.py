@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
@@ -40,7 +41,7 @@ class ConfigCommand:
 
     def run(self) -> int:
         """Print the config or the differences, and return the exit code."""
-        check_heard("print it, or write it to a file")
+        check_heard()
         if self.diff is None:
             print(self.fields.to_json(), end="")
             return 0
@@ -50,16 +51,6 @@ class ConfigCommand:
         if not changed:
             print("no field differs")
         return 0
-
-
-def config_command(arguments: Sequence[str], program: str) -> ConfigCommand:
-    """Return the command that a command line asks for; see `entry_command`.
-
-    Raises:
-      UserError: there is no such config, or a flag or its value is refused.
-    """
-
-    return command_of_config(ConfigCommand, arguments, program)
 
 
 def command_of_config(kind: type[_Command], arguments: Sequence[str], program: str) -> _Command:
@@ -81,6 +72,10 @@ def command_of_config(kind: type[_Command], arguments: Sequence[str], program: s
 
     command: _Command = parse_flags(kind, arguments, program, defaults)
     return command
+
+
+config_command = partial(command_of_config, ConfigCommand)
+"""The function that returns the command that a command line asks for; see `entry_command`."""
 
 
 def config_named(name: str) -> Config:

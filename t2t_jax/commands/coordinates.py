@@ -1,8 +1,8 @@
 """The command that says whether what a network computes depends on its width or depth."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -60,7 +60,7 @@ class CoordinatesCommand:
     def run(self) -> int:
         """Measure, print a table for each parametrisation, draw, and return the exit code."""
         if self.figure is None:
-            check_heard("print it, or write it to a file")
+            check_heard()
         elif self.figure.suffix not in (".svg", ".png"):
             raise UserError(f"--figure {self.figure} has to end in .svg or .png")
         else:
@@ -109,10 +109,5 @@ def _table(found: "Coordinates") -> "Table":
     return table
 
 
-def coordinates_command(arguments: Sequence[str], program: str) -> CoordinatesCommand:
-    """Return the command that a command line asks for; see `entry_command`.
-
-    Raises:
-      UserError: there is no such config, or a flag or its value is refused.
-    """
-    return command_of_config(CoordinatesCommand, arguments, program)
+coordinates_command = partial(command_of_config, CoordinatesCommand)
+"""The function that returns the command that a command line asks for; see `entry_command`."""

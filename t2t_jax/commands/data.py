@@ -84,13 +84,7 @@ class DataCommand:
 
 def _bars() -> "Progress":
     """Return bars that show the share of each archive that has arrived; on a terminal they move."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from t2t_jax.system.console import ProgressConsole
 

@@ -31,7 +31,7 @@ class ExploreCommand(RunFlags):
 
     def run(self) -> int:
         """Write the page, print where it is, and return the exit code."""
-        from t2t_jax.inspect.explorer import explore
+        from t2t_jax.inspect.explorer.page import explore
 
         if (self.text is None) == (self.images is None):
             raise UserError("give a sentence with --text, or a file of images with --images")

@@ -1,18 +1,15 @@
 """The command that fits scaling laws to a grid."""
 
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.tables import report_console
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
-
-_WIDTH = 120  # the number of columns without a terminal
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,7 @@ class FitCommand:
             write_whole(self.figure, encoded(picture, self.figure.suffix[1:]))
         if self.output is not None:
             write_whole(self.output, report.markdown().encode())
-        width = None if sys.stdout.isatty() else _WIDTH
-        result_console(width=width, highlight=False).print(report.terminal())
+        report_console(120).print(report.terminal())
         return 0
 
     def _check(self) -> None:

@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from tyro.constructors import (
-    ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-)
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of
 from t2t_jax.config import Config

@@ -2,18 +2,15 @@
 
 import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
-from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.tables import report_console
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
-
-_WIDTH = 120  # the number of columns without a terminal
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,6 @@ class GoodputCommand:
             print(json.dumps(found.figures(self.price, self.watts)))
         else:
             sections = goodput_sections(found, self.price, self.watts)
-            report = RunReport(f"What the time of {self.workdir} went to", [], sections)
-            width = None if sys.stdout.isatty() else _WIDTH
-            result_console(width=width, highlight=False).print(report.terminal())
+            report = RunReport(f"What the time of {self.workdir} went to", sections)
+            report_console(120).print(report.terminal())
         return 0

@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from t2t_jax.commands.tables import print_line, print_result
@@ -50,10 +50,5 @@ def _show(report: "PreflightReport") -> None:
         print_line(line)
 
 
-def preflight_command(arguments: Sequence[str], program: str) -> PreflightCommand:
-    """Return the command that a command line asks for; see `entry_command`.
-
-    Raises:
-      UserError: a flag or its value is refused, or there is no config.
-    """
-    return command_of_run(PreflightCommand, arguments, program)
+preflight_command = partial(command_of_run, PreflightCommand)
+"""The function that returns the command that a command line asks for; see `entry_command`."""

@@ -45,7 +45,13 @@ class ReportCommand:
                 f"--html is for a grid, and {self.workdir} has no runs VARIANT/seedN; name the "
                 "directory of a grid, or leave --html out"
             )
-        return self._report_run()
+        from t2t_jax.run.report import build_report
+
+        report = build_report(self.workdir, rate)
+        result_console(highlight=False).print(report.terminal())
+        with suppress(UserError):  # a published run cannot be written to
+            write_whole(self.workdir / "report.md", report.markdown().encode())
+        return 0
 
     def _report_grid(self) -> int:
         from t2t_jax.sweep.page import grid_page
@@ -59,13 +65,4 @@ class ReportCommand:
             raise UserError("--sustained-tflops is about a run, not a grid; leave it out")
         write_whole(self.html, grid_page(self.workdir).encode())
         print_line(f"{self.html} shows it; open it in a browser")
-        return 0
-
-    def _report_run(self) -> int:
-        from t2t_jax.run.report import build_report
-
-        report = build_report(self.workdir, self.sustained_tflops)
-        result_console(highlight=False).print(report.terminal())
-        with suppress(UserError):  # a published run cannot be written to
-            write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0

@@ -76,7 +76,7 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         yield file
 
 
-def check_heard(way_out: str) -> None:
+def check_heard(way_out: str = "print it, or write it to a file") -> None:
     """Refuse to print a result while the standard output is closed; `way_out` says what to do."""
     if is_closed("stdout"):
         raise UserError(f"the standard output is closed, so nobody sees the result; {way_out}")

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from t2t_jax.sweep.grid import GridOutcome
     from t2t_jax.sweep.rules import GridRules
 
+_USAGE = (
+    "a sweep takes a config file with VARIANTS and a directory, as in --config configs/table3.py "
+    "--workdir runs/table3"
+)
+
 
 @dataclass(frozen=True)
 class SweepCommand:
@@ -158,10 +163,7 @@ class SweepCommand:
         if self.config is not None:
             return load_grid(self.config)
         if self.workdir is None:
-            raise UserError(
-                "a sweep takes a config file with VARIANTS and a directory, as in --config "
-                "configs/table3.py --workdir runs/table3, or the directory of a grid; see --help"
-            )
+            raise UserError(f"{_USAGE}, or the directory of a grid; see --help")
         return stored_grid(self.workdir)
 
     def _seeds(self) -> int:
@@ -227,10 +229,7 @@ def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
       UserError: a flag or its value is refused, or --vary has no config to vary.
     """
     if not arguments:
-        raise UserError(
-            "a sweep takes a config file with VARIANTS and a directory, as in --config "
-            "configs/table3.py --workdir runs/table3; see --help"
-        )
+        raise UserError(f"{_USAGE}; see --help")
 
     def defaults(line: list[str]) -> SweepCommand:
         file, _ = peek(line)

@@ -1,5 +1,6 @@
 """The tables that commands print."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,12 @@ def result_console(**settings: Any) -> "ResultConsole":
     from t2t_jax.system.console import ResultConsole
 
     return ResultConsole(**settings)
+
+
+def report_console(width: int, **settings: Any) -> "ResultConsole":
+    """Return a console for a page, which is as wide as the terminal, or has a width without one."""
+    columns = None if sys.stdout.isatty() else width
+    return result_console(width=columns, highlight=False, **settings)
 
 
 def print_result(what: Any) -> None:

@@ -9,12 +9,7 @@ from typing import Annotated, ClassVar, TypeVar
 import tyro
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, OneRun
-from t2t_jax.commands.flags import (
-    parse_flags,
-    peek,
-    stored_config,
-    with_family,
-)
+from t2t_jax.commands.flags import parse_flags, peek, stored_config, with_family
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError

@@ -25,11 +25,10 @@ def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> dict[str, list[A
 
 def _range_of(field: str, text: str) -> Range:
     """Return the range that a text such as `0.5:2:log` describes."""
-    low, _, rest = text.partition(":")
-    high, _, scale = rest.partition(":")
     hint = known_fields()[field].type
     kind = int if hint is int or int in get_args(hint) else float
     try:
+        low, high, scale = text.split(":")
         found = Range(kind(low), kind(high), scale)
         found.check()
     except ValueError:

@@ -1,16 +1,13 @@
 """The command that draws the curves of runs in the terminal."""
 
 import math
-import sys
 from dataclasses import dataclass
 
 import tyro
 
 from t2t_jax.commands.flag_table import Runs
-from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.tables import report_console
 from t2t_jax.errors import UserError
-
-_WIDTH = 100  # the number of columns without a terminal
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,7 @@ class WatchCommand:
             raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
         from t2t_jax.run.watch import follow_runs, show_runs
 
-        width = None if sys.stdout.isatty() else _WIDTH
-        console = result_console(width=width, highlight=False, markup=False)
+        console = report_console(100, markup=False)
         if not self.follow:
             show_runs(self.workdir, console)
             return 0

@@ -44,8 +44,6 @@ class AttentionMaps(NamedTuple):
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
     """Compute the attention weights of a model that translates `source` into `target`.
 
-    Without a target, it is the model's own translation.
-
     Args:
       translator: the model.
       source: a sentence.

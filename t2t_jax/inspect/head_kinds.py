@@ -28,21 +28,13 @@ from jaxtyping import Bool, Float, Int
 Attention: TypeAlias = Literal["encoder", "decoder", "cross"]
 """Self-attention of the encoder or the decoder, or the attention to the source."""
 
-SHARES = (
-    "previous word",
-    "same word",
-    "next word",
-    "punctuation",
-    "end of sentence",
-    "one word",
-)
+_BY_POSITION = {"previous word": -1, "same word": 0, "next word": 1}
+SHARES = (*_BY_POSITION, "punctuation", "end of sentence", "one word")
 """The kinds that are shares of the weights."""
 LEAST_SHARE = 0.5
 """The least share of the weights by which a head is of a kind."""
 BROAD = 0.8
 """The least entropy of a broad head, as a share of the greatest possible."""
-
-_BY_POSITION = {"previous word": -1, "same word": 0, "next word": 1}
 
 
 @dataclass(frozen=True)
@@ -101,9 +93,6 @@ def count_heads(
     weights: Float[np.ndarray, "n h q k"], queries: Attended, keys: Attended, which: Attention
 ) -> HeadCounts:
     """Count the shares and entropies of the heads of an attention on one sentence.
-
-    Each row of the weights sums to one. In the decoder, query i is the input of row i; in
-    cross-attention, it is predicted by row i.
 
     Args:
       weights: attention weights; each row sums to one.

@@ -198,7 +198,7 @@ def weigh_heads(
 
     Args:
       translator: the model.
-          split: the split that is measured on.
+      split: the split that is measured on.
       num_sentences: how many sentences, from the first on; None means all.
       bleu: whether sentences are translated, by greedy search, once for every head and every point
         of the curve. Parsers are measured by their loss alone.

@@ -85,8 +85,8 @@ class TrainJob:
         raise NotImplementedError
 
     def command(self, path: Path) -> list[str]:
-        """Return the command that submits the job in a file."""
-        raise NotImplementedError
+        """Return the command that submits the job in a file: bash, if the file is a script."""
+        return ["bash", str(path)]
 
     def options(self) -> list[str]:
         """Return the options of the site as name=value, or as a name alone, without dashes."""

@@ -70,7 +70,3 @@ class Ssh(GpuHosts, TrainJob):
             excluded=excluded_hosts(training),
             fewest=self._fewest,
         )
-
-    def command(self, path: Path) -> list[str]:
-        """Return the command that starts the script."""
-        return ["bash", str(path)]

@@ -68,7 +68,3 @@ class Tpu(TrainJob):
             retries=self.retries,
             train=from_template("again.sh", train=train, retries=self.retries),
         )
-
-    def command(self, path: Path) -> list[str]:
-        """Return the command that starts the script."""
-        return ["bash", str(path)]

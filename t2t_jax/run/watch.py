@@ -23,7 +23,7 @@ from t2t_jax.run.history import History, score_name
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_terminal
 from t2t_jax.system.signals import StopSignal
-from t2t_jax.workdir import is_run, log_file, read_config, read_log
+from t2t_jax.workdir import is_run, log_file, log_signature, read_config, read_log
 
 _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
@@ -141,16 +141,9 @@ def _below(place: Path, levels: int) -> list[Path]:
     return [run for each in inner for run in _below(each, levels - 1)]
 
 
-def _signature(places: Sequence[Path]) -> list[tuple[int, ...]]:
+def _signature(places: Sequence[Path]) -> list[object]:
     """Return a value that changes when a log is written to or a run begins."""
-    found: list[tuple[int, ...]] = []
-    for workdir in _runs_in(places):
-        try:
-            status = log_file(workdir).stat()
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        except OSError:
-            found.append(())
-    return found
+    return [log_signature(workdir) for workdir in _runs_in(places)]
 
 
 def _read(places: Sequence[Path]) -> list[WatchedRun]:

@@ -115,25 +115,30 @@ def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]
     return results
 
 
+def left_out_note(reports: Iterable[CellReport]) -> list[str]:
+    """Return what is said of cells whose results are of another config or damaged."""
+    names = ", ".join(one.cell.name for one in reports if one.state == LEFT_OUT)
+    return [f"Left out, as of another config or damaged: {names}."] if names else []
+
+
 def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
     The measures are all figures and texts of the results. The order of the variants is the grid's,
     so that the first row is of the first variant.
     """
-    results = [one.result for one in reports if one.result is not None]
-    measures = {name: None for result in results for name in _scalars(result)}
+    figures = [_scalars(one.result or {}) for one in reports]
+    measures = {name: None for own in figures for name in own}
     base = grid.variants[grid.base]
     lines: list[list[Any]] = [
         ["variant", "seed", "state", "differs_in", "steps", "hours", *measures, "reason"]
     ]
-    for one in reports:
-        figures = _scalars(one.result or {})
+    for one, own in zip(reports, figures, strict=True):
         config, seed = one.cell.config, one.cell.config.training.seed
         differs = describe_difference(base.replace({"training.seed": seed}), config)
         lines.append(
             [one.cell.variant, seed, one.state, differs, one.steps, one.hours]
-            + [figures.get(name, "") for name in measures]
+            + [own.get(name, "") for name in measures]
             + [one.reason]
         )
     write_whole(workdir / SEEDS, csv_text(lines).encode())

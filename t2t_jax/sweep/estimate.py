@@ -28,7 +28,7 @@ from t2t_jax.system.signals import StopSignal
 
 _LEAST_STEPS = 4
 _PATIENCE = 600.0
-_SECONDS = dict.fromkeys(("once", "compiled", "step"), (int, float))
+_SECONDS = Schema(dict.fromkeys(("once", "compiled", "step"), (int, float)))
 
 
 class Timing(NamedTuple):
@@ -171,8 +171,7 @@ def timings_here(cells: Sequence[Cell], jobs: int, console: Console) -> list[Tim
             replace(cell, workdir=Path(folder) / cell.variant / "trial") for cell in ends.values()
         ]
         _run_trials(trials, launcher)
-        schema = Schema(_SECONDS)
-        read = [read_object(trial.workdir / TIMING, schema, "try again") for trial in trials]
+        read = [read_object(trial.workdir / TIMING, _SECONDS, "try again") for trial in trials]
     return [Timing(flops, **one) for flops, one in zip(ends, read, strict=True)]
 
 

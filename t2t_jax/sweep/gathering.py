@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from t2t_jax.config.file import Grid
 from t2t_jax.sweep.cell import cells, num_seeds_in
-from t2t_jax.sweep.cell_report import LEFT_OUT, CellReport, cell_reports, results_by_variant
+from t2t_jax.sweep.cell_report import CellReport, cell_reports, left_out_note, results_by_variant
 from t2t_jax.sweep.plan import decided, score_at
-from t2t_jax.sweep.rules import GridRules, by_variant, chosen_variants, planned_grid, recorded_plan
-from t2t_jax.sweep.rung_table import diverged_note, rung_table
-from t2t_jax.sweep.tables import Beside, left_out_note
+from t2t_jax.sweep.rules import by_variant, recorded_plan
+from t2t_jax.sweep.rung_table import rung_table
+from t2t_jax.sweep.tables import Beside
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.records import Record
 
@@ -40,24 +40,23 @@ def gathered(grid: Grid, workdir: Path, seeds: int = 1, only: Iterable[str] = ()
     Raises:
       UserError: the rules of the directory are damaged, or do not fit the grid.
     """
-    planned = recorded_plan(grid, workdir)
-    if planned is None:
-        chosen = chosen_variants(grid, only)
-        planned = planned_grid(grid, workdir, chosen, seeds, GridRules())
+    planned = recorded_plan(grid, workdir, seeds, only)
     wanted, scores = decided(planned.for_reading)
     of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
     reports = cell_reports(wanted if planned.candidates else of_grid)
     results = results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
-    broken = (cell for cell in wanted if math.inf in scores[cell.name].values())
+    broken = [cell for cell in wanted if math.inf in scores[cell.name].values()]
     diverged: dict[str, int] = Counter(cell.variant for cell in broken)
     if planned.candidates:
         found = {one.cell.name: one.result for one in reports if one.result is not None}
         results, diverged, values = tuned_results(planned, by_variant(wanted), scores, found)
         further = [values]
-    left_out = [one.cell.name for one in reports if one.state == LEFT_OUT]
-    notes = [*diverged_note(wanted, scores), *left_out_note(left_out)]
+    notes = left_out_note(reports)
+    if broken:
+        names = ", ".join(cell.name for cell in broken)
+        notes = [f"Diverged, and so worse than every other: {names}.", *notes]
     open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
     beside = Beside(notes, further, over, diverged)
     return Gathered(results, reports, beside, open_ones)

@@ -13,12 +13,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import check_cells
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import Prioritized
-from t2t_jax.sweep.rules import (
-    GridRules,
-    chosen_variants,
-    planned_grid,
-    record_rules,
-)
+from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid, record_rules
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
 from t2t_jax.system.bucket import as_path

@@ -10,7 +10,6 @@ before it takes effect.
 import copy
 import fcntl
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import subwords
-from t2t_jax.sweep.plan import Scores, score_at
+from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import Schema, append_line, read_record_lines
 
@@ -252,9 +251,7 @@ class HalvedGrid:
     ) -> list[list[str]]:
         def mean_at(name: str, step: int) -> float | None:
             cells = (cell for i, cell in enumerate(self._cells[name]) if i != left_out)
-            found = [score_at(scores.get(cell.name, {}), step) for cell in cells]
-            known = [score for score in found if score is not None]
-            return statistics.fmean(known) if len(known) == len(found) else None
+            return mean_of(score_at(scores.get(cell.name, {}), step) for cell in cells)
 
         return levels(group, self.steps, self._halving, mean_at, before)
 

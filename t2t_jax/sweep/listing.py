@@ -13,13 +13,8 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.run.report.page import duration
 from t2t_jax.sweep.cell import Cell
-from t2t_jax.sweep.estimate import (
-    Estimate,
-    estimated,
-    least_bytes,
-    timings_here,
-    timings_of,
-)
+from t2t_jax.sweep.estimate import Estimate, estimated, least_bytes, timings_here, timings_of
+from t2t_jax.sweep.plan import foreseen
 from t2t_jax.sweep.published_columns import published_columns
 from t2t_jax.sweep.rules import PlannedGrid
 
@@ -35,7 +30,7 @@ def print_estimates(
       workdir: the directory of the grid, where some cells may have run; None if it has none yet.
       jobs: how many cells run at once on this machine; None for a cluster, where all of them do.
     """
-    grid, wanted = planned.grid, planned.foreseen()
+    grid, wanted = planned.grid, foreseen(planned.for_reading)
     try:
         estimate, reason = _estimate(wanted, workdir, jobs, console), ""
     except UserError as error:
@@ -180,7 +175,7 @@ def listing(
             name,
             *([differences[name]] if is_news else []),
             f"{parameters:,}",
-            *([published.listed(name)] if published else []),
+            *([published.cells(name).listed] if published else []),
             f"{config.training.num_train_steps:,}",
             *(column[name] for column in columns.values()),
         )

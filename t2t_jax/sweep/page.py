@@ -19,13 +19,13 @@ from t2t_jax.config import Config, walk
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.run.figures import figures_of, unit_of
-from t2t_jax.sweep.cell_report import DONE, LEFT_OUT, WAITING, CellReport, results_by_variant
+from t2t_jax.sweep.cell_report import DONE, WAITING, CellReport, left_out_note, results_by_variant
 from t2t_jax.sweep.comparison import compare, student
 from t2t_jax.sweep.directory import read_grid_directory
 from t2t_jax.sweep.gathering import gathered
 from t2t_jax.sweep.rules import has_rules
 from t2t_jax.sweep.stored_grid import stored_rows
-from t2t_jax.sweep.tables import Beside, GridTable, grid_table, left_out_note
+from t2t_jax.sweep.tables import Beside, GridTable, grid_table
 from t2t_jax.system.offline_page import offline_page
 from t2t_jax.version import __version__
 
@@ -80,8 +80,7 @@ def _table(grid: Grid, reports: Sequence[CellReport]) -> GridTable:
     """Return the table, in which a variant without a result has a row without figures."""
     results = results_by_variant(reports)
     if results:
-        notes = left_out_note([one.cell.name for one in reports if one.state == LEFT_OUT])
-        table = grid_table(grid, compare(grid, results), results, Beside(notes))
+        table = grid_table(grid, compare(grid, results), results, Beside(left_out_note(reports)))
     else:
         table = GridTable("No cell has a result yet.", ["variant", "differs in"], [], [])
     rows = {row[0]: row for row in table.rows}

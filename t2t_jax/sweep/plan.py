@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +17,13 @@ Scores = Mapping[str, Mapping[int, float]]
 def score_at(scores: Mapping[int, float], step: int) -> float | None:
     """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
     return scores.get(step, math.inf if math.inf in scores.values() else None)
+
+
+def mean_of(scores: Iterable[float | None]) -> float | None:
+    """Return the mean of scores; None if one of them is missing."""
+    found = [*scores]
+    known = [score for score in found if score is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
 
 
 @runtime_checkable

@@ -54,17 +54,10 @@ class PublishedColumns:
     figures: Mapping[str, PublishedFigures]
     """The published figures of these variants."""
 
-    def listed(self, variant: str) -> str:
-        """Return the variant's cell in the listing of variants."""
-        return self.rows[variant].listed if variant in self.rows else ""
-
-    def cells(self, variant: str) -> Sequence[str]:
-        """Return the variant's cells in the Markdown table."""
-        return self.rows[variant].shown if variant in self.rows else [""] * len(self.heads)
-
-    def values(self, variant: str) -> Sequence[Any]:
-        """Return the variant's cells in the CSV file."""
-        return self.rows[variant].values if variant in self.rows else [""] * len(self.fields)
+    def cells(self, variant: str) -> _Cells:
+        """Return the variant's cells."""
+        nothing = _Cells("", [""] * len(self.heads), [""] * len(self.fields))
+        return self.rows.get(variant, nothing)
 
     def marks(self, variant: str, base: str) -> Marks:
         """Return the variant's differences from the base for the plot.

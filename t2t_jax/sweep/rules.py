@@ -18,7 +18,7 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
-from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, foreseen
+from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid
 from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.tuning import candidates, check_differ
 from t2t_jax.system.atomic_file import write_whole
@@ -126,13 +126,6 @@ class PlannedGrid:
         tuned = {name: variant for variant, own in self.candidates.items() for name in own}
         return tuned or {name: name for name in self.grid.variants}
 
-    def foreseen(self) -> Sequence[Cell]:
-        """Return the cells as they will be when everything is decided, as far as can be foreseen.
-
-        Nothing is written.
-        """
-        return foreseen(self.for_reading)
-
     @property
     def for_reading(self) -> GridPlan:
         """Return the plan as a reader of the directory has it, who writes nothing into it."""
@@ -233,7 +226,9 @@ def planned_grid(
     """
     stored = _read(workdir)
     if stored is not None:
-        own = GridRules(**{name: stored[name] for name in asdict(rules)} | _tune_of(stored))
+        # In the record, a range is an object.
+        tune = {p: Range(**o) if isinstance(o, dict) else o for p, o in stored["tune"].items()}
+        own = GridRules(**{name: stored[name] for name in asdict(rules)} | {"tune": tune})
         if rules not in (own, GridRules()):
             raise UserError(
                 f"{workdir} has the rules {_described(own)}, not {_described(rules)}; leave these "
@@ -269,17 +264,22 @@ def has_rules(workdir: Path) -> bool:
     return (workdir / _FILE).is_file()
 
 
-def recorded_plan(grid: Grid, workdir: Path) -> PlannedGrid | None:
-    """Return the plan by the rules of a directory; None if it has none.
+def recorded_plan(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> PlannedGrid:
+    """Return the plan by the rules of a directory; of one without rules, by what is asked for.
+
+    Args:
+      seeds: the number of seeds that are asked for.
+      only: the variants that are asked for, as `chosen_variants` takes them.
 
     Raises:
-      UserError: the rules are damaged, or do not fit the grid.
+      UserError: the rules are damaged, or do not fit the grid, or `only` matches no variant.
     """
     stored = _read(workdir)
     if stored is None:
-        return None
-    chosen = [name for name in grid.variants if name in stored["variants"]]
-    return planned_grid(grid, workdir, chosen, stored["seeds"], GridRules())
+        chosen = chosen_variants(grid, only)
+    else:
+        chosen, seeds = [n for n in grid.variants if n in stored["variants"]], stored["seeds"]
+    return planned_grid(grid, workdir, chosen, seeds, GridRules())
 
 
 def record_rules(planned: PlannedGrid, workdir: Path) -> None:
@@ -295,16 +295,6 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
         }
         record = asdict(planned.rules) | {"tune": tune} | also
         write_whole(workdir / _FILE, (json.dumps(record, indent=2) + "\n").encode())
-
-
-def _tune_of(stored: Record) -> dict[str, Any]:
-    """Return the tuned fields as rules have them: a range is an object in the record."""
-    return {
-        "tune": {
-            path: Range(**own) if isinstance(own, dict) else own
-            for path, own in stored["tune"].items()
-        }
-    }
 
 
 def _shown(own: Sequence[Any] | Range) -> str:

@@ -1,6 +1,5 @@
 """What the table of a grid says of variants that were not trained to their end."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from t2t_jax.config.file import describe_difference
@@ -73,16 +72,6 @@ def rung_table(
             "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
         )
     return GridTable(caption, [*heads, "against the noise"], rows, notes), over
-
-
-def diverged_note(wanted: Sequence[Cell], scores: Scores) -> list[str]:
-    """Return what is said of cells that diverged."""
-    names = ", ".join(cell.name for cell in _diverged(wanted, scores))
-    return [f"Diverged, and so worse than every other: {names}."] if names else []
-
-
-def _diverged(wanted: Sequence[Cell], scores: Scores) -> list[Cell]:
-    return [cell for cell in wanted if math.inf in scores[cell.name].values()]
 
 
 def _finite(cells: Sequence[Cell], step: int) -> list[Record]:

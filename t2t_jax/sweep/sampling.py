@@ -7,7 +7,6 @@ the grid's directory is the whole record, which a sweep that goes on tells anew.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, product
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.sweep.cell import Cell, cells
-from t2t_jax.sweep.plan import Scores, score_at
+from t2t_jax.sweep.plan import Scores, mean_of, score_at
 
 _MOST_REFUSED = 100
 """The proposals that a config refuses, one after the other, before the sweep gives up."""
@@ -112,11 +111,10 @@ class SampledGrid:
         """Tell what has to be known before the next trial, and return whether it was known."""
         while study.told <= len(study.asked) - self._at_once:
             trial, name = study.asked[study.told]
-            found = [score_at(scores.get(c.name, {}), c.until) for c in study.cells[name]]
-            known = [score for score in found if score is not None]
-            if len(known) < len(found):
+            mean = mean_of(score_at(scores.get(c.name, {}), c.until) for c in study.cells[name])
+            if mean is None:
                 return False
-            study.study.tell(trial, statistics.fmean(known))
+            study.study.tell(trial, mean)
             study.told += 1
         return True
 

@@ -224,9 +224,9 @@ def _columns_of(published: PublishedColumns, grid: Grid, rows: Sequence[VariantR
     is_shown = any(row.published for row in rows)
     return Columns(
         (*published.heads, "published sign") if is_shown else (),
-        lambda row: (*published.cells(row.variant), sign(row)),
+        lambda row: (*published.cells(row.variant).shown, sign(row)),
         (*published.fields, "published_sign"),
-        lambda row: (*published.values(row.variant), sign(row)),
+        lambda row: (*published.cells(row.variant).values, sign(row)),
     )
 
 
@@ -274,11 +274,6 @@ def _markdown(table: GridTable) -> str:
 
 def _listed(notes: Iterable[str]) -> str:
     return "".join(f"- {note}\n" for note in notes)
-
-
-def left_out_note(names: Sequence[str]) -> list[str]:
-    """Return what is said of cells whose results are of another config or damaged."""
-    return [f"Left out, as of another config or damaged: {', '.join(names)}."] if names else []
 
 
 def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:

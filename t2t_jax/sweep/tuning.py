@@ -8,7 +8,6 @@ differ, the deviation over seeds holds the noise of tuning.
 """
 
 import math
-import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from t2t_jax.config.file import Choices, Grid, product
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.halving import best
-from t2t_jax.sweep.plan import Scores, score_at
+from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
@@ -83,15 +82,14 @@ def choose(
     chosen = []
     for seed in range(num_seeds):
         left_out = seed if num_seeds > 1 else -1
-        means: dict[str, float] | None = {}
-        for name in finalists([*group], left_out):
-            others = [score for i, score in enumerate(scores[name]) if i != left_out]
-            known = [score for score in others if score is not None]
-            if means is None or len(known) < len(others):
-                means = None  # a choice that a later score may change is none
-            else:
-                means[name] = statistics.fmean(known)
-        chosen.append(next(iter(best(means or {}, 1)), ""))
+        means = {
+            name: mean_of(score for i, score in enumerate(scores[name]) if i != left_out)
+            for name in finalists([*group], left_out)
+        }
+        known = {name: mean for name, mean in means.items() if mean is not None}
+        # A choice that a later score may change is none.
+        first = best(known, 1) if len(known) == len(means) else []
+        chosen.append(next(iter(first), ""))
     return chosen
 
 

@@ -19,6 +19,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.run.report import beside_the_paper, build_report
 from t2t_jax.run.report.curves import plot_curves
+from t2t_jax.run.report.page import deviations
 
 _CONFIGS = Path(t2t_jax.__file__).parents[1] / "configs"
 _BLEU_SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -80,7 +81,8 @@ def _config(name, **changes):
 
 
 def _deviations(tmp_path, config, **files):
-    return build_report(_write(tmp_path / "run", config, **files)).deviations
+    report = build_report(_write(tmp_path / "run", config, **files))
+    return deviations(report.sections[0].rows)
 
 
 def _cells(report, title):
@@ -120,8 +122,8 @@ def test_a_row_of_table_3_on_other_data_deviates_in_the_data_and_its_own_differe
     config = _config(f"table3:{row}", data__corpus="text:elsewhere")
     look = {"step": 5000, "of": "dev", "split": "dev", "num_sentences": 9, "bleu": 1.0}
     scores = [_score(split, 9, "text:elsewhere", checkpoints=[5000]) for split in ("dev", "train")]
-    deviations = _deviations(tmp_path, config, log=[look], scores=scores)
-    assert deviations == ["data", *_OWN_DIFFERENCE[row]]
+    found = _deviations(tmp_path, config, log=[look], scores=scores)
+    assert found == ["data", *_OWN_DIFFERENCE[row]]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_deviations_of_a_preset_are_all_named(tmp_path, name, expected):
 )
 def test_a_changed_setting_is_named_and_shown_beside_the_paper_s(tmp_path, path, value, name):
     report = build_report(_write(tmp_path, _config("ende_base").replace({path: value})))
-    assert report.deviations == [name]
+    assert deviations(report.sections[0].rows) == [name]
     ((mark, *_, paper, ours),) = [row for row in _cells(report, "Settings") if row[1] == name]
     assert mark == "≠"
     assert paper != ours
@@ -213,7 +215,7 @@ def test_the_paper_s_corpus_is_the_same_wherever_it_is_kept(tmp_path, corpus):
         scores.append(_score("newstest2014-filtered", 2737, corpus=corpus))
     config = _config("ende_base", data__corpus=corpus)
     report = build_report(_write(tmp_path, config, scores=scores))
-    assert report.deviations == []
+    assert deviations(report.sections[0].rows) == []
     names = [row[0] for row in _cells(report, "Scores")]
     assert names[0] == "newstest2014 (full, 3,003 sentences)"
     assert names[1:] == ["newstest2014 (filtered, 2,737 sentences)"] * (len(scores) - 1)
@@ -231,7 +233,7 @@ def test_a_score_on_a_test_set_of_the_paper_is_set_beside_its_figure():
 
 def test_what_the_paper_does_not_publish_is_no_deviation(tmp_path):
     report = build_report(_write(tmp_path, _config("parsing_wsj", training__warmup_steps=123)))
-    assert report.deviations == []
+    assert deviations(report.sections[0].rows) == []
     assert ("", "warmup steps", "6.3", "not published", "123") in _cells(report, "Settings")
 
 
@@ -303,7 +305,7 @@ def test_a_score_by_another_search_is_a_deviation_though_the_config_has_the_pape
     other = paper_s | {"decoding": paper_s["decoding"] | setting}
     workdir = _write(tmp_path, _config("ende_base"), scores=[other, paper_s, other])
     report = build_report(workdir)
-    assert report.deviations == [name]
+    assert deviations(report.sections[0].rows) == [name]
     ours = f"{next(iter(setting.values())):g}"
     assert _cells(report, "Settings").count(("≠", name, "6.1", theirs, ours)) == 1
 
@@ -346,7 +348,7 @@ def test_a_parser_stands_beside_the_paper_s_parsing(tmp_path, corpus, data):
     config = _config("parsing_semi" if "+" in corpus else "parsing_wsj", data__corpus=corpus)
     scores = [_tree_score(split, corpus) for split in ("dev", "test", "train")]
     report = build_report(_write(tmp_path, config, scores=scores))
-    assert report.deviations == []
+    assert deviations(report.sections[0].rows) == []
     rows = _cells(report, "Settings")
     vocab = f"{config.data.vocab_size:,}"
     for row in [
@@ -368,7 +370,7 @@ def test_a_parser_scored_with_another_beam_deviates(tmp_path):
     score = _tree_score("test", decoding={"beam_size": 4})
     report = build_report(_write(tmp_path, _config("parsing_wsj"), scores=[score]))
     assert ("≠", "beam size in scoring", "6.3", "21", "4") in _cells(report, "Settings")
-    assert report.deviations == ["beam size in scoring"]
+    assert deviations(report.sections[0].rows) == ["beam size in scoring"]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +396,7 @@ def test_a_test_set_of_other_data_is_shown_and_no_deviation_more(tmp_path):
     config = _config("quickstart")
     alone = build_report(_write(tmp_path, config))
     scored = build_report(_write(tmp_path, config, scores=[_score("test", 1000, "bundled:")]))
-    assert scored.deviations == alone.deviations
+    assert deviations(scored.sections[0].rows) == deviations(alone.sections[0].rows)
     row = ("", "test set", "6", "newstest2014", "bundled: test")
     assert row in _cells(scored, "Settings")
 

@@ -10,7 +10,7 @@ from t2t_jax.run.report.cost import cost_section
 from t2t_jax.run.report.curves import curves_section
 from t2t_jax.run.report.goodput import goodput_sections
 from t2t_jax.run.report.health import health_sections
-from t2t_jax.run.report.page import RunReport, deviations
+from t2t_jax.run.report.page import RunReport
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
 from t2t_jax.run.report.settings import published_settings, settings_section
 from t2t_jax.system.records import Record
@@ -51,13 +51,12 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
     task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
     published = published_settings(experiment, config, scores)
-    settings = settings_section(task, experiment, config, published, scores)
     sections = [
-        settings,
+        settings_section(task, experiment, config, published, scores),
         cost_section(experiment, config, published, log, sustained_tflops),
         *(goodput_sections(time_spent) if time_spent else []),
         curves_section(log),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]
-    return RunReport(f"Report on {workdir}", deviations(settings.rows), sections)
+    return RunReport(f"Report on {workdir}", sections)

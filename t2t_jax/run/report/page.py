@@ -47,8 +47,6 @@ class RunReport:
 
     title: str
     """The page's heading."""
-    deviations: list[str]
-    """The names of the settings that are not the paper's."""
     sections: list[Section]
     """The parts of the page, from top to bottom."""
 

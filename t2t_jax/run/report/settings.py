@@ -6,15 +6,7 @@ from typing import Any
 from t2t_jax import paper
 from t2t_jax.config import Config
 from t2t_jax.data.corpus_name import public_name
-from t2t_jax.run.report.page import (
-    DEVIATES,
-    UNKNOWN,
-    Row,
-    Section,
-    all_shown,
-    deviations,
-    shown,
-)
+from t2t_jax.run.report.page import DEVIATES, UNKNOWN, Row, Section, all_shown, deviations, shown
 from t2t_jax.run.report.scores import averaged, scored_test_set
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import PublishedExperiment, Task

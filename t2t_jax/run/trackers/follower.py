@@ -26,7 +26,7 @@ from t2t_jax.workdir import (
     END,
     TRACKERS_FOLDER,
     WARNING,
-    log_file,
+    log_signature,
     read_config,
     read_log,
 )
@@ -141,7 +141,7 @@ class Follower:
           is_over: whether nobody trains any more; then the run is closed at the tracker as well,
             without waiting for a better time after a failure.
         """
-        seen = _signature(self._workdir)
+        seen = log_signature(self._workdir)
         if not is_over and (seen == self._seen or time.monotonic() < self._not_before):
             return
         try:
@@ -213,12 +213,3 @@ def _row(number: int, record: Record) -> Row:
         figures[f"{WARNING}/{rule}"] = 1.0
         warning = rule, str(record.get("text", ""))
     return Row(number, record["step"], record.get("time") or 0.0, figures, warning)
-
-
-def _signature(workdir: Path) -> object:
-    """Return a value that changes when the log of a run is written to."""
-    try:
-        status = log_file(workdir).stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -21,7 +21,7 @@ from t2t_jax.config.cost import num_parameters, vocabulary_parameters
 from t2t_jax.config.tasks import task_name
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.run.job import read_jobs
-from t2t_jax.sweep.cell import RESULT, SEED
+from t2t_jax.sweep.cell import RESULT, SCORE_AGAIN, SEED
 from t2t_jax.sweep.comparison import subwords
 from t2t_jax.system.records import NUMBER, Record, Schema, read_object
 from t2t_jax.workdir import END, read_log
@@ -108,14 +108,15 @@ def read_cells(grid: Path) -> ScalingGrid:
         if not (workdir / RESULT).is_file():
             left_out[name] = _why_unfinished(workdir)
             continue
-        result = read_object(workdir / RESULT, _SCHEMA, "remove it to score again")
+        result = read_object(workdir / RESULT, _SCHEMA, SCORE_AGAIN)
         config = from_dict(result["config"])
         loss = math.log(result["perplexity"] or math.inf)  # null stands for what is not finite
         if not loss < math.log(config.data.vocab_size):
             left_out[name] = f"it diverged: its loss of {loss:.2f} is that of a guess"
             continue
         scored_on = f"{result['corpus']} {result['split']}"
-        compared.setdefault((_tokens_of(config), scored_on), name)
+        tokens = subwords(config), task_name(config.data.corpus, config.data.task)
+        compared.setdefault((tokens, scored_on), name)
         cells.append(_cell(name, config, result, workdir, loss))
         family = config.model.architecture
         changed = differences(models.setdefault(family, config), config, only_binding=True)
@@ -135,10 +136,6 @@ def read_cells(grid: Path) -> ScalingGrid:
     return ScalingGrid(
         sorted(cells, key=lambda c: (c.family, c.parameters)), left_out, scored_on, unlike
     )
-
-
-def _tokens_of(config: Config) -> object:
-    return subwords(config), task_name(config.data.corpus, config.data.task)
 
 
 def _why_unfinished(workdir: Path) -> str:

@@ -9,7 +9,7 @@ from t2t_jax.inspect.figures.drawing import COLORS, Figure, canvas
 from t2t_jax.run.report.page import power
 from t2t_jax.sweep.scaling.cells import observations
 from t2t_jax.sweep.scaling.frontier import interval
-from t2t_jax.sweep.scaling.isoflop import Isoflop, budgets
+from t2t_jax.sweep.scaling.isoflop import budgets
 from t2t_jax.sweep.scaling.report import COUNTS, FamilyFit, shared_budgets
 
 _DASHES = {"iso-FLOP": "-", "L(N, D)": "--"}
@@ -69,15 +69,11 @@ def _best_sizes(axes: Any, fits: Mapping[str, FamilyFit]) -> None:
             low, high = np.exp([interval(each) for each in line]).T
             axes.fill_between(np.exp(log_c), low, high, color=color, alpha=0.15, linewidth=0)
         if fit.isoflop:
-            _minima(axes, fit.isoflop, color)
+            inside = [each for each in fit.isoflop.parabolas if not each.is_outside]
+            points = [(np.exp(each.log_c), np.exp(each.minimum[0])) for each in inside]
+            axes.plot(*np.array(points).reshape(-1, 2).T, "o", color=color)
     axes.set(xscale="log", yscale="log", xlabel="FLOPs", ylabel="best N", title="best sizes")
     axes.legend(fontsize="small")
-
-
-def _minima(axes: Any, fit: Isoflop, color: str) -> None:
-    inside = [each for each in fit.parabolas if not each.is_outside]
-    points = [(np.exp(each.log_c), np.exp(each.minimum[0])) for each in inside]
-    axes.plot(*np.array(points).reshape(-1, 2).T, "o", color=color)
 
 
 def _least_losses(axes: Any, names: list[str], shared: list[tuple[float, list[Any]]]) -> None:

@@ -20,7 +20,6 @@ COUNTS = {"total": "all parameters", "layers": "the parameters without those of 
 """What N may be, with words for it."""
 _LARGEST_LOG = 700.0  # of a number that a float holds
 _UNITS = (1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")
-_ROWS_OF_LAW = {"e": "E", "a": "A", "alpha": "alpha", "b": "B", "beta": "beta"}
 
 
 class FamilyFit(NamedTuple):
@@ -95,7 +94,7 @@ def scaling_report(
         sections.append(compared)
     if flops:
         sections.append(_advice(fits, count, flops))
-    return RunReport(title, [], sections)
+    return RunReport(title, sections)
 
 
 def amount(number: float) -> str:
@@ -206,8 +205,7 @@ def _constants(family: str, fit: FamilyFit, count: str) -> Section:
     ]
     rows: list[Row] = [
         (name, f"{draws[0]:.4g}", _range(draws, ".4g"))
-        for field, name in _ROWS_OF_LAW.items()
-        for draws in [getattr(law, field)]
+        for name, draws in zip(("E", "A", "alpha", "B", "beta"), law, strict=True)
     ]
     errors = _errors(law, fit.cells, count)
     notes.append(
