@@ -91,15 +91,18 @@ def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
     return Sequence(tokens, (tokens != PAD_ID).astype(jnp.int32), positions)
 
 
-def padded(sentences: SequenceOf[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
+def padded(
+    sentences: SequenceOf[SequenceOf[int]], rows: int, length: int, fill: int = PAD_ID
+) -> Int32[np.ndarray, "b t"]:
     """Make an array of sentences, one a row; the rest is padding.
 
     Args:
-      sentences: ids of each sentence.
+      sentences: ids, or other numbers, of each sentence.
       rows: number of rows b.
       length: positions t of a row.
+      fill: the number that stands for padding.
     """
-    tokens = np.full((rows, length), PAD_ID, np.int32)
+    tokens = np.full((rows, length), fill, np.int32)
     for row, sentence in enumerate(sentences):
         tokens[row, : len(sentence)] = sentence
     return tokens

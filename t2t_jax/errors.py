@@ -87,11 +87,16 @@ def installing(extra: str) -> str:
     return f"pip install 't2t-jax[{extra}]{address}'"
 
 
+def in_one_line(error: object) -> str:
+    """Return the text of an error, or any other text, with single spaces for its line ends."""
+    return " ".join(str(error).split())
+
+
 def warn(message: str) -> None:
     """Print a warning for the user on the standard error, in one line, and go on."""
     if sys.stderr is not None:  # it is None in a process that was started without one
         with suppress(OSError):  # nobody reads it any more
-            print("warning:", " ".join(message.split()), file=sys.stderr, flush=True)
+            print("warning:", in_one_line(message), file=sys.stderr, flush=True)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -32,7 +32,7 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.opening import opened
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
-from t2t_jax.system.sums import SUMS, sha256
+from t2t_jax.system.sums import SUMS, digest_of
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
@@ -170,7 +170,7 @@ def read_fingerprints(workdir: Path) -> dict[str, str]:
     found = {"corpus": _first_word(workdir / _CORPUS)}
     with suppress(FileNotFoundError):
         # `Vocabulary.fingerprint`, without reading the model a second time.
-        found["vocabulary"] = sha256(workdir / VOCABULARY)
+        found["vocabulary"] = digest_of(workdir / VOCABULARY)
     return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Int32, Int64, Integer, UInt, UInt8
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
-from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, Examples, offsets_of, ranges
 from t2t_jax.errors import UserError, needs_extra
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
@@ -274,7 +274,7 @@ def _pack(
             row_of_pair[dealt[fits]] = num_rows + emptiest[fits]
             unplaced.append(dealt[~fits])
         left, num_rows = np.concatenate(unplaced), num_rows + num_new
-    starts = np.concatenate([[0], np.cumsum(np.bincount(row_of_pair))])
+    starts = offsets_of(np.bincount(row_of_pair))
     members = np.argsort(row_of_pair, kind="stable").astype(np.int32)
     return _Layout([shape], np.zeros(num_rows, np.uint8), members, starts)
 

@@ -34,6 +34,7 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.system.bucket import BucketPath, as_path, send_tree
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.system.sums import digest_of
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
 """The files of an entry by name: bytes, or an array for a file in NumPy's own format."""
@@ -109,10 +110,8 @@ def _fetched(place: BucketPath) -> Contents | None:
 
 
 def _root(config: DataConfig) -> Path:
-    if config.cache_dir:
-        root = Path(os.path.expanduser(config.cache_dir))
-    else:
-        root = user_folder("cache") / "corpora"
+    given = os.path.expanduser(config.cache_dir)
+    root = Path(given) if given else user_folder("cache") / "corpora"
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -132,18 +131,14 @@ def _fault(folder: Path) -> str | None:
         if names != set(digests):
             return f"{_DIGESTS} lists other files than there are"
         with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
-            actual = list(pool.map(_digest, map(folder.joinpath, digests)))
+            digest = partial(digest_of, kind="blake2b")
+            actual = list(pool.map(digest, map(folder.joinpath, digests)))
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:
         return f"{_DIGESTS}: {error}"
     changed = [name for name, found in zip(digests, actual, strict=True) if found != digests[name]]
     return f"{changed[0]} is not what was written" if changed else None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, hashlib.blake2b).hexdigest()
 
 
 def _replace(folder: Path, contents: Contents) -> None:

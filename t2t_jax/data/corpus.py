@@ -142,7 +142,6 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     Raises:
       UserError: a directory is not named, or lacks its files.
     """
-    del config
     places = name.partition(":")[2].split("+")
     if not all(places):
         raise _unknown(name)

@@ -18,7 +18,7 @@ from t2t_jax.config import DataConfig, ImageEncoderConfig
 from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import features_of, parts_of, tfds_builder
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import usable_host_memory
 from t2t_jax.system.regular_file import check_regular
@@ -223,7 +223,7 @@ def _opened_npz(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
 
 
 def _unreadable(path: Path, what: str, error: Exception) -> UserError:
-    return UserError(f"{path} is {what}: {_visible(' '.join(str(error).split()))[:200]}")
+    return UserError(f"{path} is {what}: {_visible(in_one_line(error))[:200]}")
 
 
 def _names_in(file: np.lib.npyio.NpzFile) -> str:

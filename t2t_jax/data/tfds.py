@@ -9,7 +9,7 @@ from typing import Any
 
 from t2t_jax.data import splits as parts
 from t2t_jax.data.splits import Chunk, Split, digest
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.regular_file import check_regular
 
 _SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
@@ -118,7 +118,7 @@ def tfds_builder(name: str) -> Any:
 
 def _unreadable(name: str, place: object, error: Exception) -> UserError:
     """Return the error for a data set whose files at a place raised another error."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    reason = in_one_line(error)[:200] or type(error).__name__
     return UserError(
         f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "
         "it again"

@@ -258,7 +258,7 @@ def _pair_arrays(
             for side in zip(*pairs, strict=True)
             for array in (
                 padded([one.tokens for one in side], rows, length),
-                _padded_words(side, rows, length),
+                padded([one.words for one in side], rows, length, fill=-1),
             )
         )
     )
@@ -305,15 +305,6 @@ def _passes(
     )
     for lines, result in one_ahead(launched):  # the padding rows of a batch are left out
         yield from zip(lines, zip(*on_host(result), strict=True), strict=False)
-
-
-def _padded_words(
-    side: Sequence[_Side], rows: int, length: int
-) -> Int32[np.ndarray, "rows length"]:
-    words = np.full((rows, length), -1, np.int32)
-    for row, one in zip(words, side, strict=False):
-        row[: len(one.words)] = one.words
-    return words
 
 
 @partial(jax.jit, static_argnums=0)

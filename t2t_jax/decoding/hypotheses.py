@@ -138,13 +138,11 @@ def scores_of(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> Float32[Array, "b m"]:
-    """Return the scores that rank hypotheses: log-probability over the length penalty.
+    """Return the scores that rank hypotheses: log-probability over `length_penalty`.
 
     Args:
       log_probs: log-probabilities of the hypotheses, in nats.
       lengths: tokens generated for the hypotheses of each sentence.
-      alpha: exponent of `length_penalty`.
-      offset: see `length_penalty`.
     """
     scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]
     return jnp.where(is_possible(log_probs), scores, IMPOSSIBLE)
@@ -153,19 +151,6 @@ def scores_of(
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
     """Return whether each slot holds a hypothesis: an empty one has a value near `IMPOSSIBLE`."""
     return log_probs > IMPOSSIBLE / 2
-
-
-def write_place(
-    rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], place: Int32[Array, ""]
-) -> Int32[Array, "b m t"]:
-    """Return the rows with a new column at a place of the ring.
-
-    Args:
-      rows: tokens or slots of hypotheses, by place of the ring.
-      column: the new entry of each hypothesis.
-      place: the place of the ring.
-    """
-    return jax.lax.dynamic_update_index_in_dim(rows, column, place, axis=2)
 
 
 def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:

@@ -69,8 +69,8 @@ def beam_search(
         slots = jnp.argmax(ancestry_mask[:, :, (clock - 1) % max_length], axis=-1)
         state = take_hypotheses(state, slots)  # of the step before
         tokens = jnp.where(positions[:, None] == 0, start[:, None], tokens)
-        logits, state = step(tokens.ravel(), jax.tree.map(_rows_together, state))
-        return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), (logits, state))
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (tokens, state))
+        return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), step(*rows))
 
     return search(
         beams if beam_size > 1 else Greedy(eos_id),
@@ -88,10 +88,6 @@ def _check_at_least(least: int, **arguments: float) -> None:
     for name, value in arguments.items():
         if value < least:
             raise UserError(f"{name}={value} is less than {least}")
-
-
-def _rows_together(x: Array) -> Array:
-    return x.reshape(-1, *x.shape[2:])
 
 
 def _checked_starts(

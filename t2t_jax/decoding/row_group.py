@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import numpy as np
 
+from t2t_jax.batch import padded
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import (
@@ -241,9 +242,8 @@ class RowGroup(Generic[_Key]):
         numbers[: len(rows)] = [sentence.number for sentence in sentences]
         prefixes: Any = None
         if sizes.prefix:
-            prefixes = np.full((places, sizes.prefix), -1, np.int32)
-            for row, sentence in zip(prefixes, sentences, strict=False):
-                row[: len(sentence.prefix)] = sentence.prefix
+            given = [sentence.prefix for sentence in sentences]
+            prefixes = padded(given, places, sizes.prefix, fill=-1)
         return Arrivals(taken, None, limits, numbers, prefixes)
 
     def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:

@@ -83,10 +83,7 @@ def decode(
     waiting = deque(zip(order, planned, strict=True))
     search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
     capacity = _capacity(rung(max(lengths, default=0)), decoding)
-
-    def make(sizes: Sizes) -> RowGroup[int]:
-        return RowGroup(search, params, sizes, seed, constraints)
-
+    make = partial(RowGroup[int], search, params, seed=seed, constraints=constraints)
     number = num_groups(capacity, mesh)
     groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
     while groups:

@@ -52,7 +52,6 @@ from t2t_jax.decoding.hypotheses import (
     add_finished,
     choose_rows,
     is_possible,
-    write_place,
 )
 from t2t_jax.decoding.strategies import Given, Strategy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
@@ -200,7 +199,8 @@ def _step(
     place, rows = state.clock % state.room, state.rows
     slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
     slots = jnp.broadcast_to(slots, rows.live.last.shape)
-    live = rows.live._replace(ancestry=write_place(rows.live.ancestry, slots, place))
+    ancestry = jax.lax.dynamic_update_index_in_dim(rows.live.ancestry, slots, place, axis=2)
+    live = rows.live._replace(ancestry=ancestry)
     mask = _ancestry_mask(live.ancestry, state.positions, place)
     logits, cache = step(live.last, state.positions, state.clock, mask, state.cache)
     state = state._replace(rows=rows._replace(live=live))
@@ -317,20 +317,12 @@ def search(
     constraints: Constraints | None = None,
     prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchResult:
-    """Search for all sentences of a batch, from their begin to their end; see `begin`.
+    """Search for all sentences of a batch, see `begin` and `advance`.
 
     Args:
-      strategy: the strategy by which tokens are chosen.
-      step: the step function; see `StepFn`.
-      cache: the cache that the first step takes.
       limits: the most tokens to generate for each sentence, end of sentence included; at most
         `room`.
-      room: places t for generated tokens.
-      bos_id: the token at position 0.
       pad_id: id that fills the places after a sentence.
-      keys: a PRNG key for each sentence, where tokens are drawn.
-      constraints: which tokens may be chosen; None allows all.
-      prefixes: tokens with which each output must begin, then -1; None forces none.
     """
     state = begin(
         cache,

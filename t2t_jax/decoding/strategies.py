@@ -17,7 +17,6 @@ from t2t_jax.decoding.hypotheses import (
     choose_rows,
     scores_of,
     take_hypotheses,
-    write_place,
 )
 from t2t_jax.decoding.top_k import top_k
 from t2t_jax.kernels.choice import Kernels
@@ -176,9 +175,8 @@ def _append(
     log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
     log_probs -= normalizer
     log_probs += state.rows.live.log_probs
-    live = state.rows.live._replace(
-        last=chosen, tokens=write_place(state.rows.live.tokens, chosen, place), log_probs=log_probs
-    )
+    tokens = jax.lax.dynamic_update_index_in_dim(state.rows.live.tokens, chosen, place, axis=2)
+    live = state.rows.live._replace(last=chosen, tokens=tokens, log_probs=log_probs)
     ended = chosen[:, 0] == eos_id
     lengths = (state.positions + 1)[:, None]
     new = SearchResult(live.tokens, log_probs, log_probs, lengths)
@@ -247,10 +245,9 @@ def _expand(given: Given) -> Hypotheses:
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]
     candidates = take_hypotheses(live, chosen // width)
-    tokens = jnp.take_along_axis(tokens.reshape(flat), chosen, axis=1)
-    return candidates._replace(
-        last=tokens, tokens=write_place(candidates.tokens, tokens, place), log_probs=log_probs
-    )
+    last = jnp.take_along_axis(tokens.reshape(flat), chosen, axis=1)
+    tokens = jax.lax.dynamic_update_index_in_dim(candidates.tokens, last, place, axis=2)
+    return candidates._replace(last=last, tokens=tokens, log_probs=log_probs)
 
 
 def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:

@@ -20,13 +20,11 @@ query is the subword that is predicted, so it has no own, previous or next word.
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Attention: TypeAlias = Literal["encoder", "decoder", "cross"]
-"""Self-attention of the encoder or the decoder, or the attention to the source."""
+from t2t_jax.config.model import Part
 
 _BY_POSITION = {"previous word": -1, "same word": 0, "next word": 1}
 SHARES = (*_BY_POSITION, "punctuation", "end of sentence", "one word")
@@ -90,7 +88,7 @@ class HeadCounts:
 
 
 def count_heads(
-    weights: Float[np.ndarray, "n h q k"], queries: Attended, keys: Attended, which: Attention
+    weights: Float[np.ndarray, "n h q k"], queries: Attended, keys: Attended, which: Part
 ) -> HeadCounts:
     """Count the shares and entropies of the heads of an attention on one sentence.
 
@@ -130,7 +128,7 @@ def count_heads(
 
 def sides(
     source: tuple[Sequence[int], Sequence[str]], target: tuple[Sequence[int], Sequence[str]]
-) -> dict[Attention, tuple[Attended, Attended]]:
+) -> dict[Part, tuple[Attended, Attended]]:
     """Return the queries and the keys of each attention for a sentence and its translation.
 
     In the decoder's self-attention both are the inputs: the start, and the translation without its

@@ -21,13 +21,14 @@ from jaxtyping import Array, Float, Float32
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.config import EncoderDecoderConfig
+from t2t_jax.config.model import PARTS, Part
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.alignments import words_of
 from t2t_jax.decoding.scheduler import rung
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import weights_of
-from t2t_jax.inspect.head_kinds import Attention, HeadCounts, count_heads, sides
+from t2t_jax.inspect.head_kinds import HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.matrices import Parameters
@@ -36,9 +37,6 @@ from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.training.step import loss_sums
 
-ATTENTIONS: tuple[Attention, ...] = ("encoder", "decoder", "cross")
-"""The attentions of a network, in the order of the tables."""
-
 _ROWS = 16  # sentences in a batch
 _AT_ONCE = 4  # sentences whose derivatives are computed together
 
@@ -46,7 +44,7 @@ _AT_ONCE = 4  # sentences whose derivatives are computed together
 class Head(NamedTuple):
     """A head of a network."""
 
-    attention: Attention
+    attention: Part
     """The attention that the head belongs to."""
     layer: int
     """The layer of the head, from 0."""
@@ -58,7 +56,7 @@ class Head(NamedTuple):
 class HeadWorth:
     """The worth of a head, and what the head attends to."""
 
-    attention: Attention
+    attention: Part
     """The attention that the head belongs to."""
     layer: int
     """The layer of the head, from 0."""
@@ -211,7 +209,7 @@ def weigh_heads(
     whole = open_gates(translator.config.model)
     loss, score = measures.loss(whole), measures.bleu(whole)
     importance, counts = measures.importance(), measures.counts()
-    kinds = {name: counts[name].kinds() for name in ATTENTIONS}
+    kinds = {name: counts[name].kinds() for name in PARTS}
     worths = []
     for place in all_heads(whole):
         safe_point()
@@ -273,14 +271,14 @@ def all_heads(gates: HeadGates) -> list[Head]:
     """Return every head that has a gate, attention by attention and layer by layer."""
     return [
         Head(name, layer, head)
-        for name in ATTENTIONS
+        for name in PARTS
         for layer, head in np.ndindex(getattr(gates, name).shape)
     ]
 
 
 def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
     """Return gates that also mask some heads."""
-    arrays = {name: np.array(getattr(gates, name)) for name in ATTENTIONS}
+    arrays = {name: np.array(getattr(gates, name)) for name in PARTS}
     for name, layer, head in heads:
         arrays[name][layer, head] = 0
     return HeadGates(**{name: jnp.asarray(array) for name, array in arrays.items()})

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.config import walk
+from t2t_jax.config.model import PARTS
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.portable import PortableModel
 
@@ -79,7 +80,7 @@ def sizes_of_transformers(model: ModelConfig) -> Carried:
         **any_value("model", *sizes, "norm_epsilon"),
         **dict.fromkeys(("model.d_k", "model.d_v"), width),
         "model.num_kv_heads": heads,
-        **{f"model.{stack}_heads": heads for stack in ("encoder", "decoder", "cross")},
+        **{f"model.{part}_heads": heads for part in PARTS},
     }
 
 

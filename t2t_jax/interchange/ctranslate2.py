@@ -28,11 +28,7 @@ from t2t_jax.errors import needs_extra
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.carried import Carried, any_value, common_search
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.rewriting import (
-    position_table,
-    with_all_heads,
-    without_residual_scale,
-)
+from t2t_jax.interchange.rewriting import position_table, with_all_heads, without_residual_scale
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 

@@ -26,12 +26,8 @@ import numpy as np
 from jaxtyping import Float32, Shaped
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.errors import UserError
-from t2t_jax.interchange.marian_nmt_files import (
-    find_files,
-    parse_yaml,
-    read_marian_vocabulary,
-)
+from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.interchange.marian_nmt_files import find_files, parse_yaml, read_marian_vocabulary
 from t2t_jax.interchange.marian_nmt_options import MarianOptions
 from t2t_jax.interchange.model_files import config_of
 from t2t_jax.interchange.numbering import END, rows_in
@@ -127,7 +123,7 @@ def _numbers(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged archive may raise anything
-        reason = " ".join(str(error).split())
+        reason = in_one_line(error)
         raise UserError(
             f"{file} is damaged, or no .npz of numbers ({reason:.200}); copy it anew"
         ) from error

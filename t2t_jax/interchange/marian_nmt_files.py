@@ -14,8 +14,9 @@ import yaml
 from jaxtyping import Int
 
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
+from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.interchange.model_files import SIZE, beside, read_bytes
 from t2t_jax.interchange.numbering import END, NONE, UNKNOWN, new_order
 from t2t_jax.system.records import Between, Schema, check
@@ -124,7 +125,7 @@ def parse_yaml(text: bytes, where: str) -> dict[str, Any]:
         _check_events(yaml.parse(text, _PARSER))
         values = yaml.safe_load(text)
     except Exception as error:  # a value that is not of the type that it names may raise anything
-        raise UserError(f"{where} is no YAML: {_line(error)}") from error
+        raise UserError(f"{where} is no YAML: {in_one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} has no options of marian-nmt")
     return values
@@ -183,7 +184,9 @@ def _read_table(file: Path) -> dict[str, int]:
             table = yaml.load(content, _PARSER)  # as text: `no` and `~` are subwords
         ids = {str(piece): int(number) for piece, number in table.items()}
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no table of the id of each subword: {_line(error)}") from error
+        raise UserError(
+            f"{file} is no table of the id of each subword: {in_one_line(error)}"
+        ) from error
     if len(set(ids.values())) != len(ids) or min(ids.values(), default=0) < 0:
         raise UserError(f"{file} is no table of the id of each subword: an id is there twice")
     return ids
@@ -208,12 +211,10 @@ def _splitter(vocabulary: Path, side: str) -> Path:
 
 
 def _processor(file: Path) -> sentencepiece.SentencePieceProcessor:
-    processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(read_bytes(file))
+        return processor_of(read_bytes(file))
     except RuntimeError as error:
         raise UserError(f"{file} is damaged, or no SentencePiece model; copy it anew") from error
-    return processor
 
 
 def _only_vocabulary(directory: Path) -> list[Path]:
@@ -243,7 +244,3 @@ def _names(settings: Mapping[str, Any], key: str, file: Path) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{key} in {file} is no list of files")
     return names
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

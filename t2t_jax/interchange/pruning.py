@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
+from t2t_jax.config.model import PARTS, Part
 from t2t_jax.errors import UserError
-from t2t_jax.inspect.head_kinds import Attention
-from t2t_jax.inspect.heads import ATTENTIONS, Head, all_heads
+from t2t_jax.inspect.heads import Head, all_heads
 from t2t_jax.interchange.portable import PortableModel, portable_model
 from t2t_jax.interchange.rewriting import with_changed_heads
 from t2t_jax.interchange.runs import write_run
@@ -29,10 +29,10 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
     Raises:
       UserError: so many heads cannot be removed.
     """
-    sizes = {name: np.asarray(getattr(importance, name)) for name in ATTENTIONS}
+    sizes = {name: np.asarray(getattr(importance, name)) for name in PARTS}
     wanted = share * len(all_heads(importance))
-    orders = {name: np.argsort(sizes[name], axis=1) for name in ATTENTIONS}
-    gone = dict.fromkeys(ATTENTIONS, 0)
+    orders = {name: np.argsort(sizes[name], axis=1) for name in PARTS}
+    gone = dict.fromkeys(PARTS, 0)
     pruned: list[Head] = []
     while len(pruned) < wanted:
         costs = {
@@ -66,14 +66,10 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
     gone: dict[tuple[str, int], set[int]] = {}
     for name, layer, head in heads:
         gone.setdefault((name, layer), set()).add(head)
-    depths = {
-        "encoder": network.stacks[0].num_layers,
-        "decoder": network.stacks[1].num_layers,
-        "cross": network.stacks[1].num_layers,
-    }
     left = {}
-    for name in ATTENTIONS:
-        numbers = {len(gone.get((name, layer), ())) for layer in range(depths[name])}
+    for name in PARTS:
+        stack = network.stacks[0 if name == "encoder" else 1]
+        numbers = {len(gone.get((name, layer), ())) for layer in range(stack.num_layers)}
         if len(numbers) != 1:
             raise UserError(f"the layers of {name} attention would have different numbers of heads")
         if number := numbers.pop():
@@ -81,7 +77,7 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
     config = model.config.replace({f"model.{name}": heads for name, heads in left.items()})
 
     def kept(
-        name: Attention, layer: int, parts: Float32[np.ndarray, "h ..."]
+        name: Part, layer: int, parts: Float32[np.ndarray, "h ..."]
     ) -> Float32[np.ndarray, "kept ..."]:
         return np.delete(parts, list(gone.get((name, layer), ())), axis=0)
 

@@ -6,15 +6,15 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.model import Part
 from t2t_jax.config.registry import load_named
-from t2t_jax.inspect.head_kinds import Attention
 from t2t_jax.modules.names import Arrays
 
 _STACKS = "encoder", "decoder"
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
 _OUTWARD = ("W_O", "b_O", "W_2", "b_2")
 
-_ATTENTIONS: Mapping[tuple[str, str], Attention] = {
+_ATTENTIONS: Mapping[tuple[str, str], Part] = {
     ("encoder", "self_attention"): "encoder",
     ("decoder", "self_attention"): "decoder",
     ("decoder", "cross_attention"): "cross",
@@ -154,7 +154,7 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
         return arrays
 
     def filled(
-        attention: Attention, layer: int, heads: Float32[np.ndarray, "h ..."]
+        attention: Part, layer: int, heads: Float32[np.ndarray, "h ..."]
     ) -> Float32[np.ndarray, "all ..."]:
         zeros = np.zeros((model.num_heads - len(heads), *heads.shape[1:]), heads.dtype)
         return np.concatenate([heads, zeros])
@@ -165,9 +165,7 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
 def with_changed_heads(
     arrays: Arrays,
     model: ModelConfig,
-    change: Callable[
-        [Attention, int, Float32[np.ndarray, "h ..."]], Float32[np.ndarray, "changed ..."]
-    ],
+    change: Callable[[Part, int, Float32[np.ndarray, "h ..."]], Float32[np.ndarray, "changed ..."]],
 ) -> Arrays:
     """Return the parameters after a change of the heads that an attention has.
 

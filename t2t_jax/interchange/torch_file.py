@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.errors import UserError, in_one_line, way_out_of
 from t2t_jax.interchange.torch_pickle import File, Machine, Settings
 from t2t_jax.system.regular_file import regular
 
@@ -158,7 +158,7 @@ def read_torch_file(path: Path) -> Any:
             f"{path} cannot be read ({error.strerror or error}); {way_out_of(error)}"
         ) from error
     except Exception as error:  # a damaged pickle may raise anything
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = in_one_line(error) or type(error).__name__
         raise UserError(
             f"{path} is damaged, or no file of PyTorch: {why:.100}; copy it anew"
         ) from error

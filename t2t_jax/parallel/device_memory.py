@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import jax
 from jax.sharding import Mesh
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.host import usable_host_memory
 
 LESS_MEMORY = (
@@ -39,7 +39,7 @@ def within_memory(*, decoding: bool = False) -> Iterator[None]:
         if not isinstance(error, MemoryError) and not _EXHAUSTED.search(str(error)):
             raise
         way_out = _LESS_TO_DECODE if decoding else LESS_MEMORY
-        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        reason = in_one_line(str(error).split("\n")[0])[:200]
         raise UserError(f"out of memory{f' ({reason})' if reason else ''}; {way_out}") from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.system.host import check_threads, processor_name
 
 
@@ -72,7 +72,7 @@ def _start() -> None:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where no platform is left
         asked = jax.config.values["jax_platforms"]
-        found = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS")[0].rstrip(".")
+        found = in_one_line(error).partition(" (set JAX_PLATFORMS")[0].rstrip(".")
         place = f"no device of JAX_PLATFORMS={asked}" if asked else "no device"
         raise UserError(
             f"JAX finds {place}{found and f' ({found[:300]})'}; unset JAX_PLATFORMS to take what "

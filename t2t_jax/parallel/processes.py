@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
-from t2t_jax.errors import LostProcessError, UserError, needs_extra
+from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
 from t2t_jax.parallel.roll_call import RollCall
 from t2t_jax.system.host import host_name, let_devices_wait
 
@@ -158,7 +158,7 @@ def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: floa
             "own --process-id, where they can reach that host and port"
         )
     if failures:
-        reason = " ".join(str(failures[0]).split())
+        reason = in_one_line(failures[0])
         if "Kubernetes API Error: 403" in reason:  # JAX's own words, of which the rest is long
             reason = "the service account of this pod may not read pods, services and jobs"
         raise UserError(
@@ -305,7 +305,7 @@ def bound_together() -> Iterator[None]:
         signs = ("Gloo", "NCCL", "coordination service", "heartbeat")
         if jax.process_count() == 1 or not any(sign in str(error) for sign in signs):
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = in_one_line(error)[:200]
         raise LostProcessError(
             f"another process of this run is gone ({reason}); see what it said, and start all "
             "again: they go on from the last checkpoint"

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -220,10 +220,8 @@ def _address(scope: Scope) -> str:
 def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
     text = (files(__package__) / "static" / name).read_text("utf-8")
 
-    async def endpoint(request: Request) -> Response:
-        del request
-        response = HTMLResponse if kind == "text/html" else Response
-        return response(text, media_type=kind, headers=_HEADERS | {"cache-control": "no-cache"})
+    async def endpoint(_: Request) -> Response:
+        return Response(text, media_type=kind, headers=_HEADERS | {"cache-control": "no-cache"})
 
     return endpoint
 

@@ -39,7 +39,8 @@ def _fields(request: Request, body: bytes) -> Fields:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return _json(body)
-    query = _query(request)
+    with _refusing("query", "the query is malformed"):
+        query = _gathered(_pairs(request.scope["query_string"]))
     if kind in _FORMS:
         return _form(body, kind, request.headers["content-type"]) | query
     if query and not body:
@@ -73,12 +74,6 @@ async def read_body(request: Request, bounds: Bounds) -> bytes:
             408, f"the body did not arrive within {bounds.timeout:g} s", Connection="close"
         ) from None
     return bytes(body)
-
-
-def _query(request: Request) -> Fields:
-    """Return the fields in the query of a request's address, after the question mark."""
-    with _refusing("query", "the query is malformed"):
-        return _gathered(_pairs(request.scope["query_string"]))
 
 
 def _json(body: bytes) -> Fields:

@@ -75,7 +75,6 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are no request, with JSON in place of Uvicorn's text, and close."""
-        del msg
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has begun
             body = json.dumps({"error": _NO_REQUEST}).encode("ascii")
             headers = [

@@ -93,7 +93,6 @@ def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
 
 
 def _of_libretranslate(answers: Answers, most: int) -> dict[str, Field]:
-    del most
     more = number_field("Other translations of each text.", 0, 100, default=0)
     return _of_translation(answers, alternatives=more)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
-from t2t_jax.errors import UserError, needs_extra, warn
+from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
@@ -218,7 +218,7 @@ class Cluster:
             self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
             self._executor.update_parameters(name=workdir.name, **parameters)
         except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
-            reason = " ".join(str(error).split())
+            reason = in_one_line(error)
             raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
@@ -242,7 +242,7 @@ class Cluster:
                 cell.until,
             )
         except RuntimeError as error:  # sbatch refused it
-            raise UserError(f"cannot be submitted: {' '.join(str(error).split())}") from error
+            raise UserError(f"cannot be submitted: {in_one_line(error)}") from error
         stored.parent.mkdir(parents=True, exist_ok=True)
         write_whole(stored, f"{job.job_id}\n".encode())
         return _ClusterJob(job)
@@ -317,7 +317,7 @@ def _run_cell(
         return Outcome(2, f"error: {error}")
     except Exception as error:
         traceback.print_exc()
-        return Outcome(1, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return Outcome(1, f"{type(error).__name__}: {in_one_line(error)[:200]}")
 
 
 class _ClusterJob:

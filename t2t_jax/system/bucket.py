@@ -27,7 +27,7 @@ from importlib import import_module
 from pathlib import Path, PosixPath
 from typing import Any
 
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.folders import user_folder
 
 _SETTINGS: dict[str, dict[str, Any]] = {
@@ -394,4 +394,4 @@ def _reaching(path: BucketPath) -> Iterator[None]:
 
 def _in_words(error: Exception) -> str:
     """Return the message of a store's error, in one line."""
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+    return in_one_line(error)[:200].rstrip(".") or type(error).__name__

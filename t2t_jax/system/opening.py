@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system import hub
 from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.folders import user_folder
-from t2t_jax.system.sums import sha256
+from t2t_jax.system.sums import digest_of
 
 _ARCHIVES = ".tar.gz", ".tgz", ".tar", ".zip"
 _MOST_MEMBERS, _MOST_BYTES = 100_000, 1 << 38
@@ -75,7 +75,7 @@ class _Member(NamedTuple):
 
 def _unpacked(archive: Path) -> Path:
     """Unpack the run in an archive; return the archive itself if there is no run in it."""
-    place = user_folder("cache") / "runs" / sha256(archive)
+    place = user_folder("cache") / "runs" / digest_of(archive)
     try:
         with archive.open("rb") as file:
             if not place.is_dir():
@@ -89,7 +89,7 @@ def _unpacked(archive: Path) -> Path:
             return FetchedPath(place)
         raise UserError(f"{archive} cannot be unpacked: {error}") from error
     except _DAMAGE as error:
-        why = " ".join(str(error).split())
+        why = in_one_line(error)
         raise UserError(f"{archive} cannot be unpacked ({why:.200}); bring a whole copy") from error
     return FetchedPath(place)
 

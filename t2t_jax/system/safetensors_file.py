@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.bucket import local_copy
 from t2t_jax.system.regular_file import regular
 
@@ -53,5 +53,5 @@ def _reading(file: Path) -> Iterator[Any]:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # the library raises a class of its own, and those of NumPy
-        why = " ".join(str(error).split())
+        why = in_one_line(error)
         raise UserError(f"{file} is damaged, or no file of safetensors: {why:.200}") from error

@@ -14,7 +14,7 @@ def write_sums(directory: Path) -> None:
     """Write the hashes of all files at or below a directory into its SHA256SUMS."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
-    lines = [f"{sha256(path)}  {name}\n" for name, path in names.items() if name != SUMS]
+    lines = [f"{digest_of(path)}  {name}\n" for name, path in names.items() if name != SUMS]
     (directory / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
@@ -37,7 +37,7 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
         path = directory / name
         if not path.is_file():
             raise UserError(f"{path} is missing, which {SUMS} lists; bring back a whole copy")
-        if sha256(path) != digests[name]:
+        if digest_of(path) != digests[name]:
             raise UserError(
                 f"{path} is damaged, or was changed: its hash is not that in {SUMS}; bring back a "
                 "whole copy"
@@ -51,7 +51,7 @@ def _listed(directory: Path) -> dict[str, str]:
     return {name: digest for digest, _, name in rows}
 
 
-def sha256(path: Path) -> str:
-    """Return the hash of a file, in hexadecimal digits."""
+def digest_of(path: Path, kind: str = "sha256") -> str:
+    """Return the hash of a file in hexadecimal digits, by a kind that `hashlib` names."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, kind).hexdigest()

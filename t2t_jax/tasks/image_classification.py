@@ -1,5 +1,6 @@
 """Image classification, which predicts one label for each image."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,13 +41,8 @@ class ImageClassification(Labelling):
         """Return the images of train, which are moved and flipped as the config says."""
         data = config.data
         found = self._images(config, vocabulary, *corpus.lines("train"), 1)
-        return LabelledImages(
-            found.images,
-            found.labels,
-            found.patch_size,
-            config.training.seed,
-            data.image_shift,
-            data.image_flip,
+        return dataclasses.replace(
+            found, seed=config.training.seed, shift=data.image_shift, flip=data.image_flip
         )
 
     def examples(

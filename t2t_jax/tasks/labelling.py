@@ -10,7 +10,6 @@ from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
-from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -49,12 +48,6 @@ class Labelling(Task):
     grid = GridMeasures(*measures)
     what: ClassVar[str]
     """The name of the things that are labelled, in the plural."""
-
-    @abstractmethod
-    def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
-    ) -> Vocabulary:
-        """Make a vocabulary of the labels of train and, for text, the subwords of the inputs."""
 
     @abstractmethod
     def unlabelled(

@@ -188,8 +188,7 @@ def generate(
     outputs: list[list[int]] = [[] for _ in sentences]
     with within_memory(decoding=True):
         for index, best in translator.search(sentences, config.decoding, 1, seed):
-            tokens, length = best.tokens[0], int(best.lengths[0])
-            outputs[index] = tokens[:length].tolist()
+            outputs[index] = best.tokens[0][: int(best.lengths[0])].tolist()
     ids = [sentence.source[1:] for sentence in sentences]
     return [_before(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
 

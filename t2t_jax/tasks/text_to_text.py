@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
@@ -15,9 +15,6 @@ from t2t_jax.data.tokenized import (
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.tasks.task import Scored, Scoring, Task
-
-if TYPE_CHECKING:
-    pass
 
 
 class TextToText(Task):

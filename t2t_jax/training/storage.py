@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.parallel.processes import agree, is_main
 from t2t_jax.system.bucket import BucketPath, on_this_machine
 from t2t_jax.system.quiet import orbax_kept_quiet
@@ -249,5 +249,5 @@ def _first(error: BaseException) -> BaseException:
 def reason_of(error: BaseException) -> str:
     """Describe the first error of a chain, without TensorStore's account of its settings."""
     error = _first(error)
-    words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
+    words = in_one_line(str(error).partition(" [tensorstore_spec")[0])
     return words[-300:] or type(error).__name__

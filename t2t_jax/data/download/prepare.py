@@ -23,12 +23,12 @@ from t2t_jax.data.download.catalogue import (
 )
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
-from t2t_jax.data.download.transfer import digest_of
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import cannot_write, write_whole, writing_whole
 from t2t_jax.system.bucket import is_directory
 from t2t_jax.system.records import Schema, check, read_object
 from t2t_jax.system.regular_file import check_regular
+from t2t_jax.system.sums import digest_of
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
 _BEGIN_AGAIN = "remove it and the texts beside it"  # without it, nobody knows whose they are

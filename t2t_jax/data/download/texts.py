@@ -18,7 +18,6 @@ import gzip
 import io
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -27,8 +26,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from t2t_jax.data.download.catalogue import Text
-from t2t_jax.data.lines import Lines, blocks_of, decoded
-from t2t_jax.errors import UserError
+from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded
+from t2t_jax.errors import UserError, in_one_line
 
 _BLOCK_LINES = 1000
 _READ_AT_ONCE = 1 << 16
@@ -39,10 +38,8 @@ _GZIP = b"\x1f\x8b"
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGE = (
+    *DAMAGE,
     tarfile.TarError,
-    gzip.BadGzipFile,
-    EOFError,
-    zlib.error,
     ElementTree.ParseError,
     RecursionError,  # from a tar archive with headers of headers
     ValueError,  # from other text in the place of a tar header's number
@@ -66,7 +63,7 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
     except UserError:
         raise
     except _DAMAGE as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = in_one_line(error)[:200]
         raise UserError(
             f"{path} is damaged ({reason}); remove it, and the same command fetches it again"
         ) from error

@@ -6,7 +6,6 @@ stay in NAME.part, and the file takes its name once its size and its sum are rig
 """
 
 import fcntl
-import hashlib
 import http.client
 import os
 import re
@@ -21,9 +20,10 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from t2t_jax.data.download.catalogue import Archive
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.atomic_file import cannot_write
 from t2t_jax.system.regular_file import check_regular
+from t2t_jax.system.sums import digest_of
 
 Progress = Callable[[int], None]
 """A function that is told how many bytes of a file have arrived so far."""
@@ -132,12 +132,6 @@ def _check(archive: Archive, path: Path) -> None:
             "again, or name another place with --mirror"
         )
     raise UserError(f"{path} {wrong}; remove it, and the same command fetches it again")
-
-
-def digest_of(path: Path, kind: str = "sha256") -> str:
-    """Return the sum, by sha256 or md5, of a file's content in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
@@ -302,4 +296,4 @@ def _reason(reason: object) -> str:
     if isinstance(reason, urllib.error.URLError):
         reason = reason.reason
     shown = "".join(letter if letter.isprintable() else " " for letter in str(reason))
-    return " ".join(shown.split())[:200] or type(reason).__name__
+    return in_one_line(shown)[:200] or type(reason).__name__

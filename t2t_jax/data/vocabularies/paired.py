@@ -10,10 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import sentencepiece
-
 from t2t_jax.batch import EOS_ID, PAD_ID
-from t2t_jax.data.vocabularies.shared import in_threads, spelling_of
+from t2t_jax.data.vocabularies.shared import in_threads, processor_of, spelling_of
 from t2t_jax.data.vocabularies.tables import TableVocabulary
 from t2t_jax.data.vocabulary import Rows, before_end
 from t2t_jax.system.records import Schema
@@ -46,7 +44,7 @@ class PairedVocabulary(TableVocabulary):
                 base64.b64decode(self.content[f"{side}_model"], validate=True)
                 for side in ("source", "target")
             ]
-            self._splitters = [_processor(model) for model in self._models]
+            self._splitters = [processor_of(model) for model in self._models]
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"damaged: {error}") from error
         if not all(_UNKNOWN in ids for ids in self._ids):
@@ -116,9 +114,3 @@ def paired_vocabulary(
         "target_pieces": list(pieces[1]),
     }
     return PairedVocabulary(json.dumps(content, ensure_ascii=False).encode())
-
-
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)
-    return processor

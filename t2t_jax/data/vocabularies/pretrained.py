@@ -11,7 +11,7 @@ from typing import Any
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
-from t2t_jax.errors import needs_extra
+from t2t_jax.errors import in_one_line, needs_extra
 from t2t_jax.system.records import Each, Schema
 
 _SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
@@ -126,7 +126,7 @@ def _tokenizer(definition: str) -> Any:
     except BaseException as error:  # the library raises Exception itself, and panics of Rust
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        why = " ".join(str(error).split())
+        why = in_one_line(error)
         raise ValueError(f"no tokenizer of the library tokenizers: {why:.200}") from error
     return tokenizer
 

@@ -23,9 +23,8 @@ class SharedVocabulary(Vocabulary):
           ValueError: the bytes are no such model, or it has other special ids.
         """
         super().__init__(serialized)
-        self._processor = processor = sentencepiece.SentencePieceProcessor()
         try:
-            processor.LoadFromSerializedProto(serialized)
+            self._processor = processor = processor_of(serialized)
         except RuntimeError as error:
             raise ValueError("not a SentencePiece model") from error
         ids = processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
@@ -68,6 +67,17 @@ class SharedVocabulary(Vocabulary):
     def decode(self, ids: Rows) -> list[str]:
         """Return the text of each row of ids up to `EOS_ID`, without padding and begin."""
         return in_threads(self._processor.decode, before_end(ids, without=(PAD_ID, BOS_ID)))
+
+
+def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Return the processor of a serialized SentencePiece model.
+
+    Raises:
+      RuntimeError: the bytes are no such model.
+    """
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor
 
 
 def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:

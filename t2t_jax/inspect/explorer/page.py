@@ -15,13 +15,14 @@ import numpy as np
 from jaxtyping import Float
 
 from t2t_jax.config import ImageEncoderConfig, ModelConfig
+from t2t_jax.config.model import PARTS, Part
 from t2t_jax.data.images import checked_image
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
 from t2t_jax.inspect.beam_record import BeamRecord, record_search
 from t2t_jax.inspect.encoder_maps import EncoderMaps, encoder_maps
-from t2t_jax.inspect.head_kinds import Attention, count_heads, sides
+from t2t_jax.inspect.head_kinds import count_heads, sides
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.offline_page import offline_page
@@ -76,7 +77,7 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
         "target": maps.target,
         "sourceWords": maps.source_words,
         "targetWords": maps.target_words,
-        "attention": {name: _attention(maps, name) for name in ("encoder", "decoder", "cross")},
+        "attention": {name: _attention(maps, name) for name in PARTS},
         "search": _search(translator, record),
         "input": _input(translator, text),
     }
@@ -110,7 +111,7 @@ def _explore_encoder(translator: Translator, given: Any, references: str | None)
     return Exploration(offline_page(__package__, "encoder", "Inside an encoder", data), maps)
 
 
-def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
+def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:
     """Return the weights of an attention, and the kinds and entropies of its heads."""
     weights = getattr(maps, name)
     of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))

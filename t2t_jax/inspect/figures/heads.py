@@ -3,15 +3,16 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from t2t_jax.config.model import PARTS
 from t2t_jax.inspect.figures.drawing import COLORS, MAP, canvas
-from t2t_jax.inspect.heads import ATTENTIONS, HeadReport
+from t2t_jax.inspect.heads import HeadReport
 
 
 def worth(report: HeadReport) -> Figure:
     """Draw the importance of every head, and the scores without the least important heads."""
-    figure, (*maps, curve) = canvas(12, 3.2, len(ATTENTIONS) + 1)
+    figure, (*maps, curve) = canvas(12, 3.2, len(PARTS) + 1)
     largest = max(head.importance for head in report.heads)
-    for axes, name in zip(maps, ATTENTIONS, strict=True):
+    for axes, name in zip(maps, PARTS, strict=True):
         heads = [head for head in report.heads if head.attention == name]
         table = np.full((1 + max(x.layer for x in heads), 1 + max(x.head for x in heads)), np.nan)
         for head in heads:

@@ -1,6 +1,6 @@
 """Export and import of Marian models of Hugging Face's library transformers, such as OPUS-MT's."""
 
-from t2t_jax.interchange.marian.reading import POSITIONS, read
+from t2t_jax.interchange.marian.reading import read
 from t2t_jax.interchange.marian.writing import VOCABULARIES, carried, model_config, write
 
-__all__ = ["POSITIONS", "VOCABULARIES", "carried", "model_config", "read", "write"]
+__all__ = ["VOCABULARIES", "carried", "model_config", "read", "write"]

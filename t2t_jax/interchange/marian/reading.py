@@ -25,15 +25,7 @@ from t2t_jax.interchange.marian.generation import (
     left_out,
     settings_of,
 )
-from t2t_jax.interchange.model_files import (
-    DEPTH,
-    ID,
-    RATE,
-    SIZE,
-    config_of,
-    read_bytes,
-    read_json,
-)
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, config_of, read_bytes, read_json
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
@@ -44,7 +36,6 @@ from t2t_jax.system.records import Record, Schema
 
 Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
 """The sinusoids that a model is to have: those of transformers, or those of marian-nmt."""
-POSITIONS: tuple[Positions, ...] = ("huggingface", "marian-nmt")
 
 FIELDS = {
     "d_model": pretrained.Counterpart("d_model", SIZE),

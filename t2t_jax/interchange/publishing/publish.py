@@ -20,15 +20,7 @@ from t2t_jax.system.hub import NEEDED_FILES, RUN_FILES, STATE_FILES, Address, ad
 from t2t_jax.system.opening import check_directory_name, opened
 from t2t_jax.system.sums import check_sums, write_sums
 from t2t_jax.training.storage import steps_of_run
-from t2t_jax.workdir import (
-    BEST,
-    CARD,
-    CHECKPOINTS,
-    CONFIG,
-    PARAMETERS,
-    log_file,
-    read_config,
-)
+from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, PARAMETERS, log_file, read_config
 
 
 @dataclass(frozen=True)

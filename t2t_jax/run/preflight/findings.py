@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Thread
 
-from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.errors import UserError, in_one_line, way_out_of
 
 
 @dataclass
@@ -78,5 +78,5 @@ def _attempt(work: Work, findings: Findings) -> None:
         place = f"{error.filename}: " if error.filename else ""
         findings.problems.append(f"{place}{error.strerror or error}; {way_out_of(error)}")
     except Exception as error:  # of many kinds: whatever it is belongs into the report
-        reason = " ".join(str(error).split())[:300]
+        reason = in_one_line(error)[:300]
         findings.problems.append(f"{type(error).__name__}: {reason}")
