@@ -51,8 +51,7 @@ def _check_compiler(topology: str, is_gpu: bool) -> None:
         with needs_extra("tpu", f"--compile-only {topology}"):
             version("libtpu")  # XLA's compiler for TPUs
         return
-    found = {name: _version(package) for name, package in _PLUGINS.items()}
-    installed = {name: number for name, number in found.items() if number is not None}
+    installed = {name: found for name, package in _PLUGINS.items() if (found := _version(package))}
     if not installed:
         with needs_extra("cuda13", f"--compile-only {topology}"):
             version(_PLUGINS["cuda13"])  # XLA's compiler for NVIDIA GPUs

@@ -12,6 +12,7 @@ from t2t_jax.commands.flag_table import Runs
 from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.model_flags import LoadFlags
 from t2t_jax.commands.tables import print_line
+from t2t_jax.config.sections import Quantize
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.serving.settings import Bounds, Split
 
@@ -43,7 +44,7 @@ class ServeCommand(LoadFlags):
     """Port to listen at; 0 is any that is free."""
     beam_size: int | None = None
     """Number of hypotheses of the search; None is the run's."""
-    quantize: Literal["none", "int8"] | None = None
+    quantize: Quantize | None = None
     """Make weights integers of 8 bits; None is the run's setting."""
     long_lines: Literal["split", "refuse"] | None = None
     """Split a sentence that is too long at punctuation, or refuse it; None is the run's setting."""

@@ -87,8 +87,7 @@ def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
 def _compared(model: ModelConfig, length: float, causal: bool) -> float:
     """Count the positions that a position is compared with in self-attention over `length`.
 
-    With a window these are the positions of its own block, of the block before and, unless the
-    attention is causal, of the block after; see `kernels.windowed`.
+    With a window, whole blocks count; see `kernels.windowed`.
     """
     window = model.attention_window
     return length if window is None else min(length, (2 if causal else 3) * window)

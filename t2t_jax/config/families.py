@@ -283,12 +283,12 @@ FAMILIES = Rows(
     encoder_only=Family(
         EncoderOnlyConfig,
         "t2t_jax.modules.encoder_model:EncoderModel",
-        "t2t_jax.modules.encoder_model:EncoderScoring",
+        "t2t_jax.modules.token_network:NetworkScoring",
     ),
     image_encoder=Family(
         ImageEncoderConfig,
         "t2t_jax.modules.encoder_model:ImageModel",
-        "t2t_jax.modules.encoder_model:EncoderScoring",
+        "t2t_jax.modules.token_network:NetworkScoring",
     ),
 )
 """The families, by the value of `model.architecture`."""

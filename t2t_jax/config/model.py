@@ -18,7 +18,6 @@ from t2t_jax.config.fields import NOT_EXPORTED, SIZE, added_later, left_open, re
 from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
-NormOrder: TypeAlias = Literal["post", "pre", "deep"]
 Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
 Part: TypeAlias = Literal["encoder", "decoder", "cross"]
 Side: TypeAlias = Literal["source", "target", "output"]
@@ -147,7 +146,7 @@ class ModelConfig(ABC):
     )
     """Layers of a stack whose residual connections the parametrisation complete leaves as they
     are."""
-    norm_order: NormOrder = "post"
+    norm_order: Literal["post", "pre", "deep"] = "post"
     """Place of the norm: "post", after the residual sum (the paper, section 3.1); "pre", before the
     sub-layer; or "deep", as "post" with residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
     position: _Position = "sinusoidal"

@@ -140,11 +140,10 @@ class Table(Rows[Entry]):
         if name not in self:
             raise UnregisteredError(self, label, name)
 
-    def register(self, name: str, function: Any, *, caller: int = 2, **facts: Any) -> None:
+    def register(self, name: str, function: Any, **facts: Any) -> None:
         """Add an entry to the table.
 
         Args:
-          caller: how many calls up in the stack the file that registers is.
           facts: further fields of the `Entry`.
 
         Raises:
@@ -158,7 +157,7 @@ class Table(Rows[Entry]):
             )
         if not callable(function):
             raise UserError(f"{title} is a {type(function).__name__}; register a function")
-        code = sys._getframe(caller).f_code
+        code = sys._getframe(2).f_code  # of the caller of `tables.register_activation` or the like
         source = _read(code.co_filename) if _in_file.get() else None
         entry = Entry(function, title=title, source=source, **facts)
         if self.is_own(name):

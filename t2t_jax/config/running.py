@@ -71,11 +71,16 @@ def _mistake(path: str, error: BaseException) -> UserError:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno]
     where = f"{path} line {lines[-1]}" if lines else path
+    text = _shown(
+        lambda: error.msg if isinstance(error, SyntaxError) else str(error),
+        "its text cannot be shown",
+    )
     if isinstance(error, UserError):
-        return UserError(f"{where}: {_text_of(error)}")
+        return UserError(f"{where}: {text}")
+    name = _shown(lambda: type(error).__name__, "an error")
     return UserError(
-        f"{where}: {_name_of(error)}: {_text_of(error)}; mend the file, where get_config() without "
-        "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
+        f"{where}: {name}: {text}; mend the file, where get_config() without arguments or VARIANTS "
+        "gives a t2t_jax.Config, as in configs/base.py"
     )
 
 
@@ -89,23 +94,14 @@ def _lines(traceback: TracebackType | None, path: str) -> list[int | None]:
     return lines
 
 
-def _text_of(error: BaseException) -> str:
-    """Return the text of an error in one line, even if the error's own `__str__` fails."""
+def _shown(text: Callable[[], Any], otherwise: str) -> str:
+    """Return a text of an error in one line, or another if the error's own code fails."""
     try:
-        return _line(error.msg if isinstance(error, SyntaxError) else str(error))
+        return _line(text())
     except KeyboardInterrupt:
         raise
     except BaseException:
-        return "its text cannot be shown"
-
-
-def _name_of(error: BaseException) -> str:
-    try:
-        return _line(type(error).__name__)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        return "an error"
+        return otherwise
 
 
 def _line(text: Any) -> str:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     _Task: TypeAlias = str
 else:
     _Task = TASKS.choice
+Quantize: TypeAlias = Literal["none", "int8"]
+"""The form in which decoding holds matrices: "none" as training has them, or 8-bit integers."""
+Remat: TypeAlias = Literal["none", "dots", "layer"]
+"""How much of a layer is computed again for its derivative; see `ParallelConfig`."""
 _WIDEST_BEAM = 1000
 # Pieces that a vocabulary has for itself: its special ids, the bytes, and the mark of a space.
 _OWN_PIECE = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
@@ -237,7 +241,7 @@ class DecodingConfig:
     tokens_per_batch: int = field(default=8192, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Positions decoded together, padding included: those of the sources or those of the outputs,
     whichever are more. Each hypothesis of a beam keeps keys and values for as many."""
-    quantize: Literal["none", "int8"] = field(default="none", metadata=MAY_CHANGE | NOT_EXPORTED)
+    quantize: Quantize = field(default="none", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Round weights, and the activations that they multiply, to integers of 8 bits: faster on CPUs,
     and a little less exact."""
     min_length: int = field(default=0, metadata=MAY_CHANGE)
@@ -310,7 +314,7 @@ class ParallelConfig(MeshConfig):
     takes a larger share of a batch in several passes, whose sums are added before the one division.
     None means one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by an
     estimate, and 4,096 on CPUs."""
-    remat: Literal["none", "dots", "layer"] = field(default="none", metadata=MAY_CHANGE)
+    remat: Remat = field(default="none", metadata=MAY_CHANGE)
     """Values that a layer computes again for its derivative instead of keeping them: none, all but
     products with parameters (dots), or all but its input (layer). Less memory, more work."""
     loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=MAY_CHANGE)

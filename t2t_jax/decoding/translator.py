@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
+from t2t_jax.config.sections import Quantize
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts, whole_number
 from t2t_jax.decoding.forbidden import constraints_of
@@ -24,7 +25,7 @@ from t2t_jax.decoding.translations import Hypothesis, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
-from t2t_jax.modules.matrices import Parameters, Quantize
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_scoring_model
 from t2t_jax.modules.sources import TokenSources
 from t2t_jax.parallel.device_memory import within_memory

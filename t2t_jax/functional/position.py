@@ -182,7 +182,6 @@ def alibi_bias(
       num_heads: number of heads, each of which has a slope; see `alibi_slopes`.
       causal: whether positions attend to no later ones; the bias is the same if they do.
     """
-    del causal
     return -alibi_slopes(num_heads)[:, None, None] * jnp.abs(distances).astype(jnp.float32)
 
 
@@ -201,7 +200,6 @@ def relative_bias(
       causal: whether positions attend to no later ones, so that no bucket is for these.
       embedding: the number of each bucket and head.
     """
-    del num_heads
     buckets = relative_position_buckets(distances, len(embedding), bidirectional=not causal)
     return jnp.take(embedding, buckets, axis=0).transpose(2, 0, 1)
 

@@ -170,10 +170,8 @@ def is_fused(
     """
     if not query.dtype == key.dtype == value.dtype:
         return False
-    lengths = query.shape[1], key.shape[1]
-    return has_fused_widths(query.shape[-1], value.shape[-1], query.dtype) and not any(
-        length % 2 for length in lengths
-    )
+    are_even = query.shape[1] % 2 == key.shape[1] % 2 == 0
+    return are_even and has_fused_widths(query.shape[-1], value.shape[-1], query.dtype)
 
 
 def has_fused_widths(d_k: int, d_v: int, dtype: DTypeLike) -> bool:

@@ -13,15 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, Float, Float32
 
+from t2t_jax.functional.attention import summed_in_float32
+
 _BLOCK = 16
 """Rows and columns of the blocks of a transposition."""
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
-
-
-def _float32(
-    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
-) -> Float32[Array, "..."]:
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
 @jax.custom_vjp
@@ -34,14 +30,14 @@ def linear(
       x: one vector per position.
       kernel: the matrix W.
     """
-    return _float32("bti,io->bto", x, kernel).astype(x.dtype)
+    return summed_in_float32("bti,io->bto", x, kernel).astype(x.dtype)
 
 
 def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
     x, kernel = operands
     cotangent = jax.lax.optimization_barrier(cotangent)  # written once, for both products
-    x_bar = _float32("bto,io->bti", cotangent, kernel).astype(x.dtype)
-    kernel_bar = _float32("ir,ro->io", transpose(_rows(x)), _rows(cotangent))
+    x_bar = summed_in_float32("bto,io->bti", cotangent, kernel).astype(x.dtype)
+    kernel_bar = summed_in_float32("ir,ro->io", transpose(_rows(x)), _rows(cotangent))
     return x_bar, kernel_bar.astype(kernel.dtype)
 
 
@@ -64,7 +60,7 @@ def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
     # Two rows of ones, as XLA does not multiply a single row in bfloat16. XLA's own sum over the
     # rows takes up to ten times as long.
     ones = jnp.ones((2, len(rows)), rows.dtype)
-    return cotangent, _float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
+    return cotangent, summed_in_float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
 
 
 add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
@@ -80,15 +76,15 @@ def pre_softmax_logits(
       x: the decoder's output.
       embedding: the matrix, with one row for every entry of the vocabulary.
     """
-    return _float32("btd,vd->btv", x, embedding.astype(x.dtype))
+    return summed_in_float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
     x, embedding = operands
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
-    x_bar = _float32("btv,vd->btd", cotangent, embedding.astype(x.dtype)).astype(x.dtype)
+    x_bar = summed_in_float32("btv,vd->btd", cotangent, embedding.astype(x.dtype)).astype(x.dtype)
     # The smaller operand and the result are transposed: the cotangent is the largest of all.
-    transposed = _float32("dr,rv->dv", transpose(_rows(x)), _rows(cotangent))
+    transposed = summed_in_float32("dr,rv->dv", transpose(_rows(x)), _rows(cotangent))
     embedding_bar = transpose(jax.lax.optimization_barrier(transposed)).astype(x.dtype)
     return x_bar, embedding_bar.astype(embedding.dtype)
 

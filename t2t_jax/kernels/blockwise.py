@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, UInt32
 
+from t2t_jax.functional.attention import summed_in_float32 as _product
 from t2t_jax.functional.dropout import DropoutKey, threshold, words_at
 from t2t_jax.functional.masks import SegmentMask, window_mask
 
@@ -213,10 +214,6 @@ _attend.defvjp(_forward, _backward)
 
 # As in `masked_softmax`: exp() of it is exactly zero beside any real score, and never makes NaN.
 _FLOOR = float(jnp.finfo(jnp.float32).min) / 2
-
-
-def _product(equation: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> Array:
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
 def _scores(

@@ -57,10 +57,8 @@ _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 def _einsum_gradient(
     equation: str, operands: _Operands, cotangent: Float32[Array, "..."]
 ) -> _Operands:
-    a_bar, b_bar = jax.vjp(partial(jnp.einsum, equation), *operands)[1](
-        cotangent.astype(operands[0].dtype)
-    )
-    return a_bar, b_bar
+    _, pull_back = jax.vjp(partial(jnp.einsum, equation), *operands)
+    return pull_back(cotangent.astype(operands[0].dtype))
 
 
 einsum_float32.defvjp(

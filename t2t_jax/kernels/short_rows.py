@@ -35,8 +35,7 @@ def fits(
 ) -> bool:
     """Return whether the kernels compute this attention, of arrays that cuDNN takes as well.
 
-    The compiler cannot split a kernel that is not its own over devices: the devices have to be
-    known (`parallel.axes.on_mesh`), and each of them to have equally many rows and heads.
+    The devices have to be known, and to have equally many rows and heads, as for `splash.takes`.
 
     Args:
       query: queries of each head.

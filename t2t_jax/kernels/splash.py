@@ -90,9 +90,7 @@ def _of_rows(
 ) -> Float[Array, "b h q d_v"]:
     """Compute the weighted values of queries and keys that have the same segment."""
     # Only programs for TPUs need Pallas, which takes half a second to import.
-    from jax.experimental.pallas.ops.tpu.splash_attention import (
-        splash_attention_kernel as kernels,
-    )
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     heads, shape = query.shape[1], (query.shape[2], key.shape[2])

@@ -31,7 +31,7 @@ def windowed_attention(
     key: Float[Array, "b t h d_k"],
     value: Float[Array, "b t h d_v"],
     mask: SegmentMask,
-    dropout_key: DropoutKey | None = None,
+    dropout_key: DropoutKey | None,
 ) -> Float[Array, "b t h d_v"]:
     """Compute an attention whose queries and keys are less than `mask.window` apart.
 

@@ -124,8 +124,7 @@ class MultiHeadAttention(nn.Module):
             gain = self.gain if name == "value" else 1.0
             projection = Projection(width, ("embed", "heads"), config.has_bias, gain)
             setattr(self, name, projection)
-        output = Projection(config.d_model, ("heads", "embed"), config.has_bias, self.gain)
-        self.output = output
+        self.output = Projection(config.d_model, ("heads", "embed"), config.has_bias, self.gain)
         self.scores = Scores(config)
 
     def __call__(

@@ -15,13 +15,14 @@ from jaxtyping import Array, Bool, Float, Int
 from t2t_jax.batch import Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
+from t2t_jax.config.sections import Quantize
 from t2t_jax.kernels.attention import DistanceBias, cache_dtype
 from t2t_jax.kernels.products import next_token_logits
 from t2t_jax.modules.cache import CacheForm, Remembered, TransformerCache, empty_cache
 from t2t_jax.modules.cached_stack import CachedStack, unstacked
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.decoding_model import Memory
-from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
+from t2t_jax.modules.matrices import Parameters, quantized, rounded, transposed
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.sources import SourceForm
 from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
@@ -161,7 +162,6 @@ class CachedDecoding(NetworkScoring):
         Args:
           beam_size: number of hypotheses of each sentence.
         """
-        del beam_size
         return "turned"
 
     def memory(self, params: Parameters, inputs: Any) -> Memory:

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch
-from t2t_jax.modules.matrices import Parameters, Quantize
+from t2t_jax.config.sections import Quantize
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.sources import SourceForm
 
 Cache: TypeAlias = Any
@@ -33,8 +34,8 @@ class Axes(NamedTuple):
 class ScoringModel(Protocol):
     """A model that computes how probable targets are, and shows its attention weights.
 
-    Implementations are hashable, as compiled functions take them for static arguments. An encoder
-    alone has one in `modules.encoder_model`, which is no `DecodingModel`.
+    Implementations are hashable, as compiled functions take them for static arguments. That of
+    an encoder alone is in `modules.token_network`, and is no `DecodingModel`.
     """
 
     def __hash__(self) -> int:

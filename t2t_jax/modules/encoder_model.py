@@ -11,7 +11,6 @@ which it is predicted::
     <s> a <mask> barks </s>       dog 2                    what is hidden
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
@@ -27,7 +26,7 @@ from t2t_jax.modules.context import Context
 from t2t_jax.modules.matrices import glorot_uniform, matrix
 from t2t_jax.modules.named_functions import elementwise
 from t2t_jax.modules.normalization import Norm
-from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
+from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.parallel.axes import constrain, named
 
 
@@ -146,8 +145,3 @@ class ImageModel(EncoderModel):
         patches = Patches(values, jnp.ones(shape, jnp.int32), places)
         one = jnp.ones((1, 1), jnp.int32)
         return Batch(patches, Sequence(one - 1, one, one - 1))
-
-
-@dataclass(frozen=True)
-class EncoderScoring(NetworkScoring):
-    """The `ScoringModel` of an encoder alone."""

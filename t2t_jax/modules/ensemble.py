@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.batch import Batch
+from t2t_jax.config.sections import Quantize
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
-from t2t_jax.modules.matrices import Parameters, Quantize
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.sources import SourceForm
 
 

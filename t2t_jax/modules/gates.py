@@ -5,10 +5,10 @@ rows of W^O that belong to head i (section 3.2.2). So a gate on a head is a fact
 changes the parameters and leaves the network as it is.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
@@ -54,19 +54,10 @@ def gated(params: Parameters, gates: HeadGates) -> Parameters:
       params: the parameters as training has them, of layers that are stacked.
       gates: the factor of each head.
     """
+    leaves = flatten_dict(params)
     for name, (stack, attention) in _PLACES.items():
-        path = (stack, "layers", attention, "output", "kernel")
-        params = _replaced(params, path, getattr(gates, name))
-    return params
-
-
-def _replaced(tree: Parameters, path: tuple[str, ...], of_heads: Float[Array, "n h"]) -> Parameters:
-    """Return the tree with the W^O at a path multiplied by the gates of its heads."""
-    assert isinstance(tree, Mapping)
-    name, *others = path
-    if others:
-        return {**tree, name: _replaced(tree[name], tuple(others), of_heads)}
-    rows = tree[name]  # [n, h d_v, d_model]
-    layers, heads = of_heads.shape
-    by_head = rows.reshape(layers, heads, -1, rows.shape[-1]) * of_heads[:, :, None, None]
-    return {**tree, name: by_head.reshape(rows.shape).astype(rows.dtype)}
+        path = stack, "layers", attention, "output", "kernel"
+        rows, of_heads = leaves[path], getattr(gates, name)  # W^O: [n, h d_v, d_model]
+        by_head = rows.reshape(*of_heads.shape, -1, rows.shape[-1]) * of_heads[:, :, None, None]
+        leaves[path] = by_head.reshape(rows.shape).astype(rows.dtype)
+    return unflatten_dict(leaves)

@@ -177,7 +177,6 @@ class LanguageModelDecoding(CachedDecoding):
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        del beam_size
         each_layer = axes_of("turned", self.network.config.stacks[-1].num_layers)
         return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
 

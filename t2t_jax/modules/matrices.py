@@ -1,7 +1,7 @@
 """Parameters that are matrices of products: how modules declare them, and their other forms."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -16,9 +16,6 @@ from t2t_jax.parallel.axes import boxed
 
 Parameters: TypeAlias = dict[str, Any]
 """The parameters of a model: arrays by module and name."""
-
-Quantize: TypeAlias = Literal["none", "int8"]
-"""The form in which decoding holds matrices: "none" as training has them, or 8-bit integers."""
 
 HeldMatrix: TypeAlias = Float[Array, "m n"] | Transposed | Int8Matrix
 """A matrix as training has it, or in one of the forms that decoding holds it in."""
@@ -152,7 +149,7 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 
 
 def rounded(
-    params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool = False
+    params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool
 ) -> Parameters:
     """Return the same parameters with every matrix in its products' dtype, once for all steps.
 

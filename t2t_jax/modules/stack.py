@@ -4,22 +4,17 @@ Its layers are compiled as one scan: a parameter of all layers of a stack is one
 layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h * d_k]`).
 """
 
-from typing import Literal, TypeAlias
-
 import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
+from t2t_jax.config.sections import Remat
 from t2t_jax.kernels.products import PRODUCT, has_form
 from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.layers import Layer
 from t2t_jax.modules.normalization import Norm
-
-Remat: TypeAlias = Literal["none", "dots", "layer"]
-"""How much of a layer's forward pass is computed again for its derivative: nothing; all but the
-matrix products with parameters; or everything but the layer's input."""
 
 
 class LayerStack(nn.Module):

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
+from t2t_jax.config.sections import Remat
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import attention_mask
@@ -26,7 +27,7 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.normalization import Norm
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.modules.sources import SourceForm, TokenSources
-from t2t_jax.modules.stack import LayerStack, Remat
+from t2t_jax.modules.stack import LayerStack
 from t2t_jax.parallel.axes import constrain, named, on_mesh
 
 Side: TypeAlias = Literal["source", "target"]
@@ -115,15 +116,7 @@ class TokenNetwork(nn.Module):
         deterministic: bool = True,
         first_row: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
-
-        Args:
-          batch: as for `__call__`.
-          label_smoothing: eps_ls (section 5.4).
-          num_chunks: parts in which the logits are computed; see `projected_cross_entropy`.
-          deterministic: as for `__call__`.
-          first_row: as for `__call__`.
-        """
+        """See `Network.losses`."""
         x = self.before_output(self.decoded(_checked(batch), deterministic, first_row))
         matrix = self.output_matrix()
 
@@ -250,7 +243,7 @@ def _checked(batch: Any) -> Batch:
 
 @dataclass(frozen=True)
 class NetworkScoring:
-    """The part of a `ScoringModel` that is the same for every `TokenNetwork`.
+    """The `ScoringModel` of any `TokenNetwork`; a `DecodingModel` adds what searches need.
 
     Attributes:
       network: the module as training has it.

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
@@ -56,11 +56,11 @@ class AxisRules:
         Raises:
           ValueError: a name is no logical axis, or two axes would be split over one mesh axis.
         """
-        known = [field.name for field in fields(self)]
+        known = vars(self)
         unknown = [name for name in names if name is not None and name not in known]
         if unknown:
             raise ValueError(f"no logical axis {unknown[0]!r}; there are {', '.join(known)}")
-        split: list[_MeshAxes] = [() if name is None else getattr(self, name) for name in names]
+        split: list[_MeshAxes] = [() if name is None else known[name] for name in names]
         taken = [axis for axes in split for axis in axes]
         for axis in taken:
             if taken.count(axis) > 1:
@@ -71,18 +71,6 @@ class AxisRules:
                 )
         # Entries as JAX itself would write them, so that equal layouts compare equal.
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
-
-    def without(self, mesh_axes: Sequence[str]) -> "AxisRules":
-        """Return the rules by which nothing is split over some axes of the mesh.
-
-        Args:
-          mesh_axes: names of these axes.
-        """
-        kept = {
-            field.name: tuple(axis for axis in getattr(self, field.name) if axis not in mesh_axes)
-            for field in fields(self)
-        }
-        return AxisRules(**kept)
 
 
 RULES = AxisRules()
@@ -196,7 +184,13 @@ def in_parts(
 
 
 def _rules(mesh: Mesh) -> AxisRules:
-    return RULES.without([axis for axis in mesh.axis_names if _is_mapped(axis)])
+    """Return the rules by which nothing is split over axes of the mesh that `jax.vmap` maps."""
+    mapped = [axis for axis in mesh.axis_names if _is_mapped(axis)]
+    kept = {
+        name: tuple(axis for axis in axes if axis not in mapped)
+        for name, axes in vars(RULES).items()
+    }
+    return AxisRules(**kept)
 
 
 def _is_mapped(axis: str) -> bool:

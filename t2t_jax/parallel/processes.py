@@ -175,10 +175,8 @@ def is_main() -> bool:
 def _copies() -> tuple[Any, Callable[[Any], Any]]:
     """Return a layout of one row a device, and a function that gives all devices all rows."""
     mesh = Mesh(np.asarray(jax.devices()), ("devices",))
-    rows, whole = (
-        NamedSharding(mesh, PartitionSpec("devices")),
-        NamedSharding(mesh, PartitionSpec()),
-    )
+    rows = NamedSharding(mesh, PartitionSpec("devices"))
+    whole = NamedSharding(mesh, PartitionSpec())
     return rows, jax.jit(lambda x: x, out_shardings=whole)
 
 

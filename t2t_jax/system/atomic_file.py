@@ -39,8 +39,6 @@ class NamedFile(io.FileIO):
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that no reader ever sees a part of it, even if a kill ends the writing.
 
-    A `UserError` says that it cannot be written; what was there before is then still there.
-
     Raises:
       UserError: the file cannot be written; what was there before is still there.
     """
@@ -54,8 +52,7 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     It is written beside its place under a hidden name that holds the number of this process, and
     that nobody else uses. After an error in the `with` block, and when a signal ends the program,
-    that file is removed. An object of a bucket is written on this machine, and sent at the end. A
-    `UserError` says that it cannot be written; what was there before is then still there.
+    that file is removed. An object of a bucket is written on this machine, and sent at the end.
 
     Raises:
       UserError: the file cannot be written; what was there before is still there.

@@ -293,8 +293,7 @@ def send_tree(local: Path, target: BucketPath, last: str) -> None:
 def send_files(files: Iterable[Path], local: Path, target: BucketPath) -> None:
     """Write files below a directory of this machine as objects, in any order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(lambda path: (target / path.relative_to(local)).send(path), files):
-            pass
+        list(pool.map(lambda path: (target / path.relative_to(local)).send(path), files))
 
 
 def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
@@ -309,8 +308,7 @@ def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path
     for _, place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(lambda pair: pair[0].fetch_to(pair[1]), places):
-            pass
+        list(pool.map(lambda pair: pair[0].fetch_to(pair[1]), places))
 
 
 def remove(objects: Iterable[BucketPath]) -> None:

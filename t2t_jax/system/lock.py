@@ -113,8 +113,7 @@ def _is_abandoned(path: BucketPath) -> bool:
     if seen and len(seen.split()) == 1:
         return True  # the file of a directory, from which the run was copied
     machine, _, process = (seen.split()[1:2] or [""])[0].partition("/")
-    here, _, _ = _this_process().partition("/")
-    if seen and machine == here:
+    if seen and machine == _machine():
         number, _, started = process.partition("-")
         is_own = number == str(os.getpid())  # left by a store that failed when it was to be removed
         if _start_of(number) == started and (not is_own or seen.split()[0] in _held):

@@ -125,15 +125,11 @@ def _in_tar(file: Any) -> Iterator[_Member]:
 def _root(members: Iterator[_Member]) -> PurePosixPath | None:
     """Return the uppermost directory of an archive that has a run; None if none has."""
     files = [PurePosixPath(one.name) for one in members if one.kind == "file"]
-    found = sorted({path.parent for path in files if path.name == hub.RUN_FILES[0]})
-    found.sort(key=_depth)
-    if len(found) > 1 and _depth(found[0]) == _depth(found[1]):
+    runs = {path.parent for path in files if path.name == hub.RUN_FILES[0]}
+    found = sorted(runs, key=lambda path: (len(path.parts), path))
+    if len(found) > 1 and len(found[0].parts) == len(found[1].parts):
         raise UserError(f"it has several runs, {found[0]} and {found[1]}; unpack it, and name one")
     return next(iter(found), None)
-
-
-def _depth(path: PurePosixPath) -> int:
-    return len(path.parts)
 
 
 def _extract(members: Iterator[_Member], root: PurePosixPath, place: Path) -> None:

@@ -204,6 +204,5 @@ class _Log(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        if not self.closed:
-            self._file.close()
+        self._file.close()
         super().close()

@@ -147,10 +147,8 @@ def _names_of(kinds: Kinds) -> str:
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
     """Return the object that a JSON file of a run holds.
 
-    A `UserError` says that it cannot be read, or does not fit the schema, and the way out.
-
     Raises:
-      UserError: the file cannot be read, or does not fit the schema.
+      UserError: the file cannot be read, or does not fit the schema; the latter names the way out.
     """
     try:
         return parse_object(regular(path).read_bytes(), schema)

@@ -11,8 +11,6 @@ from t2t_jax.errors import UserError
 def regular(path: Path) -> Path:
     """Return the path itself, if it leads to a regular file, also over links.
 
-    A missing file is an `OSError`, and so is a directory, a named pipe or the like.
-
     Raises:
       OSError: there is nothing, or something else, such as a directory or a named pipe.
     """

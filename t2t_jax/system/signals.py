@@ -17,7 +17,6 @@ A signal that was ignored when the program was started, as by `nohup`, stays ign
 import ctypes
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -109,7 +108,6 @@ class StopSignal:
         return True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        del frame
         is_noted = self.receive(number)
         if self.number or not is_noted:
             self._put_back()
@@ -228,5 +226,4 @@ def _forget_in_child() -> None:
         _watched, _pipe = frozenset(), ()
 
 
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -31,14 +31,7 @@ from t2t_jax.training.storage import (
     steps_in,
     steps_of_run,
 )
-from t2t_jax.workdir import (
-    BEST,
-    CHECKPOINTS,
-    CONFIG,
-    PARAMETERS,
-    read_config,
-    read_fingerprints,
-)
+from t2t_jax.workdir import BEST, CHECKPOINTS, CONFIG, PARAMETERS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0

@@ -11,13 +11,7 @@ from jaxtyping import Array, Float, Int
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
-from t2t_jax.modules.matrices import (
-    Parameters,
-    is_matrix,
-    is_matrix_of_layers,
-    is_stacked,
-    of_each,
-)
+from t2t_jax.modules.matrices import Parameters, is_matrix, is_matrix_of_layers, is_stacked, of_each
 from t2t_jax.training.freezing import are_frozen, without_frozen
 from t2t_jax.training.optimizer import Optimizer, parted, rescaled, with_weight_decay
 

@@ -45,24 +45,8 @@ def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, 
     return peak * jnp.minimum(n / warmup, _SHARES[config.schedule](config, n))
 
 
-def _inverse_sqrt(config: TrainingConfig, n: _Number) -> _Number:
-    return (config.warmup_steps / n) ** 0.5  # above 1 before the peak, where the warmup is less
-
-
-def _constant(config: TrainingConfig, n: _Number) -> _Number:
-    return jnp.ones_like(n)
-
-
 def _linear(config: TrainingConfig, n: _Number) -> _Number:
     return _left(config, n, _end(config) - config.warmup_steps)
-
-
-def _cosine(config: TrainingConfig, n: _Number) -> _Number:
-    return 0.5 - 0.5 * jnp.cos(jnp.pi * _linear(config, n))
-
-
-def _warmup_stable_decay(config: TrainingConfig, n: _Number) -> _Number:
-    return _left(config, n, config.decay_fraction * _end(config))
 
 
 def _left(config: TrainingConfig, n: _Number, length: float) -> _Number:
@@ -77,10 +61,11 @@ def _end(config: TrainingConfig) -> int:
 
 
 _SHARES: dict[str, Callable[[TrainingConfig, _Number], _Number]] = {
-    "inverse_sqrt": _inverse_sqrt,
-    "constant": _constant,
+    # Above 1 before the peak, where the warmup is less.
+    "inverse_sqrt": lambda config, n: (config.warmup_steps / n) ** 0.5,
+    "constant": lambda config, n: jnp.ones_like(n),
     "linear": _linear,
-    "cosine": _cosine,
-    "wsd": _warmup_stable_decay,
+    "cosine": lambda config, n: 0.5 - 0.5 * jnp.cos(jnp.pi * _linear(config, n)),
+    "wsd": lambda config, n: _left(config, n, config.decay_fraction * _end(config)),
 }
 """The functions that return the share of the peak rate at step n, by the schedule's name."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Float32, Int32, Shaped
+from jaxtyping import Array, Float, Float32, Int32, Shaped
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
@@ -254,11 +254,11 @@ def update(
     step = state.step + 1
     rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
-    kept = _where(finite, optimizer.accumulate(gradients, state.optimizer), state.optimizer)
-    kept = _before(kept, updates)
+    kept = optimizer.accumulate(gradients, state.optimizer)
+    kept = _before(optax.tree.where(finite, kept, state.optimizer), updates)
     directions = optimizer.direction(gradients, kept, state.params)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
-    params = _where(finite, params, state.params)
+    params = optax.tree.where(finite, params, state.params)
 
     in_a_row = jnp.where(finite, 0, state.nonfinite_in_a_row + 1)
     total = state.nonfinite_total + jnp.where(finite, 0, 1)
@@ -266,7 +266,7 @@ def update(
     if ema is not None and training.ema_decay is not None:
         params = _before(params, updates)
         averaged = moving_average(training.ema_decay, ema, params, step - total)
-        ema = _where(finite, averaged, ema)
+        ema = optax.tree.where(finite, averaged, ema)
     new_state = TrainState(step, params, kept, in_a_row, total, ema)
     return new_state, StepMetrics(sums, norm, rate, in_a_row, total)
 
@@ -278,10 +278,6 @@ def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
     used, and then copy these, because the new values take their place in memory.
     """
     return jax.lax.optimization_barrier(updated) if updates == "in_turn" else updated
-
-
-def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
-    return jax.tree.map(partial(jnp.where, condition), new, old)
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:

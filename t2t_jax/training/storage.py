@@ -102,7 +102,7 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
         create=False,
         read_only=read_only,
         cleanup_tmp_directories=False,  # see `recover`
-        multiprocessing_options=_alone(directory) if alone else _together(directory),
+        multiprocessing_options=_processes(directory, alone=alone),
     )
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
@@ -114,20 +114,12 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
     raise AssertionError("the last attempt returns or raises")
 
 
-def _together(directory: Path) -> ocp.options.MultiprocessingOptions:
+def _processes(directory: Path, *, alone: bool) -> ocp.options.MultiprocessingOptions:
+    own = jax.process_index()
     return ocp.options.MultiprocessingOptions(
-        primary_host=0,
-        active_processes={*range(jax.process_count())},
-        barrier_sync_key_prefix=directory.name,
-    )
-
-
-def _alone(directory: Path) -> ocp.options.MultiprocessingOptions:
-    number = jax.process_index()
-    return ocp.options.MultiprocessingOptions(
-        primary_host=number,
-        active_processes={number},
-        barrier_sync_key_prefix=f"{directory.name}-{number}",
+        primary_host=own if alone else 0,
+        active_processes={own} if alone else {*range(jax.process_count())},
+        barrier_sync_key_prefix=f"{directory.name}-{own}" if alone else directory.name,
     )
 
 
@@ -146,7 +138,8 @@ def open_alone(
     """
     if not writes:
         return _open_local(directory, None, alone=True)
-    options, types, number = _alone(directory), ocp.type_handlers, jax.process_index()
+    types, number = ocp.type_handlers, jax.process_index()
+    options = _processes(directory, alone=True)
     parts: dict[str, Any] = {}
     if also_of_others:
         parts = {"replica_id": None, "use_replica_parallel": False}

@@ -13,9 +13,10 @@ import pytest
 
 from t2t_jax.batch import Batch, Patches, Sequence, one_a_row
 from t2t_jax.config import Config
-from t2t_jax.modules.encoder_model import EncoderScoring, places_of
+from t2t_jax.modules.encoder_model import places_of
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.token_network import NetworkScoring
 from tests.selection import thorough_after
 
 TEXT = {
@@ -130,7 +131,7 @@ def test_what_stands_at_the_class_token_is_not_read():
 
 def test_attention_is_that_of_the_encoder_and_sums_to_one():
     model, params = made(TEXT)
-    scoring = EncoderScoring(model)
+    scoring = NetworkScoring(model)
     batch = sentence([2, 9, 8, 7, 1], [1, 3], [4, 0])
     weights = jax.jit(partial(scoring.attention_weights))(params, batch)
     assert weights.keys() == {"encoder"}

@@ -60,7 +60,6 @@ class Probe:
 
     def remove(self, findings: Findings) -> None:
         """Remove the object; process 0 removes those of all, as others may have been killed."""
-        del findings
         self._removal.close()
 
     def write(self, findings: Findings) -> None:
