@@ -1,6 +1,6 @@
 """Write the page and the figure of the grid `configs/mup_small.py`: the best rate by width.
 
-    python benchmarks/mup.py runs/mup_small docs/results --note "2 cores of ..., 26 November 2026"
+    python benchmarks/mup.py runs/mup_small docs/results --note "2 cores of ..."
 
 The page is mup_small.md, and the figure mup_small.png: the perplexity on dev over the learning
 rate, a curve for each width, in the standard parametrisation and in muP.
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.figures.drawing import COLORS, canvas, encoded
+from t2t_jax.run.report.page import markdown_row
 from t2t_jax.system.atomic_file import write_whole
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "mup_small.py"
@@ -31,12 +32,15 @@ python benchmarks/mup.py runs/mup_small docs/results
 ```
 
 Small translation models of Multi30k in four widths, at eight learning rates each, with one seed.
-`configs/mup_small.py` has the sizes, and [widths.md](../widths.md) says what muP is. {note}
+`configs/mup_small.py` has the sizes, and [widths.md](../widths.md) says what muP is. At the base
+width, 64, both parametrisations are the same.
+
+Hardware, date and time: {note}.
 
 ![Perplexity on dev over the learning rate, by width](mup_small.png)
 
-The best rate of each width, and how many steps of the grid of rates, each a factor of 2, it lies
-from that of the smallest width:
+The best rate of each width, how many steps of the grid of rates, each a factor of 2, it lies from
+that of the smallest width, and its perplexity:
 
 {best}
 
@@ -67,7 +71,7 @@ def read_curves(workdir: Path) -> Curves:
             at_base = model.d_model == model.base_width
             for kind in ("standard", "mup") if at_base else (model.parametrisation,):
                 curves.setdefault((kind, model.d_model), {})[rate] = found[name]
-    return curves
+    return dict(sorted(curves.items(), key=lambda one: (one[0][0] != "standard", one[0][1])))
 
 
 def drawn(curves: Curves) -> Figure:
@@ -94,26 +98,33 @@ def page(curves: Curves, note: str) -> str:
     rates = sorted({rate for points in curves.values() for rate in points})
     best = {key: min(points, key=points.__getitem__) for key, points in curves.items()}
     least = min(width for _, width in curves)
+    places = {key: rates.index(rate) for key, rate in best.items()}
     moved = [
-        [kind, width, f"{rate:g}", f"{rates.index(rate) - rates.index(best[kind, least]):+d}"]
-        for (kind, width), rate in sorted(best.items(), reverse=True)
+        [
+            *(kind, width, f"{best[kind, width]:g}"),
+            f"{places[kind, width] - places[kind, least]:+d}",
+            f"{min(points.values()):.2f}",
+        ]
+        for (kind, width), points in curves.items()
     ]
     rows = [
         [kind, width, *(f"{points[rate]:.2f}" if rate in points else "" for rate in rates)]
-        for (kind, width), points in sorted(curves.items(), reverse=True)
+        for (kind, width), points in curves.items()
     ]
     steps = next(iter(load_grid(str(_CONFIG)).variants.values())).training.num_train_steps
     return _PAGE.format(
         note=note,
         steps=steps,
-        best=_markdown(["parametrisation", "d_model", "best rate", "steps of the grid"], moved),
+        best=_markdown(
+            ["parametrisation", "d_model", "best rate", "steps of the grid", "perplexity"], moved
+        ),
         table=_markdown(["parametrisation", "d_model", *(f"{rate:g}" for rate in rates)], rows),
     )
 
 
 def _markdown(heads: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     lines = (heads, ["---"] * len(heads), *rows)
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    return "\n".join(markdown_row([*map(str, line)]) for line in lines)
 
 
 def main() -> None:
@@ -121,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workdir", type=Path, help="the directory of the grid")
     parser.add_argument("out", type=Path, help="the directory of the page and the figure")
-    parser.add_argument("--note", default="", help="a sentence: hardware, time and date")
+    parser.add_argument("--note", default="", help="hardware, date and time")
     given = parser.parse_args()
     curves = read_curves(given.workdir)
     write_whole(given.out / "mup_small.png", encoded(drawn(curves), "png"))
