@@ -15,7 +15,6 @@ from jax._src.clusters.k8s_cluster import K8sCluster
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
-from tests.selection import thorough_after
 
 # What the processes of these tests do, and the checkpoints that the tests themselves write and
 # read: parameters in parts, each on a device of its own, as far as there are devices.
@@ -243,15 +242,13 @@ except UserError as error:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "named",
-    thorough_after(
-        1,
-        [
-            {0: "2 of 4 processes are missing: 1, 3", 2: "process 0 is there, and says who is"},
-            {1: "process 0 does not answer process 1"},
-        ],
-    ),
+    [
+        {0: "2 of 4 processes are missing: 1, 3", 2: "process 0 is there, and says who is"},
+        {1: "process 0 does not answer process 1"},
+    ],
 )
 def test_others_that_do_not_come_are_named_by_an_error_in_one_line(named):
     place = f"127.0.0.1:{_free_port()}"

@@ -313,6 +313,7 @@ def stubs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_two_processes_pass_together(tiny_run, tmp_path):
     codes, printed, said = _together(tiny_run, [tmp_path / "run"] * 2, "--parallel.fsdp=2")
     assert codes == [0, 0], said
