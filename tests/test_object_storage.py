@@ -52,6 +52,7 @@ from t2t_jax.system import bucket, lock, outbox
 from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
+from t2t_jax.system.signals import StopSignal
 from t2t_jax.training.storage import steps_in
 from tests.sweep.grids import write_grid
 from tests.sweep.test_page import data_of
@@ -694,6 +695,35 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(
     assert _lines(place) == _lines(tmp_path / "here")
     assert steps_in(place / "checkpoints") == [4, 6]
     assert _bits(load(place, average=2)) == _bits(load(tmp_path / "here", average=2))
+
+
+def test_nothing_is_sent_after_a_run_has_given_up_until_the_next_one_begins(monkeypatch):
+    """The record of the error at the end of the log says that there are checkpoints before it."""
+    monkeypatch.setattr(outbox, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "_RETRY_SECONDS", 0.01)
+    sent, away = [], True
+
+    def job(name):
+        def send():
+            if away:
+                raise OSError("away")
+            sent.append(name)
+            return True
+
+        return send
+
+    box = outbox.Outbox(BucketPath("s3://bucket/given_up"))
+    box.put(job("checkpoint"))
+    with pytest.raises(outbox.UnsentError, match=r"lacks the end of the run \(away\)"):
+        box.wait()
+    box.put(job("record of the error"))
+    away = False
+    box.wait()
+    assert sent == []
+    box.begin(StopSignal())
+    box.put(job("next run"))
+    box.wait()
+    assert sent == ["next run"]
 
 
 @on_s3

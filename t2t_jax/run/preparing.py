@@ -36,7 +36,7 @@ from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.watchdog import Watchdog
 from t2t_jax.system.exit_codes import HUNG
 from t2t_jax.system.installed import OF_TRAINING, check_installed
-from t2t_jax.system.outbox import end_at
+from t2t_jax.system.outbox import begin_outbox
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
@@ -157,7 +157,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
     with locked(workdir), StopSignal() as stop, watchdog:
-        end_at(stop, workdir)
+        begin_outbox(stop, workdir)
         begin_run(workdir, *owned)
         identity = Identity(plan.config, fingerprints(plan.corpus, plan.vocabulary))
         with (

@@ -51,20 +51,29 @@ class Outbox:
     def __init__(self, workdir: BucketPath) -> None:
         """Make an empty outbox for a run."""
         self._workdir = workdir
-        self.stop = StopSignal()
-        """The signal that tells a run to end, and its end not to wait for long."""
+        self._stop = StopSignal()
         self.place = on_this_machine(workdir) / "waiting"
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_working = False
-        self._gives_up = threading.Event()
+        self._gives_up = threading.Event()  # until the next run begins
         self._failure: Exception | None = None  # of the last request
         self._away_since = 0.0
 
+    def begin(self, stop: StopSignal) -> None:
+        """Begin a run, which the signal `stop` tells to end, and its end not to wait for long."""
+        self._stop = stop
+        self._gives_up.clear()
+
     def put(self, job: Job, instead_of: Job | None = None) -> None:
-        """Add a job after all others; it may take the place of the last one that has not begun."""
+        """Add a job after all others; it may take the place of the last one that has not begun.
+
+        Once `wait` has given up, nothing more of the run is sent: the record of its error would
+        reach the store without the checkpoints before it.
+        """
         with self._changed:
-            self._gives_up.clear()
+            if self._gives_up.is_set():
+                return
             if instead_of is not None and self._jobs and self._jobs[-1] is instead_of:
                 self._jobs.pop()
             self._jobs.append(job)
@@ -115,7 +124,7 @@ class Outbox:
             while not self._changed.wait_for(lambda: not self._is_working, _POLL_SECONDS):
                 since = max(begun, self._away_since)
                 failure = self._failure
-                patience = _PATIENCE_SECONDS_STOPPED if self.stop.number else _PATIENCE_SECONDS
+                patience = _PATIENCE_SECONDS_STOPPED if self._stop.number else _PATIENCE_SECONDS
                 if failure is not None and time.monotonic() > since + patience:
                     self._gives_up.set()
                     self._jobs.clear()
@@ -158,10 +167,10 @@ def outbox_of(workdir: BucketPath) -> Outbox:
     return _outbox(workdir, os.getpid())
 
 
-def end_at(stop: StopSignal, workdir: Path) -> None:
-    """Have the end of a run in a bucket not wait for a store that is away, once a signal came."""
+def begin_outbox(stop: StopSignal, workdir: Path) -> None:
+    """Begin the outbox of a run, if it is in a bucket; see `Outbox.begin`."""
     if isinstance(workdir, BucketPath):
-        outbox_of(workdir).stop = stop
+        outbox_of(workdir).begin(stop)
 
 
 @functools.cache
@@ -204,5 +213,6 @@ class _Log(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        self._file.close()
+        if not self.closed:
+            self._file.close()
         super().close()
