@@ -4,10 +4,9 @@
     t2t-jax fit runs/isoflop_small --flops 1e15 --figure isoflop_small.svg --output isoflop_small.md
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX-512, bfloat16), 26 November 2026.
-Time: about 90 minutes for the 32 cells with both cores free, by pilots; the whole grid has not been
-run. In 260 steps, a step took 0.033 and 0.110 CPU seconds for encoder-decoders of the widths 24 and
-64, and 0.097 and 0.255 for decoders alone, beside other work. With the other widths between them,
-all steps take 8,900 CPU seconds, and starts, compilation and scores another 1,800.
+Time: 81 minutes for the 32 cells, the first 40 of them beside other work.
+Found: at equal operations, encoder-decoders are ahead at every budget, and the best sizes of both
+families grow about as the root of the operations (docs/results/isoflop_small.md).
 
 Encoder-decoders and decoders alone stand beside each other at equal budgets of floating point
 operations, 4 sizes a budget. The steps of a cell are its budget over the operations of a step,
