@@ -203,9 +203,11 @@ def _constants(family: str, fit: FamilyFit, count: str) -> Section:
         f"{COUNTS[count]}, D target tokens, and {_cost(frontier.cost)} So the best sizes are "
         f"N ~ C^a with a = {frontier.a[0]:.3f} ({_range(frontier.a)})."
     ]
+    # E is fitted by its logarithm, so that where nothing is left for it, it is only nearly 0.
+    shown = law._replace(e=np.round(law.e, 6))
     rows: list[Row] = [
         (name, f"{draws[0]:.4g}", _range(draws, ".4g"))
-        for name, draws in zip(("E", "A", "alpha", "B", "beta"), law, strict=True)
+        for name, draws in zip(("E", "A", "alpha", "B", "beta"), shown, strict=True)
     ]
     errors = _errors(law, fit.cells, count)
     notes.append(

@@ -103,6 +103,14 @@ def best_n(family, budget):
     return min(losses, key=losses.get)
 
 
+def test_a_loss_that_nothing_is_left_for_is_said_to_be_0(tmp_path, monkeypatch):
+    # These losses fall faster than those of any law whose E is above 0.
+    monkeypatch.setitem(TRUTH, "e", -0.5)
+    fit(write_grid(tmp_path / "grid"), "--law", "parametric", "--output", tmp_path / "fit.md")
+    constants = rows((tmp_path / "fit.md").read_text(), "encoder_decoder: parametric law")
+    assert constants[0] == ["E", "0", "0 to 0"]
+
+
 def test_the_advice_holds_the_best_size_that_a_search_finds(grid, tmp_path, capsys):
     fit(grid, "--flops", "3e14", "--output", tmp_path / "fit.md", "--figure", tmp_path / "fit.svg")
     printed, report = capsys.readouterr().out, (tmp_path / "fit.md").read_text()
