@@ -317,7 +317,7 @@ def search(
     constraints: Constraints | None = None,
     prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchResult:
-    """Search for all sentences of a batch, see `begin` and `advance`.
+    """Search for all sentences of a batch; see `begin` and `advance`.
 
     Args:
       limits: the most tokens to generate for each sentence, end of sentence included; at most

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG, STOPPED
 
@@ -105,7 +105,7 @@ class TrainJob:
             os.execvp(self.command(path)[0], self.command(path))
         done = subprocess.run(self.command(path), capture_output=True, text=True, check=False)
         if done.returncode:
-            reason = " ".join((done.stderr or done.stdout).split())
+            reason = in_one_line(done.stderr or done.stdout)
             raise UserError(
                 f"{self.client} refuses {path}: {reason}; nothing was submitted: mend the flags "
                 f"before -- and try again"

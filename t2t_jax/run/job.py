@@ -20,7 +20,7 @@ import numpy as np
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.data.batching import Batches
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
@@ -126,7 +126,7 @@ class JobAccount:
         self._keeper.join()
         if error is not None and self._account["ended"] is None:
             name = "error" if isinstance(error, UserError) else type(error).__name__
-            text = " ".join(f"{name}: {error}".split())[:_LONGEST_REASON]
+            text = in_one_line(f"{name}: {error}")[:_LONGEST_REASON]
             self.end(text, 2 if isinstance(error, UserError) else None)
 
     def step(self, step: int) -> None:

@@ -268,7 +268,7 @@ def _watch_queue() -> None:
             command = ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
             seen = subprocess.run(command, capture_output=True, check=False)
             if seen.returncode and not self.is_silent:
-                said = " ".join(seen.stderr.decode(errors="replace").split())
+                said = in_one_line(seen.stderr.decode(errors="replace"))
                 warn(f"squeue does not answer ({said}); until it does, jobs keep their last state")
             self.is_silent = bool(seen.returncode)
             if not self.is_silent:

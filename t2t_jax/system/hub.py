@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from t2t_jax.errors import UserError, needs_extra, way_out_of
+from t2t_jax.errors import UserError, in_one_line, needs_extra, way_out_of
 from t2t_jax.system.fetched_path import FetchedPath
 
 NEEDED_FILES = "config.json", "vocabulary.model", "model.safetensors"
@@ -140,5 +140,5 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
         causes = [str(one) or type(one).__name__ for one in (error, error.__cause__) if one]
-        why = " ".join(": ".join(dict.fromkeys(causes)).split())
+        why = in_one_line(": ".join(dict.fromkeys(causes)))
         raise UserError(f"{run} cannot be reached: {why:.200}; {way_out}") from error

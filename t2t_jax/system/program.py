@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from t2t_jax.errors import LostProcessError, UserError, way_out_of
+from t2t_jax.errors import LostProcessError, UserError, in_one_line, way_out_of
 from t2t_jax.system.exit_codes import HUNG
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.host import (
@@ -157,7 +157,7 @@ def _refuse(message: str, code: int = 2) -> NoReturn:
     It ends at once: threads of a failed restore would go on to complain while Python shuts down.
     """
     with contextlib.suppress(OSError):
-        print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+        print("error:", in_one_line(message), file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(code)

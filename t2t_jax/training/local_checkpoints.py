@@ -30,7 +30,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.bucket import BucketPath, send_files
 from t2t_jax.system.quiet import orbax_kept_quiet
@@ -206,7 +206,7 @@ def _on_this_host(starts: Iterable[Path], newest: int, identity: Identity) -> It
             try:
                 yield _Found.read(place, identity)
             except (OSError, LookupError, ValueError) as error:
-                warn(f"{' '.join(str(error).split())}; it is not used")
+                warn(f"{in_one_line(error)}; it is not used")
 
 
 def _promote(parts: Sequence[_Found], place: Path) -> bool:

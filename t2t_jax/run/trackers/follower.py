@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.config import walk
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.run.history import scalars
 from t2t_jax.run.trackers.tracker import TRACKERS, Row, Target, TrackedRun, Tracker, kind_of
 from t2t_jax.system.atomic_file import write_whole
@@ -154,7 +154,7 @@ class Follower:
                 self._tracker.close(ends[-1] if ends else None)
                 self._tracker = None
         except Exception as error:  # of any kind: it is the code of somebody else
-            self.error = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self.error = in_one_line(f"{type(error).__name__}: {error}")[:300]
             self._tracker = None
             self._not_before = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
