@@ -728,11 +728,44 @@ def test_nothing_is_sent_after_a_run_has_given_up_until_the_next_one_begins(monk
 
 @on_s3
 @pytest.mark.usefixtures("impatient")
+def test_a_record_in_the_log_never_precedes_all_checkpoints(store, steady, place, monkeypatch):
+    """The first checkpoint is given up for later ones, and its record waits for one of them."""
+    monkeypatch.setattr(outbox, "_PATIENCE_SECONDS", 60.0)  # for a store that does come back
+    found = []
+    write_bytes, end = BucketPath.write_bytes, RunLog.end
+
+    def write(self, data):
+        write_bytes(self, data)
+        if self.name == "log.jsonl":
+            lines = [json.loads(line) for line in bytes(data).splitlines()]
+            recorded = [line["step"] for line in lines if line["of"] == "checkpoint"]
+            found.append((recorded, steps_in(place / "checkpoints")))
+
+    away = pytest.MonkeyPatch()
+
+    def back(self, step, *arguments):
+        away.undo()
+        store.failures = 0
+        end(self, step, *arguments)
+
+    with monkeypatch.context() as patch:
+        _away(store, away)
+        patch.setattr(RunLog, "end", back)
+        patch.setattr(BucketPath, "write_bytes", write)
+        assert train(steady, place).exit_code == 0
+    assert all(steps for recorded, steps in found if recorded)
+    assert found[-1] == ([2, 4, 6], [4, 6])
+
+
+@on_s3
+@pytest.mark.usefixtures("impatient")
 def test_what_waits_at_the_end_is_sent_by_the_next_start(store, steady, place, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         _away(store, patch)
         with pytest.raises(UserError, match=r"It failed.*is complete in .*/waiting.*same command"):
             train(steady, place)
+        while outbox.outbox_of(place)._is_working:  # its last request goes on being tried
+            time.sleep(0.01)
     store.failures = 0
     waiting = outbox.outbox_of(place).place
     assert waiting.is_dir()

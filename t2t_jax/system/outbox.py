@@ -61,9 +61,14 @@ class Outbox:
         self._away_since = 0.0
 
     def begin(self, stop: StopSignal) -> None:
-        """Begin a run, which the signal `stop` tells to end, and its end not to wait for long."""
-        self._stop = stop
-        self._gives_up.clear()
+        """Begin a run, which the signal `stop` tells to end, and its end not to wait for long.
+
+        A request of an earlier run, which had given up on it, is waited for.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_working)
+            self._stop = stop
+            self._gives_up.clear()
 
     def put(self, job: Job, instead_of: Job | None = None) -> None:
         """Add a job after all others; it may take the place of the last one that has not begun.

@@ -126,11 +126,15 @@ class _Part:
     directory: BucketPath
     waiting: Path
     step: int
+    stays: Sequence[int] = ()
+    """The steps of the checkpoints that stay once this one is whole."""
     count: int = 0
     """Which save of the run it is, as a step may be saved twice."""
     is_sent: bool = False
     is_doomed: bool = False
-    """Whether nothing is to be sent any more, as later checkpoints have taken its place."""
+    """Whether nothing of it is to be sent any more."""
+    instead: "_Part | None" = None
+    """The part of the later checkpoint that is sent in the place of this one, if it is doomed."""
 
     @property
     def here(self) -> Path:
@@ -162,9 +166,9 @@ class _Part:
         (self.there / LAST).send(self.here / LAST)
         remove(self._marks.objects() if jax.process_count() > 1 else [])
 
-    def forget(self) -> None:
+    def forget(self, instead: "_Part | None" = None) -> None:
         """Remove the files on this machine; what is not sent by now never is."""
-        self.is_doomed = True
+        self.instead, self.is_doomed = instead, True
         shutil.rmtree(self.here, ignore_errors=True)
 
 
@@ -215,35 +219,46 @@ class BucketManager:
         self._to_be = [s for s, stay in zip(steps, stays, strict=True) if stay]
         waiting = self._outbox.place / _process() / self._directory.name
         self._count += 1
-        part = self._parts[step] = _Part(self._directory, waiting, step, self._count)
+        part = _Part(self._directory, waiting, step, self._to_be, self._count)
+        self._parts[step] = part
         waiting.mkdir(parents=True, exist_ok=True)
         manager = self._open_local(waiting, True)
         manager.save(step, args=of_one_process(args), force=True)
-        self._written = self._writer.submit(self._finish, manager, part, self._to_be)
+        self._written = self._writer.submit(self._finish, manager, part)
         return True
 
     @orbax_kept_quiet()
-    def _finish(self, manager: Any, part: _Part, stays: list[int]) -> None:
+    def _finish(self, manager: Any, part: _Part) -> None:
         """Have a part sent once Orbax has written it."""
         with closing(manager):
             manager.wait_until_finished()
-        self._outbox.put(partial(self._deliver, part, stays))
+        self._outbox.put(partial(self._deliver, part))
 
-    def _deliver(self, part: _Part, stays: list[int]) -> bool | None:
-        """Send a part, and make the checkpoint whole; return whether it is, or None if doomed."""
+    def _deliver(self, part: _Part) -> bool | None:
+        """Send a part, and make the checkpoint whole; return whether it is, or None if doomed.
+
+        In the place of a doomed part a later one is sent: the log, which is sent next, has a record
+        of the checkpoint, and one that goes on from there has to be in the store before it.
+        """
+        while part.is_doomed:
+            if part.instead is None:
+                return None
+            part = part.instead
         try:
-            if not part.is_doomed and not part.is_sent:
-                part.send()
+            return self._make_whole(part)
         except Exception:
-            if not part.is_doomed:  # else its files may be gone
-                raise
-        if part.is_doomed:
-            return None
+            if part.is_doomed:  # its files may be gone
+                return False
+            raise
+
+    def _make_whole(self, part: _Part) -> bool:
+        if not part.is_sent:
+            part.send()
         if not is_main():
             is_whole = (part.there / LAST).exists()
         elif is_whole := part.is_complete():
             part.commit()
-            _remove_all_but(self._directory, stays, below=part.step)
+            _remove_all_but(self._directory, part.stays, below=part.step)
         if is_whole:
             part.forget()
         return is_whole
@@ -265,8 +280,9 @@ class BucketManager:
                 f"another process could not write its part of a checkpoint of {self._directory}; "
                 "see what it said"
             )
-        for step in {*self._parts} - {*self._to_be}:
-            self._parts.pop(step).forget()
+        for step in sorted({*self._parts} - {*self._to_be}):
+            later = [other for other in self._parts if other > step and other in self._to_be]
+            self._parts.pop(step).forget(self._parts[min(later)] if later else None)
         self._steps = self._to_be
 
     def restore(self, step: int, args: ocp.args.Composite) -> Any:
