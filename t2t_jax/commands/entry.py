@@ -38,12 +38,14 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     if name in ("-h", "--help", "--help-all"):
         if not flags:
             return None
-        name, flags = flags[0], [name]  # `--help train` is `train --help`
+        name, *flags = *flags, name  # `--help train` is `train --help`
     if name.startswith("-"):
         raise UserError(
             f"{program} takes a command before its flags, as in {program} bleu --workdir "
             f"runs/base; see {program} --help"
         )
+    if flags and f"{name} {flags[0]}" in _NAMES:
+        name, *flags = f"{name} {flags[0]}", *flags[1:]
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES, f"see {program} --help")
         raise UserError(f"{program} has no command {name!r}; {hint}")
@@ -53,7 +55,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
     kind = command_class(name)
-    make = getattr(sys.modules[kind.__module__], f"{name.replace('-', '_')}_command", None)
+    make = getattr(sys.modules[kind.__module__], f"{_identifier(name)}_command", None)
     line = [*map(current_flag, flags)]
     command: Command = (make or partial(command_of, kind))(line, f"{program} {name}")
     return command
@@ -61,10 +63,14 @@ def _command(name: str, flags: Sequence[str], program: str) -> Command:
 
 def command_class(name: str) -> type:
     """Return the dataclass of a command, whose fields are its flags."""
-    file = name.replace("-", "_")
+    file = _identifier(name)
     module = import_module(f"t2t_jax.commands.{file}{'_' * iskeyword(file)}")
-    kind: type = getattr(module, "".join(map(str.capitalize, name.split("-"))) + "Command")
+    kind: type = getattr(module, "".join(map(str.capitalize, file.split("_"))) + "Command")
     return kind
+
+
+def _identifier(name: str) -> str:
+    return name.replace("-", "_").replace(" ", "_")
 
 
 def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
@@ -85,8 +91,10 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
 def describe_commands(program: str = "t2t-jax") -> str:
     """Return the list of the commands of a program, as its --help prints it."""
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
+    width = max(map(len, _NAMES)) + 2
     for group, commands in COMMANDS.items():
-        lines += ["", f"{group}:", *(f"  {name:<15}{about}" for name, about in commands.items())]
+        lines += ["", f"{group}:"]
+        lines += [f"  {name:<{width}}{about}" for name, about in commands.items()]
     examples = (
         "train --config configs/quickstart.py runs/quickstart",
         "bleu runs/quickstart",

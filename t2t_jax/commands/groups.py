@@ -52,9 +52,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "report": "set a run beside the paper: constants, cost, curves, scores",
     },
 }
-"""The commands of `t2t-jax` in groups, with a line about each. The command `a-b` is the class
-`ABCommand` of the module `a_b` of this package, whose fields are its flags and whose `run` runs it;
-or the function `a_b_command` makes it of the flags and of the program's name."""
+"""The commands of `t2t-jax` in groups, with a line about each. The command `a-b`, or `a b` in two
+words, is the class `ABCommand` of the module `a_b` of this package, whose fields are its flags and
+whose `run` runs it; or the function `a_b_command` makes it of the flags and of the program's
+name."""
 
 _FOR_EVERY_MODEL = "figures", "export"
 
