@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from t2t_jax import paper
 from t2t_jax.config import Config, DataConfig, DecodingConfig
-from t2t_jax.data.batching import batch_shape, length_ladder
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.layout import batch_shape, length_ladder
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
