@@ -233,7 +233,7 @@ class Batches:
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
-        rng = _random_stream(self._seed, _PACKING, part=part)
+        rng = packing_stream(self.parts.packing_seed(self._seed), part)
         return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
 
     def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
@@ -315,6 +315,11 @@ def _members(
         np.repeat(rows, end - first),
         ranges(np.ones_like(first), end - first),
     )
+
+
+def packing_stream(seed: int, part: int) -> np.random.Philox:
+    """Return the stream of raw bits on which the packed rows of a part depend."""
+    return _random_stream(seed, _PACKING, part=part)
 
 
 def _random_stream(seed: int, stream: int, kind: int = 0, *, part: int = 0) -> np.random.Philox:

@@ -87,15 +87,11 @@ class Parts(Protocol):
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
 
-    def row_counts(
-        self, count: Callable[[int], tuple[Int[np.ndarray, " classes"], int]]
-    ) -> RowCounts:
-        """Return the number of rows of each part.
+    def packing_seed(self, seed: int) -> int:
+        """Return the seed of the packing of rows, from the seed of the training."""
 
-        Args:
-          count: lays out the rows of a part, and gives their number by class, and the most examples
-            of a row.
-        """
+    def row_counts(self, count: CountRows) -> RowCounts:
+        """Return the number of rows of each part, which `count` gives where it is not known yet."""
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Return how often each id occurs among the targets, or in an even sample of them."""
@@ -127,9 +123,7 @@ class OnePart:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
         return self.examples.shape(shape, most)
 
-    def row_counts(
-        self, count: Callable[[int], tuple[Int[np.ndarray, " classes"], int]]
-    ) -> RowCounts:
+    def row_counts(self, count: CountRows) -> RowCounts:
         """Return the number of rows, which are laid out now; see `Parts.row_counts`."""
         counts, most = count(0)
         return RowCounts(counts[None], most)

@@ -47,6 +47,9 @@ class Split:
     def shape(self, shape: Any, most: int) -> Any:
         return shape
 
+    def packing_seed(self, seed: int) -> int:
+        return seed
+
     def row_counts(self, count: Any) -> RowCounts:
         counts, most = zip(*map(count, range(len(self))), strict=True)
         self.opened.clear()
