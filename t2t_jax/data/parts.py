@@ -123,6 +123,10 @@ class OnePart:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
         return self.examples.shape(shape, most)
 
+    def packing_seed(self, seed: int) -> int:
+        """Return the seed of the training."""
+        return seed
+
     def row_counts(self, count: CountRows) -> RowCounts:
         """Return the number of rows, which are laid out now; see `Parts.row_counts`."""
         counts, most = count(0)

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from t2t_jax.__main__ import main
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
@@ -306,3 +307,23 @@ def test_documents_in_shards_are_those_of_a_text(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="documents='paragraphs' is not for shards"):
         open_corpus(config.replace({"data.documents": "paragraphs"}).data)
+
+
+def test_prepare_tokenises_into_a_place_that_a_training_reads(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.py").write_text(
+        "from pathlib import Path\n\nfrom t2t_jax import Config\n\n\n"
+        f"def get_config() -> Config:\n    return Config.from_json({config.to_json()!r})\n"
+    )
+    out = tmp_path / "tokens"
+    command = ["data", "prepare", str(tmp_path / "config.py"), "--out", str(out)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"train on it with --data.cache-dir {out}" in printed
+    assert "270" in printed
+    made = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    opened(config.replace({"data.cache_dir": str(out)}))
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == made
+    with pytest.raises(UserError, match="bundled: has no shards to train on"):
+        main([*command, "--data.corpus", "bundled:"])
