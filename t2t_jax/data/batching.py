@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int, Int32, Integer
+from jaxtyping import Int, Int32, Int64, Integer
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
@@ -67,7 +67,7 @@ class Batches:
         self._order = recent(self._make_order)
         self._plan = functools.lru_cache(2)(self._make_plan)
         self._windows = functools.lru_cache(2)(self._make_windows)
-        self._counts, most = self.parts.row_counts(self._count_rows)
+        self._counts, most = self.parts.row_counts(self._form, self._count_rows)
         self._shapes = [self.parts.shape(shape, most) for shape in self._form.shapes]
         self.steps_per_epoch = self._windows(0)[-1].end
         self._starts = [0, self.steps_per_epoch]
@@ -146,10 +146,11 @@ class Batches:
         begins = [0, *rows[first[1:-1]].tolist(), len(numbers)]
         found = []
         for (one, other), (begin, end) in zip(pairwise(first), pairwise(begins), strict=True):
-            part = int(window.parts[own[one] if len(own) else 0])
+            of_window = own[one] if len(own) else 0
+            part, copy = int(window.parts[of_window]), int(window.copies[of_window])
             with self._lock:
                 examples, layout = self._opened(part)
-                occupied = self._order(plan.epoch, part)[places[one:other]]
+                occupied = self._order(plan.epoch, part, copy)[places[one:other]]
             chosen = _members(layout, occupied, rows[one:other] - begin)
             found.append((examples, chosen, end))
         return found
@@ -208,32 +209,38 @@ class Batches:
         return plan, int(plan.batches[index - before])
 
     def _make_windows(self, epoch: int) -> list["_Window"]:
+        """Return the windows of an epoch in order."""
+        parts = np.sort(self.parts.of_epoch(self._seed, epoch))
+        copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
         rng = _random_stream(self._seed, epoch + 1, _OF_PARTS)
-        order = shuffled_within(np.zeros(len(self.parts), np.uint8), rng)
+        order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
         windows, end = [], 0
-        for parts in np.array_split(order, -(-len(order) // self.parts.window)):
-            cuts = cut(self._counts[parts].sum(axis=0), self._form)
+        for own in np.array_split(order, -(-len(order) // self.parts.window)):
+            cuts = cut(self._counts[parts[own]].sum(axis=0), self._form)
             end += len(cuts.classes)
-            windows.append(_Window(parts, cuts, end))
+            windows.append(_Window(parts[own], copies[own], cuts, end))
         return windows
 
     def _make_plan(self, epoch: int, number: int) -> "_Plan":
         window = self._windows(epoch)[number]
         counts = self._counts[window.parts]
-        first = int(window.parts[0])
-        rng = _random_stream(self._seed, epoch + 1, part=first)
+        rng = _row_stream(self._seed, epoch, window.parts[0], window.copies[0])
         rng.random_raw(int(counts[0].sum()), output=False)  # of the rows of this part
         batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
         return _Plan(epoch, window, _dealt(counts, rng), batches)
 
-    def _make_order(self, epoch: int, part: int) -> Int32[np.ndarray, " rows"]:
-        """Return the rows of a part in order of class, shuffled within each class."""
+    def _make_order(self, epoch: int, part: int, copy: int) -> Int32[np.ndarray, " rows"]:
+        """Return the rows of a part in order of class, shuffled within each class.
+
+        Args:
+          copy: how often the epoch has read the part before.
+        """
         _, layout = self._opened(part)
-        return shuffled_within(layout.classes, _random_stream(self._seed, epoch + 1, part=part))
+        return shuffled_within(layout.classes, _row_stream(self._seed, epoch, part, copy))
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
-        rng = packing_stream(self.parts.packing_seed(self._seed), part)
+        rng = packing_stream(*self.parts.packing_key(self._seed, part))
         return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
 
     def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
@@ -263,8 +270,10 @@ def _reasons(skipped: Mapping[str, int]) -> str:
 class _Window(NamedTuple):
     """Some parts, in the order of an epoch, whose rows are mixed."""
 
-    parts: Int32[np.ndarray, " parts"]
+    parts: Int64[np.ndarray, " parts"]
     """The numbers of the parts."""
+    copies: Int64[np.ndarray, " parts"]
+    """How often the epoch has each part before."""
     cuts: Cuts
     """The places where their rows, sorted by class, are cut into batches."""
     end: int
@@ -320,6 +329,11 @@ def _members(
 def packing_stream(seed: int, part: int) -> np.random.Philox:
     """Return the stream of raw bits on which the packed rows of a part depend."""
     return _random_stream(seed, _PACKING, part=part)
+
+
+def _row_stream(seed: int, epoch: int, part: int, copy: int) -> np.random.Philox:
+    kind = copy if copy < _OF_PARTS else copy + 1
+    return _random_stream(seed, epoch + 1, kind, part=int(part))
 
 
 def _random_stream(seed: int, stream: int, kind: int = 0, *, part: int = 0) -> np.random.Philox:

@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt, UInt8
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.parts import Content
-from t2t_jax.data.rows import BatchShape, offsets_of
+from t2t_jax.data.rows import BatchShape, Content, offsets_of
 
 
 def ladder_length(length: int) -> int:

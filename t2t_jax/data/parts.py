@@ -4,57 +4,22 @@ A corpus that fits into memory is one part. A larger one has a part for every pi
 and a training holds the parts of a window.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Int
 
-from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.layout import Form
+from t2t_jax.data.rows import BatchShape, Content, Examples
 
 _SAMPLED_TOKENS = 4_000_000
 
 CountRows: TypeAlias = Callable[[int], tuple[Int[np.ndarray, " classes"], int]]
 """A function that lays out the rows of a part, and returns the number of rows of each class, and
 the most examples of a row."""
-
-
-class Lengths(NamedTuple):
-    """The numbers of tokens of all sources, or of all targets, of a corpus."""
-
-    longest: int
-    """The most tokens of an example."""
-    total: int
-    """The sum over all examples."""
-    squares: int
-    """The sum of the squares, to which the cost of attention is proportional."""
-
-    @classmethod
-    def of(cls, lengths: Integer[np.ndarray, " n"]) -> "Lengths":
-        """Return the figures of some lengths."""
-        wide = np.asarray(lengths, np.int64)
-        return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
-
-
-class Content(NamedTuple):
-    """What a training reads, in numbers."""
-
-    num_pairs_read: int
-    """The number of examples in the corpus: those kept and those left out."""
-    skipped: Mapping[str, int]
-    """The number of examples left out, by reason."""
-    num_examples: int
-    """The number of examples that are kept."""
-    source: Lengths
-    target: Lengths
-
-    @classmethod
-    def of(cls, examples: Examples) -> "Content":
-        """Return the figures of examples."""
-        sides = map(Lengths.of, (examples.source_lengths, examples.target_lengths))
-        return cls(examples.num_pairs_read, examples.skipped, len(examples), *sides)
 
 
 class RowCounts(NamedTuple):
@@ -87,10 +52,20 @@ class Parts(Protocol):
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
 
-    def packing_seed(self, seed: int) -> int:
-        """Return the seed of the packing of rows, from the seed of the training."""
+    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
+        """Return the numbers of the parts that an epoch reads, in any order.
 
-    def row_counts(self, count: CountRows) -> RowCounts:
+        A part that is read several times is there as often.
+        """
+
+    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
+        """Return two numbers on which the packed rows of a part depend.
+
+        Args:
+          seed: the seed of the training.
+        """
+
+    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each part, which `count` gives where it is not known yet."""
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
@@ -123,11 +98,15 @@ class OnePart:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
         return self.examples.shape(shape, most)
 
-    def packing_seed(self, seed: int) -> int:
-        """Return the seed of the training."""
-        return seed
+    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
+        """Return the number of the part, which every epoch reads once."""
+        return np.zeros(1, np.int64)
 
-    def row_counts(self, count: CountRows) -> RowCounts:
+    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
+        """Return the seed of the training, and the number of the part."""
+        return seed, part
+
+    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows, which are laid out now; see `Parts.row_counts`."""
         counts, most = count(0)
         return RowCounts(counts[None], most)

@@ -122,7 +122,7 @@ def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(config: Co
         pieces, _ = opened(config.replace({"data.batching": batching}))
         batches = Batches(pieces, pieces.config, 3)
         laid_out = [batches._count_rows(part) for part in range(len(pieces))]
-        counts, most = pieces.row_counts(batches._count_rows)
+        counts, most = pieces.row_counts(batches._form, batches._count_rows)
         assert np.array_equal(counts, [rows for rows, _ in laid_out])
         assert most == max(m for _, m in laid_out)
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.parts import Content, Lengths, OnePart, RowCounts
+from t2t_jax.data.parts import OnePart, RowCounts
+from t2t_jax.data.rows import Content, Lengths
 from tests.data.test_batching import (
     LENGTHS,
     SPREAD,
@@ -47,10 +48,13 @@ class Split:
     def shape(self, shape: Any, most: int) -> Any:
         return shape
 
-    def packing_seed(self, seed: int) -> int:
-        return seed
+    def of_epoch(self, seed: int, epoch: int) -> np.ndarray:
+        return np.arange(len(self))
 
-    def row_counts(self, count: Any) -> RowCounts:
+    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
+        return seed, part
+
+    def row_counts(self, form: Any, count: Any) -> RowCounts:
         counts, most = zip(*map(count, range(len(self))), strict=True)
         self.opened.clear()
         return RowCounts(np.stack(counts), max(most))

@@ -16,8 +16,7 @@ from jaxtyping import Integer
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.layout import length_ladder
-from t2t_jax.data.parts import Content, Lengths
-from t2t_jax.data.rows import Examples, offsets_of
+from t2t_jax.data.rows import Content, Examples, Lengths, offsets_of
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
 from t2t_jax.data.vocabulary import Vocabulary

@@ -15,9 +15,9 @@ from jaxtyping import Int
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import packing_stream
-from t2t_jax.data.layout import row_form
-from t2t_jax.data.parts import Content, CountRows, RowCounts
-from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.layout import Form, row_form
+from t2t_jax.data.parts import CountRows, RowCounts
+from t2t_jax.data.rows import BatchShape, Content, Examples
 from t2t_jax.data.shards.pieces import TrainText, content_of, piece_path, read_piece
 from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.system.bucket import BucketPath
@@ -93,16 +93,19 @@ class PreparedPieces:
         nothing = {"num_examples": 0, "source_tokens": 0}
         return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
 
-    def packing_seed(self, seed: int) -> int:
-        """Return the same seed for every training, as rows are packed once."""
-        return _PACKING_SEED
+    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
+        """Return the numbers of all pieces, each of which an epoch reads once."""
+        return np.arange(len(self))
 
-    def row_counts(self, count: CountRows) -> RowCounts:
+    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
+        """Return the same seed for every training, as rows are packed once, and the piece."""
+        return _PACKING_SEED, part
+
+    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each piece; see `Parts.row_counts`.
 
         They were counted with the pieces, but for packed rows of another shape.
         """
-        form = row_form(self.content, self.config)
         if not form.packs:
             counts = np.array([piece["classes"] for _, piece in self._pieces], np.int64)
             return RowCounts(counts[:, : len(form.shapes)], 1)
@@ -123,7 +126,7 @@ class PreparedPieces:
         for part in range(len(self)):
             examples = self.open(part)
             lengths = examples.source_lengths, examples.target_lengths
-            layout = form.lay_out(*lengths, packing_stream(_PACKING_SEED, part))
+            layout = form.lay_out(*lengths, packing_stream(*self.packing_key(0, part)))
             rows.append(len(layout.classes))
             most = max(most, int(np.diff(layout.starts).max()))
         return {"shape": list(form.shapes[0]), "rows": rows, "most": most}
