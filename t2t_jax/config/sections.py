@@ -40,6 +40,11 @@ class DataConfig:
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` is
     many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md)."""
+    mixture_temperature: float | None = field(
+        default=None, metadata=added_later(before=None) | NOT_EXPORTED
+    )
+    """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
+    its weight. Without it, an epoch reads each corpus as often as its weight says."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
@@ -106,6 +111,8 @@ class DataConfig:
         check_range(self, 1, 10_000, "prefetch", "window")  # each takes memory
         check_range(self, 0.01, 0.99, "masked_share")
         check_range(self, 0, 1000, "image_shift")
+        if self.mixture_temperature is not None:
+            check_range(self, 1, 1000, "mixture_temperature")
         tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
         check_fits(self, "vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8

@@ -108,6 +108,11 @@ def open_corpus(config: DataConfig) -> Corpus:
     """
     mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
     (first, weight), *others = mixed
+    if config.mixture_temperature is not None and not others:
+        raise UserError(
+            f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
+            f"{config.corpus}; leave it out, or name several, as in text:A+text:B"
+        )
     return _mixture(config.corpus, *mixed) if others or weight > 1 else first
 
 
@@ -188,10 +193,10 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
                 f"corpus {corpus.name} has no train split to mix, only {', '.join(corpus.parts)}; "
                 f"leave it out of {name}"
             )
-        if corpus.parts["train"].shards:
-            raise UserError(f"corpus {corpus.name} is shards, which no mixture takes: {name}")
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
+    shards = [shard for corpus, _ in mixed for shard in corpus.parts["train"].shards]
     train = _split(_survey_mixture, _read_mixture, *mixed)
+    train = train._replace(sample=partial(_read_samples, *mixed), shards=shards)
     return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
 
 
@@ -203,6 +208,12 @@ def _read_mixture(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
     for corpus, times in mixed:
         for _ in range(times):
             yield from corpus.pairs("train")
+
+
+def _read_samples(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
+    for corpus, times in mixed:
+        for _ in range(times):
+            yield from corpus.sample("train")
 
 
 def _directory(name: str) -> Path:

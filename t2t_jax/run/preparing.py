@@ -15,6 +15,7 @@ from t2t_jax.config import Config, walk
 from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.mixing import mixed_parts
 from t2t_jax.data.parts import Parts
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.shards.preparing import open_shards
@@ -233,7 +234,12 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
 def _training_examples(
     task: Task, config: Config, corpus: Corpus, vocabulary: Vocabulary
 ) -> Examples | Parts:
-    """Return what the model is trained on: examples in memory, or pieces of shards."""
+    """Return what the model is trained on: examples in memory, or parts of a larger corpus."""
+    temperature, window = config.data.mixture_temperature, config.data.window
+    if corpus.mixed and (temperature is not None or corpus.parts["train"].shards):
+        each = partial(_training_examples, task, config, vocabulary=vocabulary)
+        found = [(each(corpus=one), weight) for one, weight in corpus.mixed]
+        return mixed_parts(found, temperature, window)
     text = task.train_text(config, vocabulary)
     if text is None or "train" not in corpus.parts or not corpus.parts["train"].shards:
         return task.training_examples(config, corpus, vocabulary)

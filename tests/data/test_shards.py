@@ -272,8 +272,6 @@ def test_what_is_no_corpus_of_shards_is_refused(tmp_path: Path, config: Config) 
     refused("train-2.de has no file beside it", corpus=text, fields=())
     (tmp_path / "pairs" / "train-2.de").unlink()
     assert open_corpus(config.replace({"data.corpus": text, "data.fields": ()}).data).splits
-    mixed = f"{config.data.corpus}+bundled:"
-    refused("is shards, which no mixture takes", corpus=mixed)
 
 
 def test_documents_in_shards_are_those_of_a_text(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ _NOT_STATED = {
     "data.task",
     "data.fields",
     "data.window",
+    "data.mixture_temperature",
     "data.documents",
     "data.text_rows",
     "data.masked_share",
