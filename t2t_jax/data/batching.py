@@ -224,7 +224,7 @@ class Batches:
     def _make_plan(self, epoch: int, number: int) -> "_Plan":
         window = self._windows(epoch)[number]
         counts = self._counts[window.parts]
-        rng = _row_stream(self._seed, epoch, window.parts[0], window.copies[0])
+        rng = _row_stream(self._seed, epoch, int(window.parts[0]), int(window.copies[0]))
         rng.random_raw(int(counts[0].sum()), output=False)  # of the rows of this part
         batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
         return _Plan(epoch, window, _dealt(counts, rng), batches)
@@ -333,7 +333,7 @@ def packing_stream(seed: int, part: int) -> np.random.Philox:
 
 def _row_stream(seed: int, epoch: int, part: int, copy: int) -> np.random.Philox:
     kind = copy if copy < _OF_PARTS else copy + 1
-    return _random_stream(seed, epoch + 1, kind, part=int(part))
+    return _random_stream(seed, epoch + 1, kind, part=part)
 
 
 def _random_stream(seed: int, stream: int, kind: int = 0, *, part: int = 0) -> np.random.Philox:
