@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from t2t_jax.config import Config
+from t2t_jax.data.bpe_dropout import drawn_text
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
     after_first_tokens,
@@ -34,11 +36,15 @@ class TextToText(Task):
             return given
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
-    def training_examples(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
-    ) -> TokenizedSplit:
-        """Return the pairs of train, without those that are too long."""
+    def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
+        """Return the pairs of train, without those that are too long.
+
+        Raises:
+          UserError: there is no train split, or `data.bpe_dropout` finds no merges.
+        """
         pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
+        if config.data.bpe_dropout:
+            return drawn_text(config, pairs, vocabulary)
         return after_first_tokens(pairs) if config.training.source_loss else pairs
 
     def examples(
