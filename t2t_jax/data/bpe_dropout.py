@@ -96,7 +96,7 @@ class _Drawing:
           uniform: the random numbers, as `uniform` gives them.
         """
         starts, counts = self._starts, self._counts
-        drops = offsets_of(uniform < probability)
+        drops = offsets_of((uniform < probability).astype(np.int8))
         dropped = drops[starts + self._merges_of_word] > drops[starts]  # in its ordinary steps
         asked = texts[self._text_of_word]
         for words, drawn in ((asked & ~dropped, False), (asked & dropped, True)):

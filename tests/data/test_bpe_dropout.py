@@ -130,10 +130,10 @@ def test_words_are_merged_as_by_a_scalar_loop_with_the_same_draws(first, probabi
     uniform = np.random.default_rng(seed).random(len(entries))
     drops = dropped_in(uniform, probability, int(counts.max()))
     subwords, there = table.merged(entries, starts, counts, drops)
-    found = own.pieces([subwords[there]])[0]
+    found = own.pieces(subwords[there][None])[0]
     expected = []
     for start, count in zip(starts, counts, strict=True):
-        word = tuple(own.pieces([entries[start : start + count]])[0])
+        word = tuple(own.pieces(entries[None, start : start + count])[0])
         for step in itertools.count(start):
             left = possible(own, word)
             while left and uniform[step] < probability:
@@ -171,7 +171,7 @@ def drawn_words(word, probability, times, seed):
     subwords, there = table.merged(
         entries, starts, counts, dropped_in(uniform, probability, int(counts.max()))
     )
-    pieces = np.array(own.pieces([subwords])[0], object)
+    pieces = np.array(own.pieces(subwords[None])[0], object)
     ends = np.append(starts, len(entries))
     return Counter(tuple(pieces[a:b][there[a:b]]) for a, b in itertools.pairwise(ends.tolist()))
 
