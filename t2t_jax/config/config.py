@@ -24,6 +24,7 @@ from t2t_jax.config.sections import (
     ParallelConfig,
 )
 from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.config.tasks import TASKS, task_name
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
@@ -73,6 +74,12 @@ class Config:
             or (facts.writes_text and model.stacks[-1].reads_source and model.stacks[-1].is_causal),
             "training.source_loss is for model.architecture='decoder_only' with causal attention, "
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
+        )
+        require(
+            facts.drops_merges or not self.data.bpe_dropout,
+            f"data.bpe_dropout={self.data.bpe_dropout} is for "
+            f"{' and '.join(n for n, row in TASKS.items() if row.drops_merges)} alone, and the "
+            f"task of {self.data.corpus} is {task_name(self.data.corpus, task)}; leave it out",
         )
         require(
             not facts.predicts_labels or model.embeddings["output"] == "output_projection",

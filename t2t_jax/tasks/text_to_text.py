@@ -6,7 +6,9 @@ from functools import partial
 from typing import ClassVar
 
 from t2t_jax.config import Config
+from t2t_jax.data.bpe_dropout import drawn_text
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.shards.pieces import TrainText
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
@@ -37,20 +39,22 @@ class TextToText(Task):
             return given
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
-    def training_examples(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
-    ) -> TokenizedSplit:
-        """Return the pairs of train, without those that are too long."""
+    def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
+        """Return the pairs of train, without those that are too long.
+
+        Raises:
+          UserError: there is no train split, or `data.bpe_dropout` finds no merges.
+        """
         pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
-        return after_first_tokens(pairs) if config.training.source_loss else pairs
+        return _examples(config, vocabulary, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how pairs of lines become examples; see `Task.train_text`."""
-        most, whole = config.data.max_length, config.training.source_loss
+        most, drawn = config.data.max_length, config.data.bpe_dropout
         return TrainText(
             partial(tokenize, vocabulary=vocabulary, max_length=most),
-            after_first_tokens if whole else lambda pairs: pairs,
-            ("pairs", most, whole),
+            partial(_examples, config, vocabulary),
+            ("pairs", most, config.training.source_loss, drawn, config.data.batching * (drawn > 0)),
         )
 
     def examples(
@@ -94,3 +98,10 @@ class TextToText(Task):
         Raises:
           UserError: there are no sentences.
         """
+
+
+def _examples(config: Config, vocabulary: Vocabulary, pairs: TokenizedSplit) -> Examples:
+    """Return what a model is trained on, of pairs in their ordinary segmentation."""
+    if config.data.bpe_dropout:
+        return drawn_text(config, pairs, vocabulary)
+    return after_first_tokens(pairs) if config.training.source_loss else pairs

@@ -117,9 +117,13 @@ def test_an_epoch_has_every_pair_once_whatever_the_batching(config: Config) -> N
         assert pairs_in(batches(0)) != pairs_in(batches(first))
 
 
-def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(config: Config) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(
+    config: Config, dropout: float
+) -> None:
     for batching in ("bucket", "pack"):
-        pieces, _ = opened(config.replace({"data.batching": batching}))
+        changes = {"data.batching": batching, "data.bpe_dropout": dropout}
+        pieces, _ = opened(config.replace(changes))
         batches = Batches(pieces, pieces.config, 3)
         laid_out = [batches._count_rows(part) for part in range(len(pieces))]
         counts, most = pieces.row_counts(batches._form, batches._count_rows)

@@ -126,6 +126,7 @@ _NOT_STATED = {
     "model.start_token",
     "model.compute_dtype",
     "data.protected_tokens",
+    "data.bpe_dropout",
     "data.max_length",
     "data.cache_dir",
     "data.prefetch",
