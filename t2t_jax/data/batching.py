@@ -9,10 +9,10 @@ class says, up to rounding, and has them side by side. So a process, which makes
 the rows of every batch, opens its share of the parts, and few others.
 """
 
-import functools
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from t2t_jax.data.layout import Cuts, Layout, cut, row_form, shuffled_within
 from t2t_jax.data.parts import OnePart, Parts
 from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
 from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.system.memo import Memo
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
 _OF_PARTS = 1  # apart from the rows of each part: the order of the parts
@@ -60,13 +61,13 @@ class Batches:
         self._seed = seed
         self._prefetch = config.prefetch
         self._form = row_form(content, config)
-        self._lock = threading.RLock()
-        # Twice a window, because prefetching threads work on both sides of its end.
-        recent = functools.lru_cache(2 * self.parts.window)
-        self._opened = recent(self._open)
-        self._order = recent(self._make_order)
-        self._plan = functools.lru_cache(2)(self._make_plan)
-        self._windows = functools.lru_cache(2)(self._make_windows)
+        # Two windows, because prefetching threads work on both sides of an end.
+        self._opened = Memo(self._open, 2 * self.parts.window)
+        self._order = Memo(self._make_order, 2 * self.parts.window)
+        self._plan = Memo(self._make_plan, 2)
+        self._windows = Memo(self._make_windows, 2)
+        self._lock = threading.Lock()  # of the two attributes below
+        self._ahead = 0, 0
         self._counts, most = self.parts.row_counts(self._form, self._count_rows)
         self._shapes = [self.parts.shape(shape, most) for shape in self._form.shapes]
         self.steps_per_epoch = self._windows(0)[-1].end
@@ -148,12 +149,29 @@ class Batches:
         for (one, other), (begin, end) in zip(pairwise(first), pairwise(begins), strict=True):
             of_window = own[one] if len(own) else 0
             part, copy = int(window.parts[of_window]), int(window.copies[of_window])
-            with self._lock:
-                examples, layout = self._opened(part)
-                occupied = self._order(plan.epoch, part, copy)[places[one:other]]
+            examples, layout = self._opened(part)
+            occupied = self._order(plan.epoch, part, copy)[places[one:other]]
             chosen = _members(layout, occupied, rows[one:other] - begin)
             found.append((examples, chosen, end))
+        if not self._is_one_window and len(own):
+            self._read_ahead(plan.epoch, plan.number + 1, slice(int(own[0]), int(own[-1]) + 1))
         return found
+
+    def _read_ahead(self, epoch: int, number: int, share: slice) -> None:
+        """Open a share of the parts of the next window in the background, once."""
+
+        def open_all() -> None:
+            windows = self._windows(epoch)
+            after = windows[number] if number < len(windows) else self._windows(epoch + 1)[0]
+            with suppress(UserError):  # it is raised where the part is used
+                for part in after.parts[share].tolist():
+                    self._opened(part)
+
+        with self._lock:
+            is_new = self._ahead < (epoch, number)
+            self._ahead = max(self._ahead, (epoch, number))
+        if is_new:
+            threading.Thread(target=open_all, daemon=True, name="read ahead").start()
 
     def prefetch(
         self,
@@ -192,19 +210,17 @@ class Batches:
         """Return the plan of a step's window, and the number of the step's batch in the window."""
         if step < 0:
             raise ValueError(f"no batch {step}: steps count from 0")
-        with self._lock:
-            if self._is_one_window:
-                epoch, index = divmod(step, self.steps_per_epoch)
-            else:
-                while self._starts[-1] <= step:
-                    self._starts.append(
-                        self._starts[-1] + self._windows(len(self._starts) - 1)[-1].end
-                    )
-                epoch = bisect_right(self._starts, step) - 1
-                index = step - self._starts[epoch]
-            windows = self._windows(epoch)
-            number = bisect_right(windows, index, key=lambda window: window.end)
-            plan = self._plan(epoch, number)
+        if self._is_one_window:
+            epoch, index = divmod(step, self.steps_per_epoch)
+        else:
+            with self._lock:
+                while (start := self._starts[-1]) <= step:
+                    self._starts.append(start + self._windows(len(self._starts) - 1)[-1].end)
+            epoch = bisect_right(self._starts, step) - 1
+            index = step - self._starts[epoch]
+        windows = self._windows(epoch)
+        number = bisect_right(windows, index, key=lambda window: window.end)
+        plan = self._plan(epoch, number)
         before = windows[number].end - len(plan.batches)
         return plan, int(plan.batches[index - before])
 
@@ -227,7 +243,7 @@ class Batches:
         rng = _row_stream(self._seed, epoch, int(window.parts[0]), int(window.copies[0]))
         rng.random_raw(int(counts[0].sum()), output=False)  # of the rows of this part
         batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
-        return _Plan(epoch, window, _dealt(counts, rng), batches)
+        return _Plan(epoch, number, window, _dealt(counts, rng), batches)
 
     def _make_order(self, epoch: int, part: int, copy: int) -> Int32[np.ndarray, " rows"]:
         """Return the rows of a part in order of class, shuffled within each class.
@@ -284,6 +300,8 @@ class _Plan(NamedTuple):
     """The plan of a window: which rows stand in which batch, and the order of the batches."""
 
     epoch: int
+    number: int
+    """The number of the window in the epoch."""
     window: _Window
     rows: Int32[np.ndarray, "2 rows"]
     """The rows of all batches: the number of the part in the window, and the row's place in the

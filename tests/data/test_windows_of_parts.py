@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2t_jax.data import batching
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.parts import OnePart, RowCounts
 from t2t_jax.data.rows import Content, Lengths
@@ -148,7 +149,7 @@ def test_rows_of_a_window_are_mixed_and_windows_are_not() -> None:
 def test_a_host_opens_its_share_of_the_parts_and_few_others() -> None:
     split = Split([(7, 7)] * 1600, 100, 16)
     batches = Batches(split, make_config(), 0)
-    batches._opened.cache_clear()  # of counting the rows
+    batches._opened.clear()  # of counting the rows
     half = np.arange(12)
     for step in range(batches.steps_per_epoch):
         batches(step, half)
@@ -159,11 +160,35 @@ def test_a_host_opens_its_share_of_the_parts_and_few_others() -> None:
 def test_no_more_parts_are_held_than_those_of_two_windows() -> None:
     split = Split(SPREAD * 4, 50, 3)
     batches = Batches(split, make_config(), 0)
-    batches._opened.cache_clear()  # of counting the rows
+    batches._opened.clear()  # of counting the rows
     for step in range(batches.steps_per_epoch):
         batches(step)
-        assert batches._opened.cache_info().currsize <= 6
-    assert sorted(split.opened) == list(range(len(split)))
+        assert len(batches._opened) <= 6
+    assert set(split.opened) == set(range(len(split)))
+
+
+def test_the_next_window_is_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each host opens the share of the next window that it uses of this one."""
+    ahead = []
+
+    class Now:
+        """A thread that is at its end once it has started."""
+
+        def __init__(self, target: Any, **others: Any) -> None:
+            self.start = target
+
+    monkeypatch.setattr(batching.threading, "Thread", Now)
+    split = Split([(7, 7)] * 1600, 100, 8)  # two windows of 800 pairs, in batches of 24
+    batches = Batches(split, make_config(), 0)
+    batches._opened.clear()  # of counting the rows
+    for step in (0, 1, 34, 35):
+        batches(step, np.arange(12))
+        ahead.append(len(set(split.opened)))
+    [first, *others] = ahead
+    assert 8 <= first <= 10  # four or five of each window
+    assert others == sorted(others)
+    windows = [set(batches._windows(0)[n].parts.tolist()) for n in range(2)]
+    assert 4 <= len(windows[1] & set(split.opened[: ahead[0]])) <= 5
 
 
 def test_the_figures_of_lengths() -> None:
