@@ -137,13 +137,17 @@ class Batches:
         plan, number = self._find(step)
         window = plan.window
         there = plan.rows[:, slice(*window.cuts.starts[number : number + 2])]
-        there = there[:, np.argsort(there[0], kind="stable")]
-        at = np.arange(there.shape[1])
-        if len(window.parts) > 1:  # a batch that is short of rows has them at even distances
-            at = at * self._form.shapes[window.cuts.classes[number]].rows // len(at)
-        rows = np.flatnonzero(np.isin(numbers, at))
-        own, places = there[:, np.searchsorted(at, numbers[rows])]
-        first = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), len(own)]
+        if len(window.parts) == 1:
+            rows = np.flatnonzero(numbers < there.shape[1])
+            own, places = there[:, numbers[rows]]
+            first = [0, len(own)]
+        else:  # a batch that is short of rows has them at even distances
+            there = there[:, np.argsort(there[0], kind="stable")]
+            room = self._form.shapes[window.cuts.classes[number]].rows
+            at = np.arange(there.shape[1]) * room // there.shape[1]
+            rows = np.flatnonzero(np.isin(numbers, at))
+            own, places = there[:, np.searchsorted(at, numbers[rows])]
+            first = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), len(own)]
         begins = [0, *rows[first[1:-1]].tolist(), len(numbers)]
         found = []
         for (one, other), (begin, end) in zip(pairwise(first), pairwise(begins), strict=True):
@@ -321,6 +325,9 @@ def _dealt(
       of class, and within a class in the order of the batches.
     """
     num_parts, num_classes = counts.shape
+    if num_parts == 1:
+        places = np.arange(counts.sum(), dtype=np.int32)
+        return np.stack([np.zeros_like(places), places])
     before = np.cumsum(counts, axis=1) - counts
     each = counts.T.ravel()  # class by class, and part by part in a class
     offsets = np.tile(rng.random_raw(num_parts) / 2.0**64, num_classes)

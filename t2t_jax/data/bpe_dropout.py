@@ -234,7 +234,7 @@ class DrawnText(OfText):
         before = self.pairs.source_lengths, self.pairs.target_lengths
         room = []
         for every, after in zip(before, drawing.lengths.reshape(2, -1), strict=True):
-            total, drawn = int(every[sample].sum()), int(after.sum())
+            total, drawn = max(1, int(every[sample].sum())), int(after.sum())
             off = total * after - drawn * every[sample].astype(np.int64)
             spread = sum(one * one for one in off.tolist()) / total**3
             deviation = np.sqrt(spread / np.maximum(every, self.row_length))
