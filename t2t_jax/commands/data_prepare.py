@@ -1,15 +1,21 @@
 """The command that tokenises the shards of a corpus before trainings read them."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
 from t2t_jax.commands.config import command_of_config
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from t2t_jax.data.shards.engines import Engine
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,10 @@ class DataPrepareCommand:
     out: str = tyro.MISSING
     """Folder or bucket for the pieces and the vocabulary, which --data.cache_dir of a training
     names."""
+    ray: Annotated[str | None, MAY_STAND_ALONE] = None
+    """Address of a cluster of Ray whose machines tokenise, one shard each at a time, as
+    ray://HOST:10001; without a value, the one that RAY_ADDRESS names, or all cores of this
+    machine."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
@@ -35,6 +45,7 @@ class DataPrepareCommand:
     def run(self) -> int:
         """Tokenise the shards, print what was kept, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
+        from t2t_jax.data.shards.engines import in_this_process, on_ray
         from t2t_jax.data.shards.preparing import open_shards
         from t2t_jax.tasks import task_of
 
@@ -50,7 +61,9 @@ class DataPrepareCommand:
         vocabulary = task.vocabulary(config, corpus)
         text = task.train_text(config, vocabulary)
         assert text is not None  # else the corpus would have no shards
-        pieces = open_shards(config.data, shards, vocabulary, text)
+        engine = in_this_process if self.ray is None else on_ray(self.ray)
+        with _bar(len(shards)) as shown:
+            pieces = open_shards(config.data, shards, vocabulary, text, partial(shown, engine))
         content = pieces.content
         table = grid("shards", "pieces", "read", "kept", "source tokens", "target tokens")
         figures = (
@@ -67,6 +80,32 @@ class DataPrepareCommand:
             print(f"left out as {reason.replace('_', ' ')}: {count:,}")
         print(f"train on it with --data.cache-dir {self.out}")
         return 0
+
+
+@contextmanager
+def _bar(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Give a function that runs an engine while a bar shows how many shards are done."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from t2t_jax.system.console import ProgressConsole
+
+    columns = TextColumn("shards"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
+        task = bar.add_task("", total=count)
+
+        def shown(engine: "Engine", make: Any, jobs: Sequence[Any]) -> Iterator[Any]:
+            bar.update(task, completed=count - len(jobs))
+            for record in engine(make, jobs):
+                bar.advance(task)
+                yield record
+
+        yield shown
 
 
 data_prepare_command = partial(command_of_config, DataPrepareCommand)

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import NoneType
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
+from t2t_jax.data.shards.engines import Engine, in_this_process
 from t2t_jax.data.shards.listing import content_hashes
 from t2t_jax.data.shards.pieces import PIECE_SCHEMA, TrainText, piece_path, write_piece
 from t2t_jax.data.shards.prepared import PreparedPieces
@@ -125,9 +127,13 @@ def _groups(chunks: Iterator[Chunk]) -> Iterator[Iterable[Chunk]]:
 
 
 def open_shards(
-    config: DataConfig, shards: Sequence[Shard], vocabulary: Vocabulary, text: TrainText
+    config: DataConfig,
+    shards: Sequence[Shard],
+    vocabulary: Vocabulary,
+    text: TrainText,
+    engine: Engine = in_this_process,
 ) -> PreparedPieces:
-    """Return the pieces of shards, from the cache or made now.
+    """Return the pieces of shards, from the cache or made now by an engine.
 
     Raises:
       UserError: a shard cannot be read as a whole, or the cache cannot be written.
@@ -142,10 +148,12 @@ def open_shards(
         ShardJob(number, shard, own, out)
         for number, (shard, own) in enumerate(zip(shards, of_shards, strict=True))
     ]
-    return prepare_shards(jobs, text, config)
+    return prepare_shards(jobs, text, config, engine)
 
 
-def prepare_shards(jobs: Sequence[ShardJob], text: TrainText, config: DataConfig) -> PreparedPieces:
+def prepare_shards(
+    jobs: Sequence[ShardJob], text: TrainText, config: DataConfig, engine: Engine
+) -> PreparedPieces:
     """Tokenise the shards that are not, write what the folder holds, and return it.
 
     Raises:
@@ -161,8 +169,10 @@ def prepare_shards(jobs: Sequence[ShardJob], text: TrainText, config: DataConfig
                 return PreparedPieces(out, made, text, config)
     out.mkdir(parents=True, exist_ok=True)
     made = {"shards": [], "token_counts": [], "packed": None}
-    for job, record in zip(jobs, records, strict=True):
-        made["shards"].append(record or job.make(text, config))
+    missing = [job for job, record in zip(jobs, records, strict=True) if record is None]
+    new = engine(partial(_make, text, config), missing)
+    for record in records:
+        made["shards"].append(record or next(new))
         _warn_of_lines(made["shards"][-1])
     prepared = PreparedPieces(out, made, text, config)
     made["token_counts"] = prepared.counted_tokens().tolist()
@@ -170,6 +180,10 @@ def prepare_shards(jobs: Sequence[ShardJob], text: TrainText, config: DataConfig
         made["packed"] = prepared.packed_rows()
     write_whole(out / PREPARED, json.dumps(made).encode())
     return prepared
+
+
+def _make(text: TrainText, config: DataConfig, job: ShardJob) -> dict[str, Any]:
+    return job.make(text, config)
 
 
 def _warn_of_lines(record: Mapping[str, Any]) -> None:

@@ -1,0 +1,62 @@
+"""The machines that tokenise shards: this one, or those of a cluster of Ray.
+
+On a cluster, each shard is a task. Where a worker or its machine is lost, Ray gives the shard to
+another one, which writes the same bytes.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from t2t_jax.errors import UserError, needs_extra
+
+Engine: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""A function that applies another one to each of some jobs, and yields the results in order."""
+
+_QUIETLY: dict[str, Any] = {
+    "ignore_reinit_error": True,
+    "log_to_driver": False,
+    "logging_level": logging.WARNING,
+}
+_RETRIES = 10  # of a shard whose workers are lost
+
+
+def in_this_process(make: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+    """Do the jobs one after the other."""
+    return map(make, jobs)
+
+
+def on_ray(address: str) -> Engine:
+    """Return an engine that does the jobs on a cluster of Ray, whose machines see the same files.
+
+    Args:
+      address: the address of the cluster; "" is that of the environment, or else a new cluster of
+        this machine alone.
+
+    Raises:
+      UserError: Ray is not installed, or there is no such cluster.
+    """
+    with needs_extra("ray", "--ray"):
+        import ray
+
+    def engine(make: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+        try:
+            ray.init(address or None, **_QUIETLY)
+        except (ConnectionError, ValueError) as error:
+            raise UserError(
+                f"--ray {address}: no cluster of Ray can be reached there ({error}); start one by "
+                "ray start --head"
+            ) from error
+
+        def task(job: Any) -> Any:
+            return make(job)
+
+        there = ray.remote(num_cpus=1, max_retries=_RETRIES)(task)
+        waiting = [there.remote(job) for job in jobs]
+        for one in waiting:
+            try:
+                yield ray.get(one)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+
+    return engine
