@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from hashlib import blake2b
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -135,17 +136,15 @@ def _hashes(texts: Iterable[str]) -> Keys:
 def _kinds(script: str) -> UInt8[np.ndarray, "points"]:
     """Return the kind of every code point of Unicode; letters are told apart by their script."""
     own = (*script.split(), *_OF_NO_SCRIPT)
-    kinds = np.full(0x110000, _OTHER, np.uint8)
-    for point in range(len(kinds)):
+    kinds = np.full(0x110000, BROKEN, np.uint8)
+    for point in chain(range(0x34000), range(0xE0000, 0xE0200)):  # all assigned
         character = chr(point)
         category = unicodedata.category(character)
         if category[0] in "LM":
             is_own = unicodedata.name(character, "").startswith(own)
             kinds[point] = OWN_LETTER if is_own else LETTER
-        elif category in _BROKEN_CATEGORIES:
-            kinds[point] = BROKEN
-        elif category == "Nd":
-            kinds[point] = DIGIT
+        elif category not in _BROKEN_CATEGORIES:
+            kinds[point] = DIGIT if category == "Nd" else _OTHER
     kinds[[ord("\N{REPLACEMENT CHARACTER}"), 0xFEFF]] = BROKEN
     kinds[[ord(space) for space in " \t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\u3000"]] = SPACE
     return kinds
