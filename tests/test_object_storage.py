@@ -35,7 +35,10 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
 from t2t_jax.data import cache
+from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.shards import prepared
+from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.directory_lock import locked
@@ -53,6 +56,7 @@ from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks import task_of
 from t2t_jax.training.storage import steps_in
 from tests.sweep.grids import write_grid
 from tests.sweep.test_page import data_of
@@ -524,6 +528,54 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
     prepare_pairs(shared, corpus, prepare_vocabulary(shared, corpus), "dev")
     assert "source_tokens.npy is not what was written" in capsys.readouterr().err
     assert len(made) == 3
+
+
+def test_shards_and_their_pieces_may_be_in_a_bucket(
+    store, place, config, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(prepared, "_RETRY_SECONDS", 0.01)
+    found = []
+    for folder in (tmp_path / "here", place):
+        for language in ("en", "de"):
+            lines = open_corpus(DataConfig()).lines("dev")[language == "de"][:150]
+            for shard in range(3):
+                own = "".join(f"{line}\n" for line in lines[50 * shard : 50 * (shard + 1)])
+                file = folder / "text" / f"train-{shard}.{language}"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(own.encode())
+        changes = {
+            "data.corpus": f"shards:{folder}/text/{{split}}-*.{{language}}",
+            "data.cache_dir": str(folder / "cache"),
+            "data.window": 2,
+        }
+        data = config.replace(changes).data
+        corpus = open_corpus(data)
+        vocabulary = prepare_vocabulary(data, corpus)
+        text = task_of(corpus.name).train_text(config, vocabulary)
+        pieces = open_shards(data, corpus.parts["train"].shards, vocabulary, text)
+        batches = Batches(pieces, data, 0)
+        if folder is place:
+            fetch = BucketPath.fetch_to
+            away = iter([OSError("away"), UserError("no network"), *[None] * 99])
+
+            def fetch_to(path, local, fetch=fetch, away=away):
+                if error := next(away):
+                    raise error
+                fetch(path, local)
+
+            monkeypatch.setattr(BucketPath, "fetch_to", fetch_to)
+        found.append([jax.tree.leaves(batches(step)) for step in range(6)])
+    for here, there in zip(*found, strict=True):
+        for one, other in zip(here, there, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert "(away); it is tried again for ten minutes" in capsys.readouterr().err
+    piece = next((place / "cache").glob("pieces-*/00001-0.npy"))
+    piece.write_bytes(piece.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"00001-0.npy is damaged"):
+        pieces.open(1)
+    piece.unlink()
+    with pytest.raises(UserError, match=r"00001-0.npy is missing"):
+        pieces.open(1)
 
 
 # Runs.

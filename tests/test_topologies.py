@@ -59,6 +59,25 @@ def test_a_run_moves_from_8_devices_to_pmap_to_processes(tiny_run, stayed, tmp_p
     _assert_same(tiny_run, workdir, stayed)
 
 
+@pytest.mark.thorough
+def test_a_run_on_shards_is_killed_and_goes_on_in_processes(tiny_run, tmp_path):
+    """Of 400 pairs in 8 shards, 2 are open together: an epoch has 4 windows."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for language in ("en", "de"):
+        lines = (tiny_run.folder / "corpus" / f"train.{language}").read_text().splitlines(True)
+        for shard in range(8):
+            own = lines[50 * shard : 50 * (shard + 1)]
+            (folder / f"train-{shard}.{language}").write_text("".join(own))
+    flags = [f"--data.corpus=shards:{folder}/train-*.{{language}}", "--data.window=2"]
+    stayed, workdir = tmp_path / "stayed", tmp_path / "moved"
+    assert "400 pairs read" in tiny_run.finish(stayed, *flags)
+    _kill_after(3, tiny_run.start(workdir, *flags), "400 pairs read")
+    _kill_after(7, tiny_run.start(workdir, *flags, devices=2), "data 2 x fsdp 1 x tensor 1")
+    assert "of 2 process(es)" in tiny_run.finish(workdir, *flags, processes=2)
+    _assert_same(tiny_run, workdir, stayed)
+
+
 @pytest.mark.slow
 def test_what_several_processes_wrote_goes_on_on_one_device(tiny_run, stayed, tmp_path):
     workdir = tmp_path / "processes"

@@ -38,11 +38,16 @@ class DataConfig:
     """Corpus: `bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
     public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
-    `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
+    `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` is
+    many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md)."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language to translate into; the file suffix or the TFDS feature name."""
+    fields: tuple[str, ...] = field(default=(), metadata=added_later(before=()) | NOT_EXPORTED)
+    """In shards of JSON lines or Parquet, the names of the two fields with source and target, such
+    as translation.en translation.de, or of the one with a text; without them, they are the
+    languages, or text."""
     task: _Task = field(default="auto", metadata=added_later(before="auto"))
     """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
@@ -86,6 +91,8 @@ class DataConfig:
     """Most source positions in one step (padding included, over all devices)."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Most target positions in one step (padding included, over all devices)."""
+    window: int = field(default=16, metadata=added_later(before=16) | NOT_EXPORTED)
+    """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
     bucket (s3://, gs://)."""
@@ -96,7 +103,7 @@ class DataConfig:
         """Check every field."""
         check_fields(self)
         check_range(self, 8, INFINITY, "vocab_size", "max_length")
-        check_range(self, 1, 10_000, "prefetch")  # each takes memory
+        check_range(self, 1, 10_000, "prefetch", "window")  # each takes memory
         check_range(self, 0.01, 0.99, "masked_share")
         check_range(self, 0, 1000, "image_shift")
         tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"

@@ -1,51 +1,34 @@
 """Training batches by step: `batches(step)` needs only the corpus, the config and the seed.
 
-Both strategies make rows and sort them into classes, one class per batch shape. In "bucket", a row
-is one pair, and its class is the rung of the length ladder that holds both sides. In "pack", a row
-is as many pairs as fit, and there is one class. The rest is the same in both: each epoch shuffles
-the rows within their class, cuts batches from them, and shuffles the batches.
+An epoch goes through the parts of a corpus in random order, a window of some parts at a time. In a
+window, the rows of each class (`data.layout`) are shuffled and cut into batches, and the batches
+are shuffled. A corpus in memory is one part, and so one window.
+
+Where a window has several parts, every batch has as many rows of a part as the part's share of the
+class says, up to rounding, and has them side by side. So a process, which makes the same range of
+the rows of every batch, opens its share of the parts, and few others.
 """
 
 import functools
 import threading
-from collections.abc import Callable, Generator
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Int32, Int64, Integer, UInt, UInt8
+from jaxtyping import Int, Int32, Int64, Integer
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
-from t2t_jax.data.rows import BatchShape, Chosen, Examples, offsets_of, ranges
+from t2t_jax.data.layout import Cuts, Layout, cut, row_form, shuffled_within
+from t2t_jax.data.parts import OnePart, Parts
+from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
 from t2t_jax.errors import UserError, needs_extra
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
-
-
-def ladder_length(length: int) -> int:
-    """Return the lowest rung of the length ladder that holds `length` tokens.
-
-    The rungs are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
-    All are multiples of 8, and from 32 on each is at most a third above the one before it, so that
-    few shapes are compiled and little is padded.
-    """
-    if length <= 32:
-        return max(8, _round_up(length, 8))
-    octave = 1 << ((length - 1).bit_length() - 3)  # 4 octaves < length <= 8 octaves
-    return next(octave * step for step in (5, 6, 8) if octave * step >= length)
-
-
-def length_ladder(max_length: int) -> tuple[int, ...]:
-    """Return all rungs up to the last, which is `max_length` rounded up to a multiple of 8."""
-    last = max(8, _round_up(max_length, 8))
-    rungs = [8]
-    while rungs[-1] < last:
-        rungs.append(min(ladder_length(rungs[-1] + 1), last))
-    return tuple(rungs)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+_OF_PARTS = 1  # apart from the rows of each part: the order of the parts
 
 
 class Batches:
@@ -53,60 +36,71 @@ class Batches:
 
     In an epoch every pair occurs once. Epoch e of a seed is the same on every host and after every
     restart. Several threads may ask for batches at once.
+
+    Attributes:
+      parts: the examples.
+      steps_per_epoch: the number of batches in the first epoch. With several windows, other epochs
+        may have a few more or less.
     """
 
-    def __init__(self, examples: Examples, config: DataConfig, seed: int) -> None:
-        """Lay out the rows, in an order that the seed decides; no token is read yet.
+    def __init__(self, examples: Examples | Parts, config: DataConfig, seed: int) -> None:
+        """Count the rows, whose order the seed decides; no token is read yet.
 
         Raises:
           UserError: the split has no pairs.
         """
-        if not len(examples):
+        self.parts = examples if isinstance(examples, Parts) else OnePart(examples)
+        content = self.parts.content
+        if not content.num_examples:
             raise UserError(
-                f"no pairs are left of {examples.num_pairs_read} read "
-                f"({_reasons(examples.skipped)}); check the corpus and "
+                f"no pairs are left of {content.num_pairs_read} read "
+                f"({_reasons(content.skipped)}); check the corpus and "
                 f"max_length={config.max_length}"
             )
         self._seed = seed
         self._prefetch = config.prefetch
-        self.examples = examples
-        lengths = examples.source_lengths, examples.target_lengths
-        pack = config.batching == "pack"
-        self._layout = _pack(*lengths, config, seed) if pack else _bucket(*lengths, config)
-        self._cuts = _cut(self._layout)
-        most = int(np.diff(self._layout.starts).max())  # examples of a row
-        self._shapes = [examples.shape(shape, most) for shape in self._layout.shapes]
-        self._lock = threading.Lock()
-        # Two, because prefetching threads work on both sides of an epoch's end.
-        self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
+        self._form = row_form(content, config)
+        self._lock = threading.RLock()
+        # Twice a window, because prefetching threads work on both sides of its end.
+        recent = functools.lru_cache(2 * self.parts.window)
+        self._opened = recent(self._open)
+        self._order = recent(self._make_order)
+        self._plan = functools.lru_cache(2)(self._make_plan)
+        self._windows = functools.lru_cache(2)(self._make_windows)
+        self._counts, most = self.parts.row_counts(self._form, self._count_rows)
+        self._shapes = [self.parts.shape(shape, most) for shape in self._form.shapes]
+        self.steps_per_epoch = self._windows(0)[-1].end
+        self._starts = [0, self.steps_per_epoch]
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Return the number of batches in an epoch, which is the same in every epoch."""
-        return len(self._cuts.classes)
+    def _is_one_window(self) -> bool:
+        return len(self.parts) <= self.parts.window
 
     @property
     def shapes(self) -> set[BatchShape]:
         """Return the shapes of global batches that occur, for which alone code is compiled."""
-        return {self._shapes[number] for number in np.unique(self._cuts.classes)}
+        if not self._is_one_window:  # which of them occur depends on the epoch
+            return set(self._shapes)
+        return {self._shapes[number] for number in np.unique(self._windows(0)[0].cuts.classes)}
 
     @property
     def padding_waste(self) -> dict[str, float]:
         """Return the fraction of an epoch's `source` and `target` positions that hold padding."""
-        counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
+        classes = np.concatenate([window.cuts.classes for window in self._windows(0)])
+        counts = np.bincount(classes, minlength=len(self._shapes))
         rows, *lengths = np.array(self._shapes).T
-        examples = self.examples
-        sides = {"source": examples.source_lengths, "target": examples.target_lengths}
-        tokens = {name: int(own.sum(dtype=np.int64)) for name, own in sides.items()}
-        room = {name: int(counts @ (rows * own)) for name, own in zip(sides, lengths, strict=True)}
+        content = self.parts.content
+        tokens = {"source": content.source.total, "target": content.target.total}
+        room = {name: int(counts @ (rows * own)) for name, own in zip(tokens, lengths, strict=True)}
         # A text of one language has no sources, and of a masked text only a part is predicted.
         return {
-            name: 1 - tokens[name] / room[name] for name in sides if 0 < tokens[name] <= room[name]
+            name: 1 - tokens[name] / room[name] for name in tokens if 0 < tokens[name] <= room[name]
         }
 
     def shape(self, step: int) -> BatchShape:
         """Return the shape of the global batch of a step, which counts from 0 over all epochs."""
-        return self._shapes[self._cuts.classes[self._find(step)[1]]]
+        plan, number = self._find(step)
+        return self._shapes[plan.window.cuts.classes[number]]
 
     def __call__(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Batch:
         """Return rows of the global batch of a step.
@@ -118,22 +112,48 @@ class Batches:
         """
         shape = self.shape(step)
         numbers = np.arange(shape.rows) if rows is None else rows
-        shape = shape._replace(rows=len(numbers))
-        return self.examples.batch(self.chosen(step, rows), shape, step, numbers)
+        made, begin = [], 0
+        for examples, chosen, end in self._chosen(step, numbers):
+            own = numbers[begin:end]
+            made.append(examples.batch(chosen, shape._replace(rows=len(own)), step, own))
+            begin = end
+        return made[0] if len(made) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *made)
 
-    def chosen(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Chosen:
-        """Return the examples in rows of a step's global batch; arguments as for `__call__`."""
+    def chosen(self, step: int) -> Chosen:
+        """Return the examples in the rows of a step's global batch; the corpus is one part."""
+        [(_, chosen, _)] = self._chosen(step, np.arange(self.shape(step).rows))
+        return chosen
+
+    def _chosen(
+        self, step: int, numbers: Integer[np.ndarray, " n"]
+    ) -> list[tuple[Examples, Chosen, int]]:
+        """Return the examples in some rows of a step's global batch, part by part.
+
+        Returns:
+          For each part: its examples; those chosen, in rows that count from 0; and the place in
+          `numbers` where its rows end.
+        """
         plan, number = self._find(step)
-        shape = self._layout.shapes[self._cuts.classes[number]]
-        numbers = np.arange(shape.rows) if rows is None else rows
-        there = plan.rows[self._cuts.starts[number] : self._cuts.starts[number + 1]]
-        occupied = there[numbers[numbers < len(there)]]
-        first, end = self._layout.starts[occupied], self._layout.starts[occupied + 1]
-        return Chosen(
-            self._layout.members[ranges(first, end - first)],
-            np.repeat(np.arange(len(occupied)), end - first),
-            ranges(np.ones_like(first), end - first),
-        )
+        window = plan.window
+        there = plan.rows[:, slice(*window.cuts.starts[number : number + 2])]
+        there = there[:, np.argsort(there[0], kind="stable")]
+        at = np.arange(there.shape[1])
+        if len(window.parts) > 1:  # a batch that is short of rows has them at even distances
+            at = at * self._form.shapes[window.cuts.classes[number]].rows // len(at)
+        rows = np.flatnonzero(np.isin(numbers, at))
+        own, places = there[:, np.searchsorted(at, numbers[rows])]
+        first = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), len(own)]
+        begins = [0, *rows[first[1:-1]].tolist(), len(numbers)]
+        found = []
+        for (one, other), (begin, end) in zip(pairwise(first), pairwise(begins), strict=True):
+            of_window = own[one] if len(own) else 0
+            part, copy = int(window.parts[of_window]), int(window.copies[of_window])
+            with self._lock:
+                examples, layout = self._opened(part)
+                occupied = self._order(plan.epoch, part, copy)[places[one:other]]
+            chosen = _members(layout, occupied, rows[one:other] - begin)
+            found.append((examples, chosen, end))
+        return found
 
     def prefetch(
         self,
@@ -169,28 +189,73 @@ class Batches:
             iterator.close()
 
     def _find(self, step: int) -> tuple["_Plan", int]:
-        """Return the plan of a step's epoch, and the number of the step's batch among the cuts."""
+        """Return the plan of a step's window, and the number of the step's batch in the window."""
         if step < 0:
             raise ValueError(f"no batch {step}: steps count from 0")
-        epoch, index = divmod(step, self.steps_per_epoch)
         with self._lock:
-            plan = self._plan(epoch)
-        return plan, int(plan.batches[index])
+            if self._is_one_window:
+                epoch, index = divmod(step, self.steps_per_epoch)
+            else:
+                while self._starts[-1] <= step:
+                    self._starts.append(
+                        self._starts[-1] + self._windows(len(self._starts) - 1)[-1].end
+                    )
+                epoch = bisect_right(self._starts, step) - 1
+                index = step - self._starts[epoch]
+            windows = self._windows(epoch)
+            number = bisect_right(windows, index, key=lambda window: window.end)
+            plan = self._plan(epoch, number)
+        before = windows[number].end - len(plan.batches)
+        return plan, int(plan.batches[index - before])
 
-    def _make_plan(self, epoch: int) -> "_Plan":
-        rng = _random_stream(self._seed, epoch + 1)
-        rows = _shuffled_within(self._layout.classes, rng)
-        batches = _shuffled_within(np.zeros(self.steps_per_epoch, np.uint8), rng)
-        return _Plan(rows, batches)
+    def _make_windows(self, epoch: int) -> list["_Window"]:
+        """Return the windows of an epoch in order."""
+        parts = np.sort(self.parts.of_epoch(self._seed, epoch))
+        copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
+        rng = _random_stream(self._seed, epoch + 1, _OF_PARTS)
+        order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
+        windows, end = [], 0
+        for own in np.array_split(order, -(-len(order) // self.parts.window)):
+            cuts = cut(self._counts[parts[own]].sum(axis=0), self._form)
+            end += len(cuts.classes)
+            windows.append(_Window(parts[own], copies[own], cuts, end))
+        return windows
+
+    def _make_plan(self, epoch: int, number: int) -> "_Plan":
+        window = self._windows(epoch)[number]
+        counts = self._counts[window.parts]
+        rng = _row_stream(self._seed, epoch, window.parts[0], window.copies[0])
+        rng.random_raw(int(counts[0].sum()), output=False)  # of the rows of this part
+        batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
+        return _Plan(epoch, window, _dealt(counts, rng), batches)
+
+    def _make_order(self, epoch: int, part: int, copy: int) -> Int32[np.ndarray, " rows"]:
+        """Return the rows of a part in order of class, shuffled within each class.
+
+        Args:
+          copy: how often the epoch has read the part before.
+        """
+        _, layout = self._opened(part)
+        return shuffled_within(layout.classes, _row_stream(self._seed, epoch, part, copy))
+
+    def _open(self, part: int) -> tuple[Examples, Layout]:
+        examples = self.parts.open(part)
+        rng = packing_stream(*self.parts.packing_key(self._seed, part))
+        return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
+
+    def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
+        _, layout = self._opened(part)
+        most = int(np.diff(layout.starts).max())
+        return np.bincount(layout.classes, minlength=len(self._form.shapes)), most
 
 
 def describe_corpus(batches: Batches) -> str:
     """Return two lines for the log: the pairs kept and skipped, and the share of padding."""
-    split = batches.examples
+    read, skipped, kept, *_ = batches.parts.content
     waste = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
-    what = f"{split.num_pairs_read:,} pairs read, {len(split):,} kept ({_reasons(split.skipped)})"
-    if not split.skipped:
-        what = f"{split.num_pairs_read:,} documents read, in {len(split):,} sequences"
+    what = f"{read:,} pairs read, {kept:,} kept ({_reasons(skipped)})"
+    if not skipped:
+        what = f"{read:,} documents read, in {kept:,} sequences"
     return (
         f"{what}\n"
         f"{batches.steps_per_epoch:,} steps an epoch in {len(batches.shapes)} batch shapes; "
@@ -198,146 +263,79 @@ def describe_corpus(batches: Batches) -> str:
     )
 
 
-def _reasons(skipped: dict[str, int]) -> str:
+def _reasons(skipped: Mapping[str, int]) -> str:
     return "skipped: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in skipped.items())
 
 
-class _Layout(NamedTuple):
-    """The part of the batching that is the same in every epoch: the rows, and the shape of each."""
+class _Window(NamedTuple):
+    """Some parts, in the order of an epoch, whose rows are mixed."""
 
-    shapes: list[BatchShape]
-    """The batch shape of each class. A row fits into the shapes of all later classes too."""
-    classes: UInt8[np.ndarray, " rows"]
-    members: Int32[np.ndarray, " pairs"]
-    """The numbers of the pairs, row after row."""
-    starts: Int64[np.ndarray, " starts"]
-    """Row r holds `members[starts[r] : starts[r + 1]]`."""
-
-
-class _Cuts(NamedTuple):
-    """The places where rows, sorted by class, are cut into batches; they depend on counts alone."""
-
-    starts: Int64[np.ndarray, " cuts"]
-    classes: Int64[np.ndarray, " batches"]
+    parts: Int64[np.ndarray, " parts"]
+    """The numbers of the parts."""
+    copies: Int64[np.ndarray, " parts"]
+    """How often the epoch has each part before."""
+    cuts: Cuts
+    """The places where their rows, sorted by class, are cut into batches."""
+    end: int
+    """The number of the epoch's batches up to the end of the window."""
 
 
 class _Plan(NamedTuple):
-    """The plan of an epoch: the rows, shuffled within each class, and the order of the batches."""
+    """The plan of a window: which rows stand in which batch, and the order of the batches."""
 
-    rows: Int32[np.ndarray, " rows"]
+    epoch: int
+    window: _Window
+    rows: Int32[np.ndarray, "2 rows"]
+    """The rows of all batches: the number of the part in the window, and the row's place in the
+    order of the part."""
     batches: Int32[np.ndarray, " batches"]
 
 
-def _bucket(
-    source_lengths: Int32[np.ndarray, " pairs"],
-    target_lengths: Int32[np.ndarray, " pairs"],
-    config: DataConfig,
-) -> _Layout:
-    """Lay out one pair a row, whose class is the rung that holds the pair's longer side."""
-    longest = np.maximum(source_lengths, target_lengths)
-    ladder = length_ladder(max(config.max_length, int(longest.max())))
-    classes = np.searchsorted(ladder, longest).astype(np.uint8)
-    has_sources = bool(source_lengths.any())
-    rungs = ladder[: classes.max() + 1]
-    shapes = [batch_shape(config, rung * has_sources, rung) for rung in rungs]
-    pairs = np.arange(len(longest) + 1)
-    return _Layout(shapes, classes, pairs[:-1].astype(np.int32), pairs)
+def _dealt(
+    counts: Int[np.ndarray, "parts classes"], rng: np.random.Philox
+) -> Int32[np.ndarray, "2 rows"]:
+    """Deal out the rows of several parts, each part's evenly over all rows of a class.
 
+    The place of a part's rows between those of the others is random.
 
-def _pack(
-    source_lengths: Int32[np.ndarray, " pairs"],
-    target_lengths: Int32[np.ndarray, " pairs"],
-    config: DataConfig,
-    seed: int,
-) -> _Layout:
-    """Lay out rows of several pairs, which are the same in every epoch of a seed.
-
-    A round deals the longest pairs left to the emptiest rows, one each. There are just as many
-    rows as the tokens would fill without a gap, so rows fill up evenly, and by then the pairs left
-    are short. Pairs that found no room in any round are dealt out again to new rows.
+    Returns:
+      The number of the part of each row, and the row's place among all rows of the part; in order
+      of class, and within a class in the order of the batches.
     """
-    shape = _packed_shape(source_lengths, target_lengths, config)
-    # A text of one language has no sources, and takes no room for them.
-    capacity = np.maximum([[shape.source_length], [shape.target_length]], 1)
-    sizes = np.stack([source_lengths, target_lengths])
-    gap = 1 - (sizes / capacity).max(axis=0)  # of a row that holds this pair alone
-    left = _shuffled_within((gap * 0xFFFF).astype(np.uint16), _random_stream(seed, _PACKING))
-    row_of_pair, num_rows = np.empty(len(left), np.int32), 0
-    while len(left):
-        num_new = int(np.ceil((sizes[:, left].sum(axis=1, keepdims=True) / capacity).max()))
-        room = np.tile(capacity, num_new)
-        unplaced = []
-        for dealt in np.split(left, range(num_new, len(left), num_new)):
-            emptiest = np.argsort(-(room / capacity).min(axis=0), kind="stable")[: len(dealt)]
-            fits = (sizes[:, dealt] <= room[:, emptiest]).all(axis=0)
-            room[:, emptiest[fits]] -= sizes[:, dealt[fits]]
-            row_of_pair[dealt[fits]] = num_rows + emptiest[fits]
-            unplaced.append(dealt[~fits])
-        left, num_rows = np.concatenate(unplaced), num_rows + num_new
-    starts = offsets_of(np.bincount(row_of_pair))
-    members = np.argsort(row_of_pair, kind="stable").astype(np.int32)
-    return _Layout([shape], np.zeros(num_rows, np.uint8), members, starts)
+    num_parts, num_classes = counts.shape
+    before = np.cumsum(counts, axis=1) - counts
+    each = counts.T.ravel()  # class by class, and part by part in a class
+    offsets = np.tile(rng.random_raw(num_parts) / 2.0**64, num_classes)
+    ranks = ranges(np.zeros_like(each), each)
+    place = (ranks + np.repeat(offsets, each)) / np.repeat(each, each)
+    order = np.lexsort((place, np.repeat(np.arange(num_classes).repeat(num_parts), each)))
+    parts = np.repeat(np.tile(np.arange(num_parts), num_classes), each)
+    places = ranks + np.repeat(before.T.ravel(), each)
+    return np.stack([parts[order], places[order]]).astype(np.int32)
 
 
-def _packed_shape(
-    source_lengths: Int32[np.ndarray, " pairs"],
-    target_lengths: Int32[np.ndarray, " pairs"],
-    config: DataConfig,
-) -> BatchShape:
-    """Return the shape of packed rows, up to twice as long on the side with more tokens in all."""
-    longest = max(config.max_length, int(source_lengths.max()), int(target_lengths.max()))
-    shortest_row = _round_up(longest, 8)
-    totals = np.array([source_lengths.sum(), target_lengths.sum()])
-    if not totals[0]:
-        return batch_shape(config, 0, shortest_row)
-    bounds = np.array([config.source_tokens_per_step, config.target_tokens_per_step])
-    wanted = shortest_row * np.minimum(totals / totals.min(), 2)
-    lengths = np.rint(np.minimum(wanted, bounds - bounds % 8) / 8).astype(int) * 8
-    return batch_shape(config, *np.maximum(shortest_row, lengths).tolist())
+def _members(
+    layout: Layout, occupied: Int32[np.ndarray, " rows"], rows: Integer[np.ndarray, " rows"]
+) -> Chosen:
+    """Return the examples of some rows of a layout, which become these rows of a batch."""
+    first, end = layout.starts[occupied], layout.starts[occupied + 1]
+    return Chosen(
+        layout.members[ranges(first, end - first)],
+        np.repeat(rows, end - first),
+        ranges(np.ones_like(first), end - first),
+    )
 
 
-def batch_shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
-    """Return the shape of a batch with as many rows of these lengths as the bounds allow.
-
-    There is at least one row, as dev and test have sentences of any length. From 8 rows on their
-    number is a multiple of 8, which meshes and matrix units divide evenly.
-
-    Args:
-      config: the bounds, in tokens per step.
-      source_length: source positions of a row; 0 for text of one language.
-      target_length: target positions of a row.
-    """
-    rows = config.target_tokens_per_step // target_length
-    if source_length:
-        rows = min(config.source_tokens_per_step // source_length, rows)
-    return BatchShape(max(1, rows - rows % 8 if rows >= 8 else rows), source_length, target_length)
+def packing_stream(seed: int, part: int) -> np.random.Philox:
+    """Return the stream of raw bits on which the packed rows of a part depend."""
+    return _random_stream(seed, _PACKING, part=part)
 
 
-def _cut(layout: _Layout) -> _Cuts:
-    """Cut full batches, class by class; the rows left of a class join the batches of the next.
-
-    Rows are in order of class, so a remainder lies just before the rows it joins and every batch is
-    a slice. Only the very last batch may be short of rows.
-    """
-    counts = np.bincount(layout.classes, minlength=len(layout.shapes))
-    starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
-    for number, (shape, end) in enumerate(zip(layout.shapes, np.cumsum(counts), strict=True)):
-        is_last = number == len(layout.shapes) - 1
-        stop = end if is_last else end - (end - start) % shape.rows
-        starts.append(np.arange(start, stop, shape.rows))
-        classes.append(np.full(len(starts[-1]), number))
-        start = stop
-    return _Cuts(np.concatenate([*starts, [start]]), np.concatenate(classes))
+def _row_stream(seed: int, epoch: int, part: int, copy: int) -> np.random.Philox:
+    kind = copy if copy < _OF_PARTS else copy + 1
+    return _random_stream(seed, epoch + 1, kind, part=int(part))
 
 
-def _random_stream(seed: int, stream: int) -> np.random.Philox:
+def _random_stream(seed: int, stream: int, kind: int = 0, *, part: int = 0) -> np.random.Philox:
     """Return a stream of raw bits, which alone are the same in every version of NumPy."""
-    return np.random.Philox(key=np.array([seed, stream], np.uint64))
-
-
-def _shuffled_within(
-    classes: UInt[np.ndarray, " n"], rng: np.random.Philox
-) -> Int32[np.ndarray, " n"]:
-    """Return the indices of the rows in order of class, and in random order within a class."""
-    order = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
-    return order[np.argsort(classes[order], kind="stable")]
+    return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=[0, 0, kind, part])

@@ -59,7 +59,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     if isinstance(shared, BucketPath):
         on_this_machine = dataclasses.replace(config, cache_dir="")
         return entry(on_this_machine, name, partial(_shared, shared / name, make))
-    folder = _root(config) / name
+    folder = cache_root(config) / name
     if folder.exists():
         fault = _fault(folder)
         if fault is None:
@@ -109,7 +109,12 @@ def _fetched(place: BucketPath) -> Contents | None:
     return contents
 
 
-def _root(config: DataConfig) -> Path:
+def cache_root(config: DataConfig) -> Path:
+    """Return the folder of the cache on this machine, which is made if it is not there.
+
+    Raises:
+      UserError: it cannot be made.
+    """
     given = os.path.expanduser(config.cache_dir)
     root = Path(given) if given else user_folder("cache") / "corpora"
     try:

@@ -26,6 +26,7 @@ from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
+from t2t_jax.data.shards.listing import shard_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import tfds_splits
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
@@ -70,6 +71,11 @@ class Corpus:
         part = self._part(split)
         part.fingerprint()  # has checked the files
         return part.read()
+
+    def sample(self, split: str) -> Iterator[Chunk]:
+        """Read the pairs from which a vocabulary is learned: all, or those of some shards."""
+        part = self._part(split)
+        return self.pairs(split) if part.sample is None else part.sample()
 
     def lines(self, split: str) -> Chunk:
         """Return all source and all target lines of a split, unchanged."""
@@ -133,6 +139,8 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
         return _text_splits(directory, *languages)
     if scheme == "tfds" and place:
         return tfds_splits(place, *languages)
+    if scheme == "shards" and place:
+        return shard_splits(place, config, pairs=True)
     raise _unknown(name)
 
 
@@ -163,9 +171,9 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 def _unknown(name: str) -> UserError:
     return UserError(
-        f"corpus={name!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR, nor a "
-        f"public corpus in a directory, NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a "
-        "mixture such as text:A*3+text:B"
+        f"corpus={name!r} is not bundled:, text:DIR, shards:PATTERN, tfds:NAME/CONFIG or "
+        f"trees:DIR, nor a public corpus in a directory, NAME:DIR, where NAME is "
+        f"{', '.join(CORPORA)}, nor a mixture such as text:A*3+text:B"
     )
 
 
@@ -180,6 +188,8 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
                 f"corpus {corpus.name} has no train split to mix, only {', '.join(corpus.parts)}; "
                 f"leave it out of {name}"
             )
+        if corpus.parts["train"].shards:
+            raise UserError(f"corpus {corpus.name} is shards, which no mixture takes: {name}")
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
     train = _split(_survey_mixture, _read_mixture, *mixed)
     return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
@@ -313,10 +323,12 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
         directory, suffix = _bundled(), config.source_language
     elif scheme == "text" and place:
         directory, suffix = corpus_directory(place), "txt"
+    elif scheme == "shards" and place:
+        return shard_splits(place, config, pairs=False)
     else:
         raise UserError(
             f"corpus={name!r} has no text of one language for data.task={config.task!r}; give "
-            "text:DIR with train.txt and dev.txt in DIR, or bundled:"
+            "text:DIR with train.txt and dev.txt in DIR, shards:PATTERN, or bundled:"
         )
     files = {
         split: file

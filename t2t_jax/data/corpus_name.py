@@ -16,7 +16,7 @@ from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.errors import UserError
 
 _OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
-SCHEMES: tuple[str, ...] = ("bundled", "text", "tfds", *_OF_TASKS, *CORPORA)
+SCHEMES: tuple[str, ...] = ("bundled", "text", "shards", "tfds", *_OF_TASKS, *CORPORA)
 """The schemes of corpora: the words that can stand before the colon of a name."""
 
 _NEXT_CORPUS = re.compile(rf"\+(?=(?:{'|'.join(map(re.escape, SCHEMES))}):)")
@@ -51,6 +51,8 @@ def components_of(name: str) -> list[Component]:
     for part in _NEXT_CORPUS.split(name):
         match = _WITH_WEIGHT.fullmatch(part)
         place, weight = match.groups() if match else (part, "1")
+        if part.startswith("shards:") and not _WEIGHT.fullmatch(weight):
+            place, weight = part, "1"  # the * is a wildcard
         if not _WEIGHT.fullmatch(weight):
             raise UserError(
                 f"the weight {weight!r} of corpus {part} is not a whole number from 1 to 9999; "

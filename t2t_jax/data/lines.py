@@ -1,4 +1,4 @@
-r"""Lines of text files in UTF-8, plain or gzip.
+r"""Lines of text files in UTF-8, plain or packed by gzip or Zstandard.
 
 A line ends with \n alone, not with any of the ten more characters at which `str.splitlines` cuts; a
 carriage return before the \n belongs to the end. A byte order mark at the start of a file, which
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.regular_file import check_regular
 
 _BLOCK_LINES = 1000
@@ -47,12 +47,17 @@ DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """Open a file as bytes, unpacked if its name ends in `.gz`.
+    """Open a file as bytes, unpacked if its name ends in `.gz` or `.zst`.
 
     Raises:
       OSError: the file cannot be opened.
+      UserError: pyarrow is not installed, which unpacks `.zst`.
     """
     file = path.open("rb")
+    if path.suffix == ".zst":
+        with needs_extra("shards", str(path)):
+            import pyarrow
+        return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(file), "zstd"))
     if path.suffix != ".gz":
         return file
     unpacked = gzip.GzipFile(fileobj=file, mode="rb")
@@ -163,9 +168,7 @@ def decoded(
     read = 0
     for block in blocks:
         if not read:
-            _check_encoding(shown, block)
-            _check_ends(shown, b"\n" in block, b"\r" in block.rstrip(b"\r"))
-            block = block.removeprefix(BOM_UTF8)
+            block = checked_beginning(shown, block)
         try:
             lines = block.decode(errors=errors).removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
@@ -174,6 +177,17 @@ def decoded(
             raise UserError(not_utf8(line, byte)) from error
         read += len(lines)
         yield [line.removesuffix("\r") for line in lines]
+
+
+def checked_beginning(shown: Path | str, block: bytes) -> bytes:
+    """Return the first block of a text without a byte order mark.
+
+    Raises:
+      UserError: the text is UTF-16, or nothing but carriage returns ends its lines.
+    """
+    _check_encoding(shown, block)
+    _check_ends(shown, b"\n" in block, b"\r" in block.rstrip(b"\r"))
+    return block.removeprefix(BOM_UTF8)
 
 
 def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:

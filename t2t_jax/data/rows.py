@@ -1,5 +1,6 @@
 """Examples, and the functions that turn the examples of some rows into the arrays of a batch."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -77,6 +78,42 @@ class Examples(Protocol):
           step: number of the step, on which random changes may depend.
           numbers: number of each row in the global batch, on which they may depend too.
         """
+
+
+class Lengths(NamedTuple):
+    """The numbers of tokens of all sources, or of all targets, of a corpus."""
+
+    longest: int
+    """The most tokens of an example."""
+    total: int
+    """The sum over all examples."""
+    squares: int
+    """The sum of the squares, to which the cost of attention is proportional."""
+
+    @classmethod
+    def of(cls, lengths: Integer[np.ndarray, " n"]) -> "Lengths":
+        """Return the figures of some lengths."""
+        wide = np.asarray(lengths, np.int64)
+        return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
+
+
+class Content(NamedTuple):
+    """What a training reads, in numbers."""
+
+    num_pairs_read: int
+    """The number of examples in the corpus: those kept and those left out."""
+    skipped: Mapping[str, int]
+    """The number of examples left out, by reason."""
+    num_examples: int
+    """The number of examples that are kept."""
+    source: Lengths
+    target: Lengths
+
+    @classmethod
+    def of(cls, examples: Examples) -> "Content":
+        """Return the figures of examples."""
+        sides = map(Lengths.of, (examples.source_lengths, examples.target_lengths))
+        return cls(examples.num_pairs_read, examples.skipped, len(examples), *sides)
 
 
 def offsets_of(lengths: Integer[np.ndarray, " n"]) -> Int64[np.ndarray, " offsets"]:

@@ -1,7 +1,7 @@
 """The splits of a corpus: a fingerprint of each one's content, and a way to read it."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,6 +22,10 @@ class Split(NamedTuple):
     """A function that gives a hash of the content; its first call checks the files."""
     read: Callable[[], Iterator[Chunk]]
     """A function that gives all pairs of the split in order, in chunks."""
+    sample: Callable[[], Iterator[Chunk]] | None = None
+    """A function that gives the pairs from which a vocabulary is learned, if these are not all."""
+    shards: Sequence[Any] = ()
+    """The shards of the split, each a `data.shards.reading.Shard`, if it has any."""
 
 
 def digest(*parts: str) -> str:

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
@@ -22,6 +22,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, ranges
+from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
@@ -140,7 +141,7 @@ def prepare_vocabulary(
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size, *options)
 
     def learn() -> Contents:
-        pairs = corpus.pairs("train")
+        pairs = corpus.sample("train")
         learned = train_vocabulary(
             pairs, config.vocab_size, across_scripts=across_scripts, protected_tokens=tokens
         )
@@ -165,15 +166,15 @@ def prepare_pairs(
     """
     max_length = config.max_length if split == "train" else None
 
-    def tokenize() -> TokenizedSplit:
+    def make() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
             return mix(
                 [(prepare_pairs(config, one, vocabulary, split), n) for one, n in corpus.mixed]
             )
-        return _tokenize(corpus, vocabulary, split, max_length)
+        return tokenize(corpus.pairs(split), vocabulary, max_length)
 
     key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length)
-    return kept(config, key, tokenize)
+    return kept(config, key, make)
 
 
 def prepare_text(
@@ -195,14 +196,15 @@ def prepare_text(
     max_length = config.max_length if split == "train" or bidirectional else None
     rows = config.text_rows
 
-    def tokenize() -> TokenizedSplit:
+    def make() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
             each = partial(prepare_text, config, bidirectional=bidirectional)
             return mix([(each(one, vocabulary, split), n) for one, n in corpus.mixed])
-        return _tokenize_text(corpus, vocabulary, split, max_length, rows, bidirectional)
+        pairs = corpus.pairs(split)
+        return tokenize_text(pairs, vocabulary, max_length, rows, begin=bidirectional)
 
     of_text = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length), rows
-    return kept(config, (*of_text, "with begin") if bidirectional else of_text, tokenize)
+    return kept(config, (*of_text, "with begin") if bidirectional else of_text, make)
 
 
 def kept(
@@ -230,17 +232,22 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def _tokenize(
-    corpus: Corpus, vocabulary: Vocabulary, split: str, max_length: int | None
+def tokenize(
+    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None
 ) -> TokenizedSplit:
-    """Tokenise a split chunk by chunk, with only one chunk of its text in memory at a time."""
+    """Tokenise pairs chunk by chunk, with only one chunk of their text in memory at a time.
+
+    Args:
+      max_length: the most tokens of a side. Longer pairs, and those with an empty side, are left
+        out and counted. None keeps all pairs.
+    """
     most = max(vocabulary.source_size, len(vocabulary))
     dtype = np.uint16 if most <= 1 << 16 else np.int32
     skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
     num_pairs_read = 0
     sources: list[_Side] = []
     targets: list[_Side] = []
-    for lines in corpus.pairs(split):
+    for lines in pairs:
         encoders = vocabulary.encode, vocabulary.encode_targets
         source, target = (
             flattened(_encode(encode, side, max_length), dtype)
@@ -259,22 +266,23 @@ def _tokenize(
     return TokenizedSplit(*joined(sources, dtype), *joined(targets, dtype), skipped, num_pairs_read)
 
 
-def _tokenize_text(
-    corpus: Corpus,
+def tokenize_text(
+    pairs: Iterable[Chunk],
     vocabulary: Vocabulary,
-    split: str,
     max_length: int | None,
     rows: str,
+    *,
     begin: bool,
 ) -> TokenizedSplit:
-    """Tokenise documents, cut into sequences of `max_length` if given; sources are empty.
+    """Tokenise documents, the targets of pairs whose sources are empty.
 
-    Each sequence begins with `BOS_ID` if `begin` is true.
+    Args:
+      max_length: the most tokens of a sequence, into which documents are cut; None cuts none.
+      rows: the extent of a sequence, as `data.text_rows` says.
+      begin: whether each sequence begins with `BOS_ID`.
     """
     dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
-    documents = [
-        flattened(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
-    ]
+    documents = [flattened(vocabulary.encode_targets(targets), dtype) for _, targets in pairs]
     tokens, offsets = joined(documents, dtype)
     num_documents = len(offsets) - 1
     if max_length is not None:

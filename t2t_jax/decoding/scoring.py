@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Float64, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
-from t2t_jax.data.batching import ladder_length
+from t2t_jax.data.layout import ladder_length
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import LONGEST_PASS, check_one_pass
 from t2t_jax.decoding.translator import Translator, diverged, is_blank

@@ -26,7 +26,6 @@ _SHORTEST_WAIT = 5.0  # seconds of training: one pause may fill a shorter interv
 _WINDOW = 5
 _GROWTH = 3.0
 _EVALUATIONS = 3
-_SAMPLED_TOKENS = 4_000_000
 
 
 class CorpusFigures(NamedTuple):
@@ -48,21 +47,19 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
     """Return the figures of a train split that the rules read."""
-    split, waste = batches.examples, batches.padding_waste
-    tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
+    content, waste = batches.parts.content, batches.padding_waste
+    tokens = {"source": content.source.total, "target": content.target.total}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
     padding = 1 - sum(tokens[side] for side in waste) / positions
-    nll = unigram_nll(split.target_tokens)
-    return CorpusFigures(split.num_pairs_read, split.skipped, padding, nll)
+    nll = unigram_nll(batches.parts.token_counts())
+    return CorpusFigures(content.num_pairs_read, content.skipped, padding, nll)
 
 
-def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) -> float:
+def unigram_nll(counts: Integer[np.ndarray, " vocab"]) -> float:
     """Compute the loss of a model that knows how frequent each token is, and nothing else.
 
-    This loss is the entropy of the tokens' frequencies, in nats per token. If there are many
-    tokens, a sample at even distances is counted, which is from all parts of the corpus.
+    This loss is the entropy of the tokens' frequencies, in nats per token.
     """
-    counts = np.bincount(tokens[:: -(-len(tokens) // most)])
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

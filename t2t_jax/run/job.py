@@ -15,7 +15,6 @@ from types import NoneType
 from typing import Any
 
 import jax
-import numpy as np
 
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
@@ -160,15 +159,15 @@ class JobAccount:
 def _work_per_step(config: Config, batches: Batches) -> dict[str, float]:
     """Count the tokens of a step, and the operations of its matrix products (`flops`), on average
     over an epoch."""
-    split, steps = batches.examples, batches.steps_per_epoch
-    source, target = (np.asarray(x, float) for x in (split.source_lengths, split.target_lengths))
+    content, steps = batches.parts.content, batches.steps_per_epoch
+    source, target = content.source, content.target
     flops = model_flops_per_step(
         config.model,
         config.data.vocab_size,
-        source.sum() / steps,
-        target.sum() / steps,
-        source_length=(source**2).sum() / max(1.0, source.sum()),
-        target_length=(target**2).sum() / max(1.0, target.sum()),
+        source.total / steps,
+        target.total / steps,
+        source_length=source.squares / max(1, source.total),
+        target_length=target.squares / max(1, target.total),
     )
-    tokens = {"source_tokens": source.sum() / steps, "target_tokens": target.sum() / steps}
+    tokens = {"source_tokens": source.total / steps, "target_tokens": target.total / steps}
     return {"flops": flops, **tokens}

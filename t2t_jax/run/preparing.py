@@ -15,7 +15,9 @@ from t2t_jax.config import Config, walk
 from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.rows import BatchShape
+from t2t_jax.data.parts import Parts
+from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
@@ -134,8 +136,8 @@ def planned(config: Config, workdir: Path) -> Plan:
     task = task_of(corpus.name, corpus.task)
     vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
     config = _with_sources(config, vocabulary)
-    split = task.training_examples(config, corpus, vocabulary)
-    batches = Batches(split, config.data, config.training.seed)
+    examples = _training_examples(task, config, corpus, vocabulary)
+    batches = Batches(examples, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
     _check_dev(config, corpus, vocabulary)
     health = Health(config, corpus_figures(batches))
@@ -226,6 +228,16 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
             "whose vocabulary has as many"
         )
     return config
+
+
+def _training_examples(
+    task: Task, config: Config, corpus: Corpus, vocabulary: Vocabulary
+) -> Examples | Parts:
+    """Return what the model is trained on: examples in memory, or pieces of shards."""
+    text = task.train_text(config, vocabulary)
+    if text is None or "train" not in corpus.parts or not corpus.parts["train"].shards:
+        return task.training_examples(config, corpus, vocabulary)
+    return open_shards(config.data, corpus.parts["train"].shards, vocabulary, text)
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -43,6 +43,7 @@ _ADDRESSES = {
     "gs": "check the network",
 }
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CHECKSUMS = "md5Hash", "crc32c", "ETag", "etag"
 _AT_ONCE = 8  # objects that are sent or fetched at the same time
 _EMPTY_DIRECTORY = ".directory"
 
@@ -149,6 +150,16 @@ class BucketPath(PosixPath):
         seconds = nanoseconds // 10**9
         fields = (kind | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
+
+    def checksum(self) -> str:
+        """Return the hash that the store has of the object's content, which changes with it.
+
+        Raises:
+          FileNotFoundError: there is no such object.
+        """
+        with _reaching(self):
+            found = self._store.info(self._key)
+        return str(next(found[name] for name in _CHECKSUMS if found.get(name)))
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name, or one below it."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.config import Config, ImageEncoderConfig
-from t2t_jax.data.batching import batch_shape, ladder_length
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.images import LabelledImages, checked_image
+from t2t_jax.data.layout import batch_shape, ladder_length
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary

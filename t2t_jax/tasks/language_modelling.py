@@ -10,6 +10,7 @@ from typing import Any
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.data.shards.pieces import TrainText, document_text
 from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.data.windows import windows
@@ -94,6 +95,10 @@ class LanguageModelling(Task):
     ) -> TokenizedSplit:
         """Return the sequences of train, which are cut as `data.text_rows` says."""
         return prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
+
+    def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
+        """Return how documents become sequences; see `Task.train_text`."""
+        return document_text(config.data, vocabulary, lambda text: text, begin=False)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -13,6 +14,7 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
 from t2t_jax.data.masking import MASK, MaskedText, mask_id, masked_room, masking_of, with_masks
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.data.shards.pieces import TrainText, document_text
 from t2t_jax.data.tokenized import prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
@@ -99,6 +101,12 @@ class MaskedLanguageModelling(Task):
     ) -> MaskedText:
         """Return the sequences of train, in which each step hides other subwords."""
         return self._masked(config, corpus, vocabulary, "train", config.training.seed)
+
+    def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
+        """Return how documents become sequences; see `Task.train_text`."""
+        masking, seed = masking_of(vocabulary, config.data), config.training.seed
+        masked = partial(MaskedText, masking=masking, seed=seed)
+        return document_text(config.data, vocabulary, masked, begin=True)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

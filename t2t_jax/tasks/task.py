@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from t2t_jax import paper
 from t2t_jax.config import Config, DataConfig, DecodingConfig
-from t2t_jax.data.batching import batch_shape, length_ladder
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.layout import batch_shape, length_ladder
 from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.shards.pieces import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
 
@@ -225,6 +226,10 @@ class Task(Protocol):
         Raises:
           UserError: there is no train split, or it cannot be read.
         """
+
+    def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText | None:
+        """Return how the text of shards becomes examples; None if the task reads no shards."""
+        return None
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

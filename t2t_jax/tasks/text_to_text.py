@@ -2,15 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.shards.pieces import TrainText
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
     after_first_tokens,
     prepare_pairs,
     prepare_vocabulary,
+    tokenize,
 )
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
@@ -40,6 +43,15 @@ class TextToText(Task):
         """Return the pairs of train, without those that are too long."""
         pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
         return after_first_tokens(pairs) if config.training.source_loss else pairs
+
+    def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
+        """Return how pairs of lines become examples; see `Task.train_text`."""
+        most, whole = config.data.max_length, config.training.source_loss
+        return TrainText(
+            partial(tokenize, vocabulary=vocabulary, max_length=most),
+            after_first_tokens if whole else lambda pairs: pairs,
+            ("pairs", most, whole),
+        )
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

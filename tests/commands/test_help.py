@@ -40,6 +40,7 @@ HEAVY = {
     *("orbax", "tensorflow_datasets", "sentencepiece", "starlette", "matplotlib", "yaml"),
 }
 WITHOUT_RUN = {"data", "data clean", "init", "launch", "compare", "compare-trees"}
+OF_A_CONFIG = {"config", "coordinates", "data prepare"}
 SEVERAL = {
     *("watch", "serve", "translate", "parse"),
     *("bleu", "parseval", "perplexity", "accuracy", "score"),
@@ -53,7 +54,7 @@ def printed(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_RUN - {"config", "coordinates"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_RUN - OF_A_CONFIG))
 def test_every_command_takes_a_run_with_and_without_a_flag(name):
     ahead, behind = AHEAD.get(name, []), BEHIND.get(name, [])
     runs = ["runs/a", "runs/b"] if name in SEVERAL else ["runs/a"]

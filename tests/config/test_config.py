@@ -29,7 +29,7 @@ from t2t_jax.config.checks import check_fields
 from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.fields import MAY_CHANGE, added_later
-from t2t_jax.data.batching import length_ladder
+from t2t_jax.data.layout import length_ladder
 from t2t_jax.errors import UserError, did_you_mean
 
 _ROOT = Path(t2t_jax.config.__file__).parents[2]

@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 
 from t2t_jax.batch import EOS_ID, Batch
 from t2t_jax.config import DataConfig
-from t2t_jax.data.batching import (
-    Batches,
-    describe_corpus,
-    ladder_length,
-    length_ladder,
-)
+from t2t_jax.data.batching import Batches, describe_corpus
+from t2t_jax.data.layout import ladder_length, length_ladder
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.errors import UserError
 

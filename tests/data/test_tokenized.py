@@ -199,13 +199,13 @@ def test_processes_may_make_the_same_entry_at_once(
     made = prepare_pairs(config, corpus, vocabulary, "train")
     (entry,) = Path(config.cache_dir).glob("tokens-*")
     shutil.move(entry, entry.with_name("made-by-another"))
-    tokenize = tokenized._tokenize
+    tokenize = tokenized.tokenize
 
     def tokenize_while_another_finishes(*arguments: Any) -> TokenizedSplit:
         entry.with_name("made-by-another").rename(entry)
         return tokenize(*arguments)
 
-    monkeypatch.setattr(tokenized, "_tokenize", tokenize_while_another_finishes)
+    monkeypatch.setattr(tokenized, "tokenize", tokenize_while_another_finishes)
     assert sentences(prepare_pairs(config, corpus, vocabulary, "train")) == sentences(made)
     left = {path.name.split("-")[0] for path in Path(config.cache_dir).iterdir()}
     assert left == {"vocabulary", "tokens"}

@@ -11,7 +11,7 @@ import pytest
 
 from t2t_jax.batch import EOS_ID, Batch, Sequence
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig, network_config
-from t2t_jax.data.batching import length_ladder
+from t2t_jax.data.layout import length_ladder
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding import scoring as scoring_module
 from t2t_jax.decoding.scoring import ForcedScore, cross_entropies, score

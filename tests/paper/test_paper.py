@@ -97,6 +97,8 @@ _NOT_STATED = {
     "model.base_width",
     "model.base_depth",
     "data.task",
+    "data.fields",
+    "data.window",
     "data.documents",
     "data.text_rows",
     "data.masked_share",

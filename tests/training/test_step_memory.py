@@ -19,7 +19,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.config.tables import OPTIMIZERS, OptimizerFacts
-from t2t_jax.data.batching import batch_shape
+from t2t_jax.data.layout import batch_shape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel import device_memory as memory_module

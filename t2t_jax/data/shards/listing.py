@@ -1,0 +1,169 @@
+"""The shards that a pattern names, and the hashes by which they are known.
+
+The place after `shards:` is a path with wildcards. `{split}` in it stands for train, dev and test
+(or validation), and `{language}` for the source language, and then for the target language::
+
+    shards:corpora/paracrawl/{split}-*.{language}.zst
+    shards:s3://bucket/wmt/{split}-*.parquet
+    shards:corpora/news-*.txt
+
+Without `{split}`, all shards are of train. Without `{language}`, a file has both sides.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.cache import cache_root
+from t2t_jax.data.shards.reading import Shard
+from t2t_jax.data.splits import SPLITS, Chunk, Split, digest
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import BucketPath, as_path
+from t2t_jax.system.records import Each, Schema, parse_object
+from t2t_jax.system.regular_file import check_regular
+from t2t_jax.system.sums import digest_of
+
+_OTHER_NAMES = {"dev": ("validation", "valid")}
+_MOST_SAMPLED = 128
+_HASHES = Schema({"hashes": Each(dict, list)})
+
+
+def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Split]:
+    """Return the splits of a corpus of shards by name.
+
+    Args:
+      place: a path with wildcards; see the module.
+      pairs: whether shards hold pairs, and not documents of one language.
+
+    Raises:
+      UserError: no file fits, or a shard lacks one of its two files.
+    """
+    if not pairs and config.documents == "paragraphs":
+        raise UserError(
+            "data.documents='paragraphs' is not for shards, a line of which is a document"
+        )
+    fields = _fields(config, pairs)
+    languages = (config.source_language, config.target_language) if pairs else ()
+    found = {}
+    for split in SPLITS if "{split}" in place else ("train",):
+        patterns = [
+            place.replace("{split}", name) for name in (split, *_OTHER_NAMES.get(split, ()))
+        ]
+        unique = dict.fromkeys(patterns)
+        shards = list(chain.from_iterable(_shards(one, languages, fields) for one in unique))
+        if shards:
+            found[split] = Split(
+                cache(partial(_fingerprint, config, shards)),
+                partial(_read, shards),
+                partial(_read, _spread(shards)),
+                tuple(shards),
+            )
+    if not found:
+        raise UserError(
+            f"corpus=shards:{place} fits no file; give a path with wildcards, such as "
+            "shards:corpora/{split}-*.parquet, in quotes"
+        )
+    return found
+
+
+def _fields(config: DataConfig, pairs: bool) -> tuple[str, ...]:
+    fields = config.fields or (
+        (config.source_language, config.target_language) if pairs else ("text",)
+    )
+    if len(fields) != 1 + pairs:
+        raise UserError(
+            f"data.fields={' '.join(fields)} are {len(fields)}, but a shard holds "
+            f"{'a source and a target' if pairs else 'one text'}; name {1 + pairs}"
+        )
+    return fields
+
+
+def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> Iterator[Shard]:
+    if "{language}" not in pattern or not languages:
+        yield from (Shard((path,), fields) for path in _paths(pattern))
+        return
+    source, target = (pattern.replace("{language}", language) for language in languages)
+    shape = re.compile(re.escape(source).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])"))
+    others = {str(path): path for path in _paths(target)}
+    for path in _paths(source):
+        match = shape.search(str(path))
+        name = target
+        for part in match.groups() if match else ():
+            name = re.sub(r"[*?]", part.replace("\\", r"\\"), name, count=1)
+        other = others.pop(str(as_path(name)), None)
+        if other is None:
+            raise UserError(f"shard {path} has no {name} beside it with the other side")
+        yield Shard((path, other), fields)
+    if others:
+        raise UserError(f"shard {next(iter(others))} has no file beside it with the other side")
+
+
+def _paths(pattern: str) -> list[Path]:
+    """Return the files that fit a path with wildcards, in order of name."""
+    place = as_path(os.path.expanduser(pattern))
+    parts = place.parts
+    wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
+    base = as_path(Path(*parts[:wild]))
+    return sorted(path for path in base.glob("/".join(parts[wild:])) if path.is_file())
+
+
+def _spread(shards: Sequence[Shard]) -> Sequence[Shard]:
+    """Return at most 128 shards at even distances."""
+    count = min(len(shards), _MOST_SAMPLED)
+    return [shards[number * len(shards) // count] for number in range(count)]
+
+
+def _read(shards: Sequence[Shard]) -> Iterator[Chunk]:
+    for shard in shards:
+        yield from shard.pairs()
+
+
+def _fingerprint(config: DataConfig, shards: Sequence[Shard]) -> str:
+    hashes = content_hashes(config, [path for shard in shards for path in shard.files])
+    return digest("shards", *shards[0].fields, *hashes)
+
+
+def content_hashes(config: DataConfig, paths: Sequence[Path]) -> list[str]:
+    """Return a hash of the content of each file.
+
+    The hashes of files of this machine are kept in the cache, and only files that are new, or whose
+    size or time of change is another one, are read. For objects, the store has hashes of its own.
+
+    Raises:
+      UserError: a file cannot be read, or the cache cannot be written.
+    """
+    names = digest(*map(str, paths))
+    kept = cache_root(config) / f"hashes-{names[:24]}.json"
+    try:
+        known = parse_object(kept.read_bytes(), _HASHES)["hashes"]
+    except (OSError, ValueError):
+        known = {}
+    with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
+        found = dict(zip(map(str, paths), pool.map(partial(_hash, known), paths), strict=True))
+    if found != known:
+        write_whole(kept, json.dumps({"hashes": found}).encode())
+    return [hashed for *_, hashed in found.values()]
+
+
+def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:
+    """Return the size, the time of change and the hash of a file."""
+    check_regular(path)
+    try:
+        status = path.stat()
+        version = [status.st_size, status.st_mtime_ns]
+        before = known.get(str(path))
+        if before is not None and before[:2] == version:
+            return before
+        if isinstance(path, BucketPath):
+            return [*version, path.checksum()]
+        return [*version, digest_of(path, "blake2b")]
+    except OSError as error:
+        raise UserError(f"shard {path} cannot be read: {error.strerror or error}") from error

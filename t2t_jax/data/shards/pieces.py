@@ -1,0 +1,141 @@
+"""Pieces: files of token arrays, each of some 100,000 pairs of a shard.
+
+A piece is one array in NumPy's format: the lengths of the sources, those of the targets, the tokens
+of all sources and those of all targets. What it holds is in its record, so that a training knows
+the rows of all pieces before it opens one.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Integer
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.layout import length_ladder
+from t2t_jax.data.rows import Content, Examples, Lengths, offsets_of
+from t2t_jax.data.splits import Chunk
+from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import Each, Schema
+
+PIECE_SCHEMA = Schema(
+    {
+        "num_examples": int,
+        "source_tokens": int,
+        "target_tokens": int,
+        "bytes": int,
+        "blake2b": str,
+        "source": Each(list, int),
+        "target": Each(list, int),
+        "classes": Each(list, int),
+    }
+)
+"""The record of a piece: numbers of examples and tokens, size and hash of the file, the `Lengths`
+of the sources and of the targets of the examples, and the number of rows of each class in
+buckets."""
+
+
+class TrainText(NamedTuple):
+    """How a task makes examples of the text of a train split."""
+
+    tokenize: Callable[[Iterable[Chunk]], TokenizedSplit]
+    """A function that makes token arrays of pairs of lines."""
+    examples: Callable[[TokenizedSplit], Examples]
+    """A function that makes examples of token arrays."""
+    key: tuple[str | int | float | bool, ...]
+    """What the arrays and their examples depend on, besides text and vocabulary."""
+
+
+def document_text(
+    config: DataConfig,
+    vocabulary: Vocabulary,
+    examples: Callable[[TokenizedSplit], Examples],
+    *,
+    begin: bool,
+) -> TrainText:
+    """Return how documents become examples, by way of sequences that `data.text_rows` cuts.
+
+    Args:
+      begin: whether each sequence begins with `BOS_ID`.
+    """
+    most, rows = config.max_length, config.text_rows
+
+    def sequences(pairs: Iterable[Chunk]) -> TokenizedSplit:
+        return tokenize_text(pairs, vocabulary, most, rows, begin=begin)
+
+    return TrainText(sequences, examples, ("documents", most, rows, begin))
+
+
+def piece_path(folder: Path, shard: int, piece: int) -> Path:
+    """Return the path of a piece, by the numbers of its shard and of the piece in it."""
+    return folder / f"{shard:05}-{piece}.npy"
+
+
+def write_piece(
+    path: Path, tokens: TokenizedSplit, text: TrainText, config: DataConfig
+) -> dict[str, Any]:
+    """Write token arrays as a piece, and return its record.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    arrays = (
+        tokens.source_lengths,
+        tokens.target_lengths,
+        tokens.source_tokens,
+        tokens.target_tokens,
+    )
+    dtype = np.result_type(tokens.target_tokens.dtype, np.min_scalar_type(config.max_length))
+    file = io.BytesIO()
+    np.save(file, np.concatenate([one.astype(dtype) for one in arrays]), allow_pickle=False)
+    content = file.getvalue()
+    write_whole(path, content)
+    examples = text.examples(tokens)
+    figures = Content.of(examples)
+    longest = np.maximum(examples.source_lengths, examples.target_lengths)
+    ladder = length_ladder(config.max_length)
+    return {
+        "num_examples": len(tokens),
+        "source_tokens": len(tokens.source_tokens),
+        "target_tokens": len(tokens.target_tokens),
+        "bytes": len(content),
+        "blake2b": hashlib.blake2b(content).hexdigest(),
+        "source": list(figures.source),
+        "target": list(figures.target),
+        "classes": np.bincount(np.searchsorted(ladder, longest), minlength=len(ladder)).tolist(),
+    }
+
+
+def read_piece(content: Integer[np.ndarray, " n"], record: Mapping[str, Any]) -> TokenizedSplit:
+    """Return the token arrays of a piece, which are views of its array."""
+    count, sources = record["num_examples"], record["source_tokens"]
+    lengths = content[: 2 * count].reshape(2, count)
+    tokens = content[2 * count :]
+    sides = (tokens[:sources], offsets_of(lengths[0])), (tokens[sources:], offsets_of(lengths[1]))
+    return TokenizedSplit(*sides[0], *sides[1], {}, count)
+
+
+def content_of(
+    records: Sequence[Mapping[str, Any]], num_read: int, skipped: Mapping[str, int]
+) -> Content:
+    """Return the figures of all pieces together, from their records.
+
+    Args:
+      num_read: the number of pairs or documents in the shards.
+      skipped: the number of those left out, by reason.
+    """
+    source, target = (
+        Lengths(
+            max((one[side][0] for one in records), default=0),
+            sum(one[side][1] for one in records),
+            sum(one[side][2] for one in records),
+        )
+        for side in ("source", "target")
+    )
+    count = sum(one["num_examples"] for one in records)
+    return Content(num_read, skipped, count, source, target)

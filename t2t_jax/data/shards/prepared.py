@@ -1,0 +1,172 @@
+"""A folder of pieces as the parts that a training reads, a window at a time."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.batching import packing_stream
+from t2t_jax.data.layout import Form, row_form
+from t2t_jax.data.parts import CountRows, RowCounts
+from t2t_jax.data.rows import BatchShape, Content, Examples
+from t2t_jax.data.shards.pieces import TrainText, content_of, piece_path, read_piece
+from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.sums import digest_of
+
+_PACKING_SEED = 0  # of every training, as packed rows are counted once
+_SAMPLED_PIECES = 16
+_RETRY_SECONDS = 5.0
+_PATIENCE_SECONDS = 600.0
+_MAKE_AGAIN = "remove it, and the same command makes it again"
+
+
+@dataclass(frozen=True)
+class PreparedPieces:
+    """The pieces of a folder, which `data.parts.Parts` describes."""
+
+    folder: Path
+    """The folder, on this machine or in a bucket."""
+    record: Mapping[str, Any]
+    """What the folder holds; see `data.shards.preparing`."""
+    text: TrainText
+    """How examples are made of a piece."""
+    config: DataConfig
+    """The section `data` of the config."""
+
+    @property
+    def window(self) -> int:
+        """Return the number of pieces whose examples are mixed."""
+        return self.config.window
+
+    @cached_property
+    def _pieces(self) -> list[tuple[Path, Mapping[str, Any]]]:
+        return [
+            (piece_path(self.folder, shard, number), piece)
+            for shard, record in enumerate(self.record["shards"])
+            for number, piece in enumerate(record["pieces"])
+        ]
+
+    @cached_property
+    def content(self) -> Content:
+        """Return the figures of all pieces together."""
+        skipped = Counter[str]()
+        for record in self.record["shards"]:
+            skipped.update(record["skipped"])
+        read = sum(record["num_read"] for record in self.record["shards"])
+        return content_of([piece for _, piece in self._pieces], read, dict(skipped))
+
+    def __len__(self) -> int:
+        """Return the number of pieces."""
+        return len(self._pieces)
+
+    def open(self, part: int) -> Examples:
+        """Return the examples of a piece, which is mapped into memory, or fetched from its bucket.
+
+        Raises:
+          UserError: the piece is missing or damaged, or its store is away for ten minutes.
+        """
+        path, piece = self._pieces[part]
+        with _on_this_machine(path) as local:
+            try:
+                if digest_of(local, "blake2b") != piece["blake2b"]:
+                    raise UserError(f"{path} is damaged, as its hash says; {_MAKE_AGAIN}")
+                array = np.load(local, mmap_mode="r")  # and stays mapped when its name is gone
+            except FileNotFoundError as error:
+                raise UserError(f"{path} is missing; {_MAKE_AGAIN}") from error
+            except OSError as error:
+                reason = error.strerror or error
+                raise UserError(f"{path} cannot be read ({reason}); {_MAKE_AGAIN}") from error
+        return self.text.examples(read_piece(array, piece))
+
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+        """Return the shape of the arrays of a batch; see `Examples.shape`."""
+        nothing = {"num_examples": 0, "source_tokens": 0}
+        return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
+
+    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
+        """Return the numbers of all pieces, each of which an epoch reads once."""
+        return np.arange(len(self))
+
+    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
+        """Return the same seed for every training, as rows are packed once, and the piece."""
+        return _PACKING_SEED, part
+
+    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
+        """Return the number of rows of each piece; see `Parts.row_counts`.
+
+        They were counted with the pieces, but for packed rows of another shape.
+        """
+        if not form.packs:
+            counts = np.array([piece["classes"] for _, piece in self._pieces], np.int64)
+            return RowCounts(counts[:, : len(form.shapes)], 1)
+        packed = self.record["packed"] or {"shape": None}
+        if packed["shape"] == list(form.shapes[0]):
+            return RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
+        warn(
+            f"the rows of {len(self):,} pieces in {self.folder} are packed to be counted, as they "
+            "were prepared for batches of another shape"
+        )
+        counted = [count(part) for part in range(len(self))]
+        return RowCounts(np.stack([rows for rows, _ in counted]), max(most for _, most in counted))
+
+    def packed_rows(self) -> dict[str, Any]:
+        """Pack the rows of all pieces, and return their shape, numbers, and most examples."""
+        form = row_form(self.content, self.config)
+        rows, most = [], 0
+        for part in range(len(self)):
+            examples = self.open(part)
+            lengths = examples.source_lengths, examples.target_lengths
+            layout = form.lay_out(*lengths, packing_stream(*self.packing_key(0, part)))
+            rows.append(len(layout.classes))
+            most = max(most, int(np.diff(layout.starts).max()))
+        return {"shape": list(form.shapes[0]), "rows": rows, "most": most}
+
+    def counted_tokens(self) -> Int[np.ndarray, " vocab"]:
+        """Count the ids of the targets of at most 16 pieces, at even distances."""
+        every = -(-len(self) // _SAMPLED_PIECES)
+        counts = [np.bincount(self.open(n).target_tokens) for n in range(0, len(self), every)]
+        found = np.zeros(max(map(len, counts), default=0), np.int64)
+        for one in counts:
+            found[: len(one)] += one
+        return found
+
+    def token_counts(self) -> Int[np.ndarray, " vocab"]:
+        """Return how often each id occurs among the targets of some pieces."""
+        return np.array(self.record["token_counts"], np.int64)
+
+
+@contextmanager
+def _on_this_machine(path: Path) -> Iterator[Path]:
+    """Give the path of a file of this machine, and wait for a store that is away."""
+    if not isinstance(path, BucketPath):
+        yield path
+        return
+    with TemporaryDirectory(prefix="t2t_jax-") as folder:
+        local, away_since = Path(folder) / path.name, None
+        while not local.exists():
+            try:
+                path.fetch_to(local)
+            except FileNotFoundError:
+                break
+            except (OSError, UserError) as error:
+                now = time.monotonic()
+                if away_since is None:
+                    away_since = now
+                    warn(
+                        f"{path} cannot be read ({in_one_line(error)}); it is tried again for ten "
+                        "minutes"
+                    )
+                if now > away_since + _PATIENCE_SECONDS:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+        yield local

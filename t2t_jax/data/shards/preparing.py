@@ -1,0 +1,178 @@
+"""The tokenising of shards into pieces, shard by shard: what is there already is not made again.
+
+    OUT/00012-3.npy     the fourth piece of the thirteenth shard (`data.shards.pieces`)
+    OUT/00012.json      the record of the shard, written once all of its pieces are there
+    OUT/prepared.json   the records of all shards, and what they were made from, written last
+
+The bytes depend on the shards, the vocabulary and the config alone, not on which process makes
+them, or in which order.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.cache import cache_root
+from t2t_jax.data.shards.listing import content_hashes
+from t2t_jax.data.shards.pieces import PIECE_SCHEMA, TrainText, piece_path, write_piece
+from t2t_jax.data.shards.prepared import PreparedPieces
+from t2t_jax.data.shards.reading import Faults, Shard
+from t2t_jax.data.splits import Chunk, digest
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import warn
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import as_path
+from t2t_jax.system.records import Each, Schema, parse_object
+
+PREPARED = "prepared.json"
+"""The file that says what a folder of pieces holds."""
+_FORMAT = "1"
+"""The version of the pieces, raised whenever the same text would make others."""
+_CHUNKS = 2  # of 50,000 pairs, in a piece
+SHARD_SCHEMA = Schema(
+    {
+        "hashes": Each(list, str),
+        "num_read": int,
+        "skipped": Each(dict, int),
+        "first": Each(dict, str),
+        "pieces": Each(list, PIECE_SCHEMA),
+    }
+)
+"""The record of a shard: the hashes of its files, the number of pairs in it, of those left out by
+reason, the first line of each reason that is at fault, and the records of its pieces."""
+
+SCHEMA = Schema(
+    {
+        "shards": Each(list, SHARD_SCHEMA),
+        "token_counts": Each(list, int),
+        "packed": (
+            Schema({"shape": Each(list, int), "rows": Each(list, int), "most": int}),
+            NoneType,
+        ),
+    }
+)
+"""What a folder holds: the records of the shards, how often each id occurs among the targets of
+some pieces, and the number of rows of each piece, if they are packed."""
+
+
+class ShardJob(NamedTuple):
+    """The work of tokenising one shard."""
+
+    number: int
+    """The number of the shard, by which its pieces are named."""
+    shard: Shard
+    hashes: Sequence[str]
+    """The hash of each file."""
+    out: Path
+    """The folder of the pieces."""
+
+    @property
+    def record(self) -> Path:
+        """Return the path of the shard's record."""
+        return self.out / f"{self.number:05}.json"
+
+    def done(self, there: Set[str]) -> dict[str, Any] | None:
+        """Return the record, if the shard is tokenised as it is now; else None.
+
+        Args:
+          there: the names of the files in the folder of the pieces.
+        """
+        if self.record.name not in there:
+            return None
+        try:
+            record = parse_object(self.record.read_bytes(), SHARD_SCHEMA)
+        except (FileNotFoundError, ValueError):
+            return None
+        names = {piece_path(self.out, self.number, n).name for n in range(len(record["pieces"]))}
+        return record if names <= there and record["hashes"] == list(self.hashes) else None
+
+    def make(self, text: TrainText, config: DataConfig) -> dict[str, Any]:
+        """Tokenise the shard, write its pieces and its record, and return the record.
+
+        Raises:
+          UserError: the shard cannot be read as a whole, or a file cannot be written.
+        """
+        faults, skipped, read = Faults(), Counter[str](), 0
+        pieces: list[dict[str, Any]] = []
+        for chunks in _groups(self.shard.pairs(faults)):
+            tokens = text.tokenize(chunks)
+            if len(tokens):
+                path = piece_path(self.out, self.number, len(pieces))
+                pieces.append(write_piece(path, tokens, text, config))
+            skipped.update(tokens.skipped)
+            read += tokens.num_pairs_read
+        record = {
+            "hashes": list(self.hashes),
+            "num_read": read + faults.counts.total(),
+            "skipped": dict(skipped + faults.counts),
+            "first": faults.first,
+            "pieces": pieces,
+        }
+        write_whole(self.record, json.dumps(record).encode())
+        return record
+
+
+def _groups(chunks: Iterator[Chunk]) -> Iterator[Iterable[Chunk]]:
+    """Yield the chunks of each piece."""
+    for first in chunks:
+        yield chain([first], islice(chunks, _CHUNKS - 1))
+
+
+def open_shards(
+    config: DataConfig, shards: Sequence[Shard], vocabulary: Vocabulary, text: TrainText
+) -> PreparedPieces:
+    """Return the pieces of shards, from the cache or made now.
+
+    Raises:
+      UserError: a shard cannot be read as a whole, or the cache cannot be written.
+    """
+    hashes = iter(content_hashes(config, [path for shard in shards for path in shard.files]))
+    of_shards = [[next(hashes) for _ in shard.files] for shard in shards]
+    about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key))
+    whole = digest(about, *(one for each in of_shards for one in each))
+    root = as_path(config.cache_dir) if config.cache_dir else cache_root(config)
+    out = root / f"pieces-{whole[:24]}"
+    jobs = [
+        ShardJob(number, shard, own, out)
+        for number, (shard, own) in enumerate(zip(shards, of_shards, strict=True))
+    ]
+    return prepare_shards(jobs, text, config)
+
+
+def prepare_shards(jobs: Sequence[ShardJob], text: TrainText, config: DataConfig) -> PreparedPieces:
+    """Tokenise the shards that are not, write what the folder holds, and return it.
+
+    Raises:
+      UserError: a shard cannot be read as a whole, or a file cannot be written.
+    """
+    out = jobs[0].out
+    there = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    records = [job.done(there) for job in jobs]
+    if PREPARED in there and None not in records:
+        with suppress(ValueError):
+            made = parse_object((out / PREPARED).read_bytes(), SCHEMA)
+            if made["shards"] == records:
+                return PreparedPieces(out, made, text, config)
+    out.mkdir(parents=True, exist_ok=True)
+    made = {"shards": [], "token_counts": [], "packed": None}
+    for job, record in zip(jobs, records, strict=True):
+        made["shards"].append(record or job.make(text, config))
+        _warn_of_lines(made["shards"][-1])
+    prepared = PreparedPieces(out, made, text, config)
+    made["token_counts"] = prepared.counted_tokens().tolist()
+    if config.batching == "pack" and len(prepared):
+        made["packed"] = prepared.packed_rows()
+    write_whole(out / PREPARED, json.dumps(made).encode())
+    return prepared
+
+
+def _warn_of_lines(record: Mapping[str, Any]) -> None:
+    for reason, line in record["first"].items():
+        count, what = record["skipped"][reason], reason.replace("_", " ")
+        warn(f"{count:,} lines are left out as {what}, the first of them {line}")

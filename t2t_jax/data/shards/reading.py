@@ -1,0 +1,196 @@
+"""The pairs of a shard, from text, JSON lines or Parquet.
+
+    7.en.gz, 7.de.gz   a file for each side: line n of one translates line n of the other
+    7.tsv.zst          a line for each pair, with a tab between its sides
+    7.txt              a line for each document, of one language
+    7.jsonl            an object for each pair, of which two fields are the sides
+    7.parquet          a table, of which two columns are the sides
+
+All but Parquet may be packed by gzip (`.gz`) or Zstandard (`.zst`). A line at fault, such as one
+that is not UTF-8, or an object without a side, is counted and left out. A file at fault, such as
+one that is cut short or lacks a column, is refused.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from t2t_jax.data.lines import DAMAGE, blocks_of, checked_beginning, open_text
+from t2t_jax.data.splits import Chunk, chunks
+from t2t_jax.errors import UserError, did_you_mean, in_one_line, needs_extra
+from t2t_jax.system.bucket import local_copy
+
+_BLOCK_LINES = 1000
+_BATCH_ROWS = 10_000
+Sides: TypeAlias = tuple[str, ...]
+"""The text of a pair, or of a document by itself."""
+
+
+@dataclass
+class Faults:
+    """The lines of a shard that were left out, because they could not be read."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Their number, by reason."""
+    first: dict[str, str] = field(default_factory=dict)
+    """The first one of each reason, as FILE line N."""
+
+    def add(self, reason: str, path: Path, number: int) -> None:
+        """Count a line, which is counted from 1."""
+        self.counts[reason] += 1
+        self.first.setdefault(reason, f"{path} line {number:,}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file with pairs, two files with a side each, or a file of documents."""
+
+    files: tuple[Path, ...]
+    """The file, or that of the sources and that of the targets."""
+    fields: tuple[str, ...]
+    """The names of the fields or columns with the sides, or with the text of a document. A name
+    `a.b` is the field `b` of the field `a`."""
+
+    def __str__(self) -> str:
+        """Return the paths of the files."""
+        return " and ".join(map(str, self.files))
+
+    def pairs(self, faults: Faults | None = None) -> Iterator[Chunk]:
+        """Yield the pairs in order, in chunks; documents stand beside empty sources.
+
+        Args:
+          faults: gets the lines that are left out.
+
+        Raises:
+          UserError: a file cannot be read as a whole.
+        """
+        faults = Faults() if faults is None else faults
+        with self._readable():
+            if len(self.files) == 2:
+                found = self._of_two(faults)
+            else:
+                [path] = self.files
+                found = _READERS.get(_format(path), _read_text)(path, self.fields, faults)
+            if len(self.fields) == 1:
+                found = (("", text) for (text,) in found if text.strip())
+            yield from chunks((source, target) for source, target in found)
+
+    def _of_two(self, faults: Faults) -> Iterator[Sides]:
+        read = [_lines(path, faults) for path in self.files]
+        for number, pair in enumerate(zip_longest(*read, fillvalue=_END), start=1):
+            if _END in pair:
+                short, long = self.files if pair[0] is _END else self.files[::-1]
+                raise UserError(
+                    f"{short} has {number - 1:,} lines, and {long} has more; line n of one must "
+                    "translate line n of the other"
+                )
+            if None not in pair:
+                yield pair
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, *DAMAGE) as error:
+            raise UserError(
+                f"shard {self} cannot be read: {in_one_line(error)}; bring back a whole copy, or "
+                "take it out of the pattern"
+            ) from error
+
+
+_END: Any = object()
+
+
+def _format(path: Path) -> str:
+    """Return the suffix of a file's format, without that of its packing."""
+    return Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
+
+
+def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
+    """Yield the lines of a text; None stands for one that is not UTF-8."""
+    number = 0
+    with open_text(path) as file:
+        for block in blocks_of(file, _BLOCK_LINES, path):
+            block = block if number else checked_beginning(path, block)
+            for line in block.removesuffix(b"\n").split(b"\n"):
+                number += 1
+                try:
+                    yield line.decode().removesuffix("\r")
+                except UnicodeDecodeError:
+                    faults.add("not_utf8", path, number)
+                    yield None
+
+
+def _read_text(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
+    """Yield the lines of a text of documents, or the columns of lines of pairs."""
+    for number, line in enumerate(_lines(path, faults), start=1):
+        if line is None:
+            continue
+        sides = tuple(line.split("\t")[: len(fields)]) if len(fields) > 1 else (line,)
+        if len(sides) == len(fields):
+            yield sides
+        else:
+            faults.add("without_a_side", path, number)
+
+
+def _read_json_lines(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
+    for number, line in enumerate(_lines(path, faults), start=1):
+        if line is None or not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            faults.add("not_json", path, number)
+            continue
+        yield from _sides([_value(found, name) for name in fields], path, number, faults)
+
+
+def _read_parquet(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
+    with needs_extra("shards", str(path)):
+        import pyarrow
+        from pyarrow import parquet
+    roots = list(dict.fromkeys(name.partition(".")[0] for name in fields))
+    number = 0
+    with local_copy(path) as copy:
+        try:
+            table = parquet.ParquetFile(copy)
+            known = table.schema_arrow.names
+            for root in roots:
+                if root not in known:
+                    hint = did_you_mean(root, known, f"it has {', '.join(known)}")
+                    raise UserError(
+                        f"{path} has no column {root!r}, which data.fields names; {hint}"
+                    )
+            for batch in table.iter_batches(_BATCH_ROWS, columns=roots):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield from _sides([_value(row, name) for name in fields], path, number, faults)
+        except pyarrow.ArrowException as error:
+            raise OSError(str(error)) from error
+
+
+def _value(record: Any, name: str) -> Any:
+    """Return a field of a record, or of a record in it; None if there is none."""
+    for part in name.split("."):
+        record = record.get(part) if isinstance(record, dict) else None
+    return record
+
+
+def _sides(values: list[Any], path: Path, number: int, faults: Faults) -> Iterator[Sides]:
+    if all(isinstance(value, str) for value in values):
+        yield tuple(" ".join(value.splitlines()) for value in values)
+    else:
+        faults.add("without_a_side", path, number)
+
+
+_READERS: dict[str, Callable[[Path, Sequence[str], Faults], Iterator[Sides]]] = {
+    ".jsonl": _read_json_lines,
+    ".json": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,329 @@
+"""Corpora in shards: the same pairs from every format, faults named, pieces made once."""
+
+import gzip
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from t2t_jax.__main__ import main
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batches
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.shards import listing, preparing
+from t2t_jax.data.shards.preparing import open_shards
+from t2t_jax.data.shards.reading import Faults, Shard
+from t2t_jax.data.tokenized import prepare_vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.tasks import task_of
+from tests.data.test_batching import pairs_in
+
+SOURCES = [f"the {word} house number {n}" for n in range(90) for word in ("red", "old", "big")]
+TARGETS = [line.replace("the", "das").replace("house", "Haus") for line in SOURCES]
+FIELDS = "text.en", "text.de"
+
+
+def packed(path: Path, content: bytes) -> None:
+    """Write bytes as the suffix of the name says."""
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content))
+    elif path.suffix == ".zst":
+        with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
+            file.write(content)
+    else:
+        path.write_bytes(content)
+
+
+def write_shards(folder: Path, kind: str, num: int = 3) -> str:
+    """Write the pairs as shards, and return the pattern of their names."""
+    folder.mkdir(exist_ok=True)
+    size = len(SOURCES) // num
+    for k in range(num):
+        own = slice(k * size, (k + 1) * size)
+        pairs = list(zip(SOURCES[own], TARGETS[own], strict=True))
+        rows = [{"text": {"en": source, "de": target}} for source, target in pairs]
+        name = folder / f"train-{k}"
+        if kind == "parquet":
+            parquet.write_table(pyarrow.Table.from_pylist(rows), f"{name}.parquet")
+        elif kind.startswith("jsonl"):
+            packed(Path(f"{name}.{kind}"), "".join(json.dumps(row) + "\n" for row in rows).encode())
+        elif kind.startswith("tsv"):
+            packed(Path(f"{name}.{kind}"), "".join(f"{s}\t{t}\n" for s, t in pairs).encode())
+        else:
+            for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+                file = Path(f"{name}.{language}{kind.removeprefix('text')}")
+                packed(file, "".join(f"{line}\n" for line in lines).encode())
+    ending = f"{{language}}{kind.removeprefix('text')}" if kind.startswith("text") else kind
+    return f"shards:{folder}/{{split}}-*.{ending}"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config().replace(
+        {
+            "data.corpus": write_shards(tmp_path / "shards", "jsonl"),
+            "data.fields": FIELDS,
+            "data.vocab_size": 100,
+            "data.max_length": 40,
+            "data.source_tokens_per_step": 200,
+            "data.target_tokens_per_step": 240,
+            "data.cache_dir": str(tmp_path / "cache"),
+            "data.window": 2,
+        }
+    )
+
+
+def opened(config: Config) -> Any:
+    """Return the pieces of a corpus, and the vocabulary."""
+    corpus = open_corpus(config.data)
+    vocabulary = prepare_vocabulary(config.data, corpus)
+    text = task_of(corpus.name, corpus.task).train_text(config, vocabulary)
+    return open_shards(config.data, corpus.parts["train"].shards, vocabulary, text), vocabulary
+
+
+def epoch(batches: Batches) -> Counter[Any]:
+    steps = range(batches.steps_per_epoch)
+    return Counter(pair for step in steps for pair in pairs_in(batches(step)))
+
+
+@pytest.mark.parametrize(
+    "kind", ["text", "text.gz", "text.zst", "tsv", "tsv.gz", "jsonl", "jsonl.zst", "parquet"]
+)
+def test_every_format_gives_the_same_pairs(tmp_path: Path, config: Config, kind: str) -> None:
+    of_kind = write_shards(tmp_path / "others", kind)
+    fields = FIELDS if kind[:5] in ("jsonl", "parqu") else ()
+    corpus = open_corpus(config.replace({"data.corpus": of_kind, "data.fields": fields}).data)
+    assert corpus.splits == ("train",)
+    assert corpus.lines("train") == (SOURCES, TARGETS)
+
+
+def test_an_epoch_has_every_pair_once_whatever_the_batching(config: Config) -> None:
+    pieces, vocabulary = opened(config)
+    sides = (vocabulary.encode(lines) for lines in (SOURCES, TARGETS))
+    expected = Counter((tuple(s), tuple(t)) for s, t in zip(*sides, strict=True))
+    assert len(pieces) == 3
+    assert pieces.content.num_examples == len(SOURCES)
+    for batching in ("bucket", "pack"):
+        found, _ = opened(config.replace({"data.batching": batching}))
+        batches = Batches(found, found.config, 5)
+        assert epoch(batches) == expected
+        first = batches.steps_per_epoch
+        assert pairs_in(batches(0)) != pairs_in(batches(first))
+
+
+def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(config: Config) -> None:
+    for batching in ("bucket", "pack"):
+        pieces, _ = opened(config.replace({"data.batching": batching}))
+        batches = Batches(pieces, pieces.config, 3)
+        laid_out = [batches._count_rows(part) for part in range(len(pieces))]
+        counts, most = pieces.row_counts(batches._form, batches._count_rows)
+        assert np.array_equal(counts, [rows for rows, _ in laid_out])
+        assert most == max(m for _, m in laid_out)
+
+
+def test_rows_of_another_shape_are_counted_at_the_start(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config.replace({"data.batching": "pack"})
+    expected = epoch(Batches(opened(config)[0], config.data, 0))
+    wider = config.replace({"data.source_tokens_per_step": 400, "data.max_length": 40})
+    pieces, _ = opened(wider)
+    assert epoch(Batches(pieces, wider.data, 0)) == expected
+    other = config.replace({"data.target_tokens_per_step": 40, "data.source_tokens_per_step": 40})
+    capsys.readouterr()
+    assert epoch(Batches(opened(other)[0], other.data, 0)) == expected
+    assert "batches of another shape" in capsys.readouterr().err
+
+
+def test_tokenising_goes_on_where_it_was_stopped_and_gives_the_same_bytes(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(config)
+    [folder] = Path(config.data.cache_dir).glob("pieces-*")
+    made = {path.name: path.read_bytes() for path in folder.iterdir()}
+    tokenised = []
+    make = preparing.ShardJob.make
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        tokenised.append(self.number)
+        return make(self, *arguments)
+
+    monkeypatch.setattr(preparing.ShardJob, "make", counted)
+    opened(config)
+    assert tokenised == []
+    for gone in (["prepared.json"], ["00001.json", "prepared.json"], ["00002-0.npy"]):
+        for name in gone:
+            (folder / name).unlink()
+        opened(config)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == made
+    assert tokenised == [1, 2]
+
+
+def test_only_shards_that_changed_are_hashed_again(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+
+    def noted(path: Path, kind: str) -> str:
+        hashed.append(path.name)
+        return digest_of(path, kind)
+
+    digest_of = listing.digest_of
+    monkeypatch.setattr(listing, "digest_of", noted)
+    before = open_corpus(config.data).fingerprint("train")
+    assert sorted(hashed) == ["train-0.jsonl", "train-1.jsonl", "train-2.jsonl"]
+    hashed.clear()
+    assert open_corpus(config.data).fingerprint("train") == before
+    assert hashed == []
+    shard = tmp_path / "shards" / "train-1.jsonl"
+    os.utime(shard, ns=(1, 1))
+    assert open_corpus(config.data).fingerprint("train") == before
+    shard.write_text(shard.read_text().replace("red", "blu"))
+    assert open_corpus(config.data).fingerprint("train") != before
+    assert hashed == ["train-1.jsonl"] * 2
+
+
+def test_a_damaged_or_missing_piece_is_named(config: Config) -> None:
+    pieces, _ = opened(config)
+    [folder] = Path(config.data.cache_dir).glob("pieces-*")
+    piece = folder / "00001-0.npy"
+    content = piece.read_bytes()
+    piece.write_bytes(content[:-2] + b"\xff\xff")
+    with pytest.raises(UserError, match=r"00001-0.npy is damaged.*makes it again"):
+        pieces.open(1)
+    piece.unlink()
+    with pytest.raises(UserError, match=r"00001-0.npy is missing.*makes it again"):
+        pieces.open(1)
+    opened(config)
+    assert piece.read_bytes() == content
+
+
+def test_lines_at_fault_are_counted_and_named(tmp_path: Path) -> None:
+    jsonl = tmp_path / "a.jsonl"
+    jsonl.write_bytes(
+        b'{"en": "one", "de": "eins"}\n{"en": "two"}\n\n{"en": "bad \xff", "de": "x"}\n'
+        b'[1, 2]\n{"en": 3, "de": "drei"}\nnothing\n{"en": "four\\nlines", "de": "vier"}\n'
+    )
+    faults = Faults()
+    chunks = list(Shard((jsonl,), ("en", "de")).pairs(faults))
+    assert chunks == [(["one", "four lines"], ["eins", "vier"])]
+    assert faults.counts == {"without_a_side": 3, "not_utf8": 1, "not_json": 1}
+    assert faults.first["not_utf8"] == f"{jsonl} line 4"
+    assert faults.first["without_a_side"] == f"{jsonl} line 2"
+    for name, lines in (("b.en", b"one\nt\xffo\nthree\n"), ("b.de", b"eins\nzwei\ndrei\n")):
+        (tmp_path / name).write_bytes(lines)
+    pair = Shard((tmp_path / "b.en", tmp_path / "b.de"), ("en", "de"))
+    assert list(pair.pairs(faults)) == [(["one", "three"], ["eins", "drei"])]
+    (tmp_path / "c.tsv").write_bytes(b"one\teins\t0.9\nalone\n")
+    tabs = Shard((tmp_path / "c.tsv",), ("en", "de"))
+    assert list(tabs.pairs(faults)) == [(["one"], ["eins"])]
+
+
+def test_lines_at_fault_do_not_stop_a_training_and_are_told(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = tmp_path / "shards" / "train-1.jsonl"
+    shard.write_bytes(shard.read_bytes() + b'{"text": {"en": "alone"}}\n')
+    content = opened(config)[0].content
+    assert content.num_pairs_read == len(SOURCES) + 1
+    assert content.skipped["without_a_side"] == 1
+    assert f"1 lines are left out as without a side, the first of them {shard} line 91" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("kind", ["tsv.gz", "tsv.zst", "parquet"])
+def test_a_shard_that_is_cut_short_is_named(tmp_path: Path, config: Config, kind: str) -> None:
+    of_kind = write_shards(tmp_path / "others", kind)
+    shard = tmp_path / "others" / f"train-1.{kind}"
+    shard.write_bytes(shard.read_bytes()[:-9])
+    broken = config.replace({"data.corpus": of_kind, "data.fields": FIELDS})
+    with pytest.raises(UserError, match=rf"shard .*train-1.{kind} cannot be read: .*whole copy"):
+        opened(broken)
+
+
+def test_what_is_no_corpus_of_shards_is_refused(tmp_path: Path, config: Config) -> None:
+    def refused(message: str, **fields: Any) -> None:
+        changed = {f"data.{name}": value for name, value in fields.items()}
+        with pytest.raises(UserError, match=message):
+            opened(config.replace(changed))
+
+    refused("fits no file; give a path with wildcards", corpus=f"shards:{tmp_path}/none-*.tsv")
+    refused(r"are 1, but a shard holds a source and a target; name 2", fields=("text",))
+    of_kind = write_shards(tmp_path / "others", "parquet")
+    refused(
+        "train-0.parquet has no column 'txt', which data.fields names.*text",
+        corpus=of_kind,
+        fields=("txt.en", "txt.de"),
+    )
+    text = write_shards(tmp_path / "pairs", "text")
+    (tmp_path / "pairs" / "train-1.de").write_text("zu kurz\n")
+    refused("train-1.de has 1 lines, and .*train-1.en has more", corpus=text, fields=())
+    (tmp_path / "pairs" / "train-1.de").unlink()
+    refused("train-1.en has no .*train-1.de beside it", corpus=text, fields=())
+    (tmp_path / "pairs" / "train-1.en").unlink()
+    (tmp_path / "pairs" / "train-2.en").unlink()
+    refused("train-2.de has no file beside it", corpus=text, fields=())
+    (tmp_path / "pairs" / "train-2.de").unlink()
+    assert open_corpus(config.replace({"data.corpus": text, "data.fields": ()}).data).splits
+    mixed = f"{config.data.corpus}+bundled:"
+    refused("is shards, which no mixture takes", corpus=mixed)
+
+
+def test_documents_in_shards_are_those_of_a_text(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for k in range(2):
+        lines = [f"{line}\n" for line in SOURCES[k * 100 : (k + 1) * 100]]
+        (folder / f"train-{k}.txt").write_text("\n".join(lines))  # with blank lines
+    (folder / "validation-0.txt").write_text("the red house\n")
+    (folder / "train.txt").write_text("".join(f"{line}\n" for line in SOURCES[:200]))
+    config = Config().replace(
+        {
+            "model.architecture": "decoder_only",
+            "data.task": "language_modelling",
+            "data.corpus": f"shards:{folder}/{{split}}-*.txt",
+            "data.vocab_size": 100,
+            "data.max_length": 16,
+            "data.cache_dir": str(tmp_path / "cache"),
+        }
+    )
+    corpus = open_corpus(config.data)
+    assert corpus.lines("dev") == ([""], ["the red house"])
+    whole = open_corpus(config.replace({"data.corpus": f"text:{folder}"}).data)
+    assert corpus.lines("train") == whole.lines("train")
+    pieces, vocabulary = opened(config)
+    task = task_of(corpus.name, corpus.task)
+    expected = task.training_examples(config, whole, vocabulary)
+    assert pieces.content.num_pairs_read == 200
+    assert np.array_equal(
+        np.concatenate([pieces.open(n).target_tokens for n in range(2)]), expected.target_tokens
+    )
+    with pytest.raises(UserError, match="documents='paragraphs' is not for shards"):
+        open_corpus(config.replace({"data.documents": "paragraphs"}).data)
+
+
+def test_prepare_tokenises_into_a_place_that_a_training_reads(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.py").write_text(
+        "from pathlib import Path\n\nfrom t2t_jax import Config\n\n\n"
+        f"def get_config() -> Config:\n    return Config.from_json({config.to_json()!r})\n"
+    )
+    out = tmp_path / "tokens"
+    command = ["data", "prepare", str(tmp_path / "config.py"), "--out", str(out)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"train on it with --data.cache-dir {out}" in printed
+    assert "270" in printed
+    made = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    opened(config.replace({"data.cache_dir": str(out)}))
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == made
+    with pytest.raises(UserError, match="bundled: has no shards to train on"):
+        main([*command, "--data.corpus", "bundled:"])
