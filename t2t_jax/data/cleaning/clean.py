@@ -77,24 +77,21 @@ class Dropped:
 class CleanedCounts:
     """The numbers of a cleaning. Those of several texts can be added, in any order."""
 
-    read: tuple[int, int, int] = (0, 0, 0)
+    read: tuple[int, ...] = (0, 0, 0)
     """Pairs, and words of source and target, that were read."""
-    kept: tuple[int, int, int] = (0, 0, 0)
+    kept: tuple[int, ...] = (0, 0, 0)
     """Pairs, and words of source and target, that are kept."""
     dropped: Mapping[str, Dropped] = field(default_factory=dict)
     """What each rule has dropped, by its name."""
 
     def __add__(self, other: "CleanedCounts") -> "CleanedCounts":
         """Return the numbers of two texts together."""
-        read, kept = (
-            tuple(map(add, *both)) for both in ((self.read, other.read), (self.kept, other.kept))
-        )
-        names = {**self.dropped, **other.dropped}
         dropped = {
             name: self.dropped.get(name, Dropped()) + other.dropped.get(name, Dropped())
-            for name in names
+            for name in {**self.dropped, **other.dropped}
         }
-        return CleanedCounts(read, kept, dropped)  # type: ignore[arg-type]
+        read, kept = map(add, self.read, other.read), map(add, self.kept, other.kept)
+        return CleanedCounts(tuple(read), tuple(kept), dropped)
 
 
 def clean_pairs(
@@ -131,8 +128,8 @@ def apply_rules(
         yield name, before & drops, alone
 
 
-def _sums(words: Sequence[Any], which: Mask) -> tuple[int, int, int]:
-    return tuple(int(each[which].sum()) for each in words)  # type: ignore[return-value]
+def _sums(words: Sequence[Any], which: Mask) -> tuple[int, ...]:
+    return tuple(int(each[which].sum()) for each in words)
 
 
 def _samples(pairs: PairChunk, which: Mask) -> tuple[tuple[int, str, str], ...]:

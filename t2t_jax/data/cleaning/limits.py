@@ -97,9 +97,9 @@ class CleaningLimits:
         bounds = {"max_word_ratio": 1, "max_character_ratio": 1, "max_word_characters": 1}
         bounds |= {"max_deviation": 0, "max_markup_difference": 0, "max_number_difference": 0}
         bounds |= {"min_copied_words": 0, "min_detected_letters": 1}
-        for name, low in bounds.items():
-            if not getattr(self, name) >= low:
-                raise UserError(f"{name}={getattr(self, name)} keeps nothing; give {low} or more")
+        for name, least in bounds.items():
+            if not getattr(self, name) >= least:
+                raise UserError(f"{name}={getattr(self, name)} keeps nothing; give {least} or more")
         shares = ("min_script_share", "min_letter_share", "max_url_share", "max_overlap")
         for name in (*shares, "min_confidence", "min_score", "keep_share"):
             if not 0 <= (getattr(self, name) or 0) <= 1:

@@ -77,10 +77,10 @@ class PairCleaning:
         if "language" in self.rules:
             self.detector = Detector(languages, self.limits.other_languages)
         limited = self.limits.min_score is not None or self.limits.keep_share is not None
-        if "cross-entropy" in self.rules and not (scorer and limited):
+        if limited + bool(scorer) + ("cross-entropy" in self.rules) not in (0, 3):
             raise UserError(
                 "the rule cross-entropy needs two runs, --forward and --backward, and a limit, "
-                "--min-score or --keep-share"
+                "--min-score or --keep-share; give all of them, or none"
             )
 
     def chunk(self, sources: Sequence[str], targets: Sequence[str]) -> PairChunk:
@@ -114,10 +114,11 @@ def _has_wrong_length(pairs: PairChunk, cleaning: PairCleaning) -> Mask:
     """Drop a pair with too few, or too many, words or characters (Moses' clean-corpus-n)."""
     limits, (source, target) = cleaning.limits, pairs.sides
     drops = is_too_long(source.num_characters, target.num_characters, limits.max_characters)
+    words = source.num_words * source.is_spaced, target.num_words * target.is_spaced
+    drops |= is_too_long(*words, limits.max_words)
     for side in pairs.sides:
         drops |= side.num_characters < limits.min_characters
-        if side.is_spaced:
-            drops |= (side.num_words < limits.min_words) | (side.num_words > limits.max_words)
+        drops |= (side.num_words < limits.min_words) & side.is_spaced
     return drops
 
 
@@ -143,8 +144,8 @@ def _deviates_in_length(pairs: PairChunk, cleaning: PairCleaning) -> Mask:
 
 def _has_long_word(pairs: PairChunk, cleaning: PairCleaning) -> Mask:
     """Drop a pair with a very long word (OpusFilter's LongWordFilter, Aulamo et al. 2020)."""
-    longest = (side.longest_word * side.is_spaced for side in pairs.sides)
-    return is_too_long(*longest, cleaning.limits.max_word_characters)
+    most = cleaning.limits.max_word_characters
+    return _any((side.longest_word > most) & side.is_spaced for side in pairs.sides)
 
 
 def _is_in_another_script(pairs: PairChunk, cleaning: PairCleaning) -> Mask:

@@ -55,35 +55,37 @@ def clean_corpus(
         others = {split: pair for split, pair in files.items() if split != "train"}
         if "held-out" in cleaning.rules:
             cleaning.held_out = _near_keys(others)
-        undecoded: list[int] = []
-        used = _by_share(files["train"], cleaning) if cleaning.limits.keep_share else cleaning
+        skipped: dict[str, Any] = {"pairs": 0, "lines": []}
+        by_share = cleaning.limits.keep_share is not None
+        used = _by_share(files["train"], cleaning) if by_share else cleaning
         counts, state = CleanedCounts(), CleaningState()
         with ExitStack() as stack:
             paths = (directory / f"train.{language}" for language in cleaning.languages)
             written = [stack.enter_context(path.open("wb")) for path in paths]
-            for chunk in _decoded(files["train"], undecoded):
+            for chunk in _decoded(files["train"], skipped):
                 kept, own = clean_pairs(chunk, used, state)
                 counts += own
-                for file, lines in zip(written, kept, strict=True):
-                    file.writelines(f"{line}\n".encode() for line in lines)
+                for side, lines in zip(written, kept, strict=True):
+                    side.writelines(f"{line}\n".encode() for line in lines)
         for split, pair in others.items():
             for language, file in zip(cleaning.languages, pair, strict=True):
                 _copy(file.path, directory / f"{split}.{language}")
-        skipped = {"pairs": len(undecoded), "lines": undecoded[:_MOST_NUMBERS]}
         report = cleaning_report(cleaning, counts, inputs, skipped, runs or {})
         beside = files["train"][0].path.parent / "SOURCES.md"
-        write_cleaning_report(directory, report, beside.read_text() if beside.is_file() else "")
+        said = beside.read_text("utf-8", "replace") if beside.is_file() else ""
+        write_cleaning_report(directory, report, said)
     return report
 
 
-def _decoded(files: tuple[TextFile, TextFile], undecoded: list[int]) -> Iterator[Chunk]:
-    """Yield chunks of pairs without those that are not UTF-8, whose numbers are put into a list."""
+def _decoded(files: tuple[TextFile, TextFile], skipped: dict[str, Any]) -> Iterator[Chunk]:
+    """Yield chunks of pairs without those that are not UTF-8, which are counted in `skipped`."""
 
     def pairs() -> Iterator[tuple[str, str]]:
         sides = (file.lines("surrogateescape") for file in files)
         for number, (source, target) in enumerate(zip(*sides, strict=True), 1):
             if _NOT_DECODED.search(source) or _NOT_DECODED.search(target):
-                undecoded.append(number)
+                skipped["pairs"] += 1
+                skipped["lines"] += [number] if len(skipped["lines"]) < _MOST_NUMBERS else []
             else:
                 yield source, target
 
@@ -110,7 +112,7 @@ def _by_share(files: tuple[TextFile, TextFile], cleaning: PairCleaning) -> PairC
         return scores[-1]
 
     first.scorer = keep
-    for chunk in _decoded(files, []):
+    for chunk in _decoded(files, {"pairs": 0, "lines": []}):
         clean_pairs(chunk, first, state)
     ranked = np.sort(np.concatenate([*scores, np.zeros(0)]))[::-1]
     place = max(1, round((cleaning.limits.keep_share or 0.0) * len(ranked))) - 1
