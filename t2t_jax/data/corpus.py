@@ -137,7 +137,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if name == _BUNDLED:
         return _text_splits(_bundled(), *languages)
     if scheme == "text" and place:
-        return _text_splits(_directory(place), *languages)
+        return _text_splits(corpus_directory(place), *languages)
     if scheme in CORPORA and place:
         directory = as_path(os.path.expanduser(place))
         check_holds(scheme, directory)
@@ -158,7 +158,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     places = name.partition(":")[2].split("+")
     if not all(places):
         raise _unknown(name)
-    first, *more = map(_directory, places)
+    first, *more = map(corpus_directory, places)
     files = {name: [file] for name in SPLITS if (file := _find(first, f"{name}.mrg"))}
     for directory in more:
         file = _find(directory, "train.mrg")
@@ -216,7 +216,8 @@ def _read_samples(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
             yield from corpus.sample("train")
 
 
-def _directory(name: str) -> Path:
+def corpus_directory(name: str) -> Path:
+    """Return the directory of a name, which may begin with ~; refuse one that is not there."""
     directory = as_path(os.path.expanduser(name))
     if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist")
@@ -224,7 +225,7 @@ def _directory(name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class _File:
+class TextFile:
     """A file of a corpus: plain text, or packed by gzip."""
 
     path: Path
@@ -239,12 +240,24 @@ class _File:
             raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
         return found
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, errors: str = "strict") -> Iterator[str]:
         """Yield the lines of the file, but refuse one that has changed since the survey."""
-        return read_lines(self.path, self.survey)
+        return read_lines(self.path, self.survey, errors)
 
 
 def _text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
+    files = parallel_files(directory, source_language, target_language)
+    return {name: _split(aligned_digest, _read_text, *pair) for name, pair in files.items()}
+
+
+def parallel_files(
+    directory: Path, source_language: str, target_language: str
+) -> dict[str, tuple[TextFile, TextFile]]:
+    """Return the files of source and target of every split in a directory of parallel text.
+
+    Raises:
+      UserError: there is no split, or a side of one is missing.
+    """
     splits = {}
     for name in (*SPLITS, *_other_names(directory, source_language)):
         source, target = (
@@ -252,7 +265,7 @@ def _text_splits(directory: Path, source_language: str, target_language: str) ->
             for language in (source_language, target_language)
         )
         if source and target:
-            splits[name] = _split(_survey_text, _read_text, source, target)
+            splits[name] = source, target
         elif name in SPLITS and (source or target):
             missing = f"{name}.{target_language if source else source_language}"
             there = source or target
@@ -275,7 +288,7 @@ def _other_names(directory: Path, language: str) -> list[str]:
     return sorted(names.difference(SPLITS, [""]))
 
 
-def _find(directory: Path, name: str) -> _File | None:
+def _find(directory: Path, name: str) -> TextFile | None:
     """Return the file of this name, or with `.gz` after it; None if there is neither.
 
     Raises:
@@ -288,7 +301,7 @@ def _find(directory: Path, name: str) -> _File | None:
             raise UserError(
                 f"{path} is a directory, a pipe or a broken link; put a file in its place"
             )
-    return _File(*files) if files else None
+    return TextFile(*files) if files else None
 
 
 def _split(
@@ -297,13 +310,14 @@ def _split(
     return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
 
 
-def _survey_text(source: _File, target: _File) -> str:
+def aligned_digest(source: TextFile, target: TextFile) -> str:
+    """Return a hash of two files of parallel text, which must have equally many lines."""
     counts = source.survey.num_lines, target.survey.num_lines
     check_aligned(source.path, counts[0], target.path, counts[1])
     return digest(source.survey.digest, target.survey.digest)
 
 
-def _read_text(source: _File, target: _File) -> Iterator[Chunk]:
+def _read_text(source: TextFile, target: TextFile) -> Iterator[Chunk]:
     return chunks(zip(source.lines(), target.lines(), strict=True))
 
 
@@ -319,7 +333,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if name == _BUNDLED:
         directory, suffix = _bundled(), config.source_language
     elif scheme == "text" and place:
-        directory, suffix = _directory(place), "txt"
+        directory, suffix = corpus_directory(place), "txt"
     elif scheme == "shards" and place:
         return shard_splits(place, config, pairs=False)
     else:
@@ -371,7 +385,7 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
 def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     if scheme == "text" and place:
-        return _text_splits(_directory(place), "txt", suffix)
+        return _text_splits(corpus_directory(place), "txt", suffix)
     raise UserError(
         f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
         f"train.txt and train.{suffix} in DIR, or {others}"
@@ -401,11 +415,11 @@ def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
         yield lines, list(languages) * len(pair[0])
 
 
-def _survey_documents(how: str, file: _File) -> str:
+def _survey_documents(how: str, file: TextFile) -> str:
     return digest("documents", how, file.survey.digest)
 
 
-def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
+def _read_documents(how: str, file: TextFile) -> Iterator[Chunk]:
     """Yield the documents of a file, without blank ones, each beside an empty source."""
     if how == "lines":
         documents = (line for line in file.lines() if line.strip())
@@ -415,11 +429,11 @@ def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
     return chunks(("", document) for document in documents)
 
 
-def _survey_trees(*files: _File) -> str:
+def _survey_trees(*files: TextFile) -> str:
     return digest(str(FORMAT_VERSION), *(file.survey.digest for file in files))
 
 
-def _read_trees(*files: _File) -> Iterator[Chunk]:
+def _read_trees(*files: TextFile) -> Iterator[Chunk]:
     """Yield the cleaned trees of files, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)

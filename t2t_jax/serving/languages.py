@@ -1,10 +1,10 @@
 """The language pairs of a server, and the detection of the language of a text."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from t2t_jax.data.cleaning.language import detectable
 from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import RefusedError
 
@@ -124,20 +124,5 @@ class Languages:
 
     @cached_property
     def _codes(self) -> Mapping[Any, str]:
-        """Return the source languages that the detector knows, with this server's codes of them.
-
-        The detector's codes have two or three letters; the region in `pt-br`, say, is ignored.
-        """
-        from lingua import Language
-
-        known = {
-            code.name.lower(): one
-            for one in Language.all()
-            for code in (one.iso_code_639_1, one.iso_code_639_3)
-        }
-        codes: dict[Any, str] = {}
-        for code in self.sources:
-            language = known.get(re.split("[-_]", code)[0])
-            if language is not None:
-                codes.setdefault(language, code)
-        return codes
+        """Return the source languages that the detector knows, with this server's codes of them."""
+        return detectable(self.sources)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from t2t_jax.data.cleaning.limits import is_too_long, is_uneven
+
 Fault: TypeAlias = Literal["empty", "too long", "ratio"]
 """The reason why a pair is left out: a side is empty, too long, or much longer than the other."""
 
@@ -18,11 +20,11 @@ class Cleaning:
 
     def fault(self, source: str, target: str) -> Fault | None:
         """Return why a sentence is left out with its translation; None if both are kept."""
-        shorter, longer = sorted((len(source.split()), len(target.split())))
-        if not shorter:
+        words = len(source.split()), len(target.split())
+        if not all(words):
             return "empty"
-        if self.max_words is not None and longer > self.max_words:
+        if self.max_words is not None and is_too_long(*words, self.max_words):
             return "too long"
-        if self.max_ratio is not None and longer > self.max_ratio * shorter:
+        if self.max_ratio is not None and is_uneven(*words, self.max_ratio):
             return "ratio"
         return None
