@@ -40,19 +40,10 @@ class DataConfig:
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` is
     many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md)."""
-    mixture_temperature: float | None = field(
-        default=None, metadata=added_later(before=None) | NOT_EXPORTED
-    )
-    """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
-    its weight. Without it, an epoch reads each corpus as often as its weight says."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language to translate into; the file suffix or the TFDS feature name."""
-    fields: tuple[str, ...] = field(default=(), metadata=added_later(before=()) | NOT_EXPORTED)
-    """In shards of JSON lines or Parquet, the names of the two fields with source and target, such
-    as translation.en translation.de, or of the one with a text; without them, they are the
-    languages, or text."""
     task: _Task = field(default="auto", metadata=added_later(before="auto"))
     """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
@@ -99,6 +90,15 @@ class DataConfig:
     """Most source positions in one step (padding included, over all devices)."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Most target positions in one step (padding included, over all devices)."""
+    mixture_temperature: float | None = field(
+        default=None, metadata=added_later(before=None) | NOT_EXPORTED
+    )
+    """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
+    its weight. Without it, an epoch reads each corpus as often as its weight says."""
+    fields: tuple[str, ...] = field(default=(), metadata=added_later(before=()) | NOT_EXPORTED)
+    """In shards of JSON lines or Parquet, the names of the two fields with source and target, such
+    as translation.en translation.de, or of the one with a text; without them, they are the
+    languages, or text."""
     window: int = field(default=16, metadata=added_later(before=16) | NOT_EXPORTED)
     """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)

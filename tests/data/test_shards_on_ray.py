@@ -1,0 +1,64 @@
+"""Shards that a cluster of Ray tokenises: the same bytes, also after a worker was killed."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.shards.engines import on_ray
+from t2t_jax.data.shards.preparing import open_shards
+from t2t_jax.data.tokenized import prepare_vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.tasks import task_of
+from tests.data.test_shards import FIELDS, write_shards
+
+pytestmark = pytest.mark.thorough
+
+
+def test_a_worker_that_is_killed_changes_no_byte(tmp_path: Path, monkeypatch: Any) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not for every Python")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    place = write_shards(tmp_path / "shards", "jsonl")
+    killed = tmp_path / "killed"
+
+    def engine(make: Any, jobs: Any) -> Any:
+        def once_killed(job: Any) -> Any:
+            made = make(job)
+            if job.number == 1 and not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return made
+
+        return on_ray("")(once_killed, jobs)
+
+    def failing(job: int) -> int:
+        if job:
+            raise UserError(f"shard {job} is damaged")
+        return job
+
+    made = []
+    try:
+        for where in ("here", "there"):
+            fields = {"corpus": place, "fields": FIELDS, "vocab_size": 100, "max_length": 40}
+            fields["cache_dir"] = str(tmp_path / where)
+            config = Config().replace({f"data.{name}": value for name, value in fields.items()})
+            corpus = open_corpus(config.data)
+            vocabulary = prepare_vocabulary(config.data, corpus)
+            text = task_of(corpus.name).train_text(config, vocabulary)
+            shards = corpus.parts["train"].shards
+            how = {"engine": engine} if where == "there" else {}
+            folder = open_shards(config.data, shards, vocabulary, text, **how).folder
+            made.append({path.name: path.read_bytes() for path in folder.iterdir()})
+        assert killed.exists()
+        assert made[0] == made[1]
+        results = on_ray("")(failing, [0, 3])
+        assert next(results) == 0
+        with pytest.raises(UserError, match=r"^shard 3 is damaged$"):
+            next(results)
+    finally:
+        ray.shutdown()
