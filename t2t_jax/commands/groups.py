@@ -10,6 +10,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "first steps": {
         "init": "write a config, a README and a script for an own corpus",
         "data": "fetch a public corpus, such as WMT14, and prepare it as text",
+        "data extend-vocabulary": "add subwords to the vocabulary of a trained model",
     },
     "training": {
         "train": "train a model, or go on with a run that was stopped",
