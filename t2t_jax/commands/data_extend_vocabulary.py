@@ -1,15 +1,15 @@
 """The command that extends the vocabulary of a trained model by subwords of new text."""
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 
-from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.model_flags import RunFlags
 from t2t_jax.commands.tables import grid, print_line, print_result
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError
@@ -22,7 +22,7 @@ _MOST_FREQUENT = 10
 
 
 @dataclass(frozen=True)
-class DataExtendVocabularyCommand:
+class DataExtendVocabularyCommand(RunFlags):
     """Add subwords of new text, such as of another language, to a trained model's vocabulary.
 
     NEW has the model of RUN with rows for the new subwords. It translates at once, and a training
@@ -30,8 +30,6 @@ class DataExtendVocabularyCommand:
     """
 
     examples: ClassVar = ("runs/base runs/extended --corpus text:DIR --num-new 2000",)
-    workdir: OneRun = tyro.MISSING
-    """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="NEW")] = tyro.MISSING
     """The directory to write."""
     corpus: str = tyro.MISSING
@@ -43,11 +41,6 @@ class DataExtendVocabularyCommand:
     """Source language of that corpus; None is the run's data.source_language."""
     target_language: str | None = None
     """Target language of that corpus; None is the run's data.target_language."""
-    average: int | None = None
-    """Number of the last checkpoints to average; None is the moving average of a run with
-    training.ema_decay, or else the run's checkpoint.average."""
-    step: int | Literal["best"] | None = None
-    """Step of the last checkpoint, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
         """Write the extended model, print what has changed, and return the exit code."""
@@ -65,20 +58,23 @@ class DataExtendVocabularyCommand:
         data = read_config(self.workdir).data
         old = check_extensible(read_vocabulary(self.workdir), self.workdir)
         languages = {"source": self.source_language, "target": self.target_language}
-        named = {f"{side}_language": name for side, name in languages.items() if name}
-        other = dataclasses.replace(data, corpus=self.corpus, **named)
-        corpus = open_corpus(other)
+        fields = {f"{side}_language": name for side, name in languages.items() if name}
+        fields["corpus"] = self.corpus
+        new = dataclasses.replace(data, **fields)
+        corpus = open_corpus(new)
         check_directory_name(self.output)
         with writing_directory(self.output) as place:
-            model = portable_model(self.workdir, average=self.average, step=self.step)
+            model = portable_model(
+                self.workdir, average=self.average, step=self.step, parallel=self.parallel
+            )
             extension = extend_vocabulary(old, corpus.pairs("train"), self.num_new)
             run.write(extended_model(model, extension), place)
-        texts = {"new": _sample(other), "old": _sample(data)}
-        _print(old, extension, texts)
-        print_line(
-            f"{self.output} has the extended model; train it with: t2t-jax train --config "
-            f"{self.output} --training.init-from {self.output} --data.corpus {self.corpus}"
-        )
+        _print(old, extension, {"new": _sample(new), "old": _sample(data)})
+        flags = {"config": self.output, "training.init-from": self.output}
+        flags |= {f"data.{name.replace('_', '-')}": value for name, value in fields.items()}
+        words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
+        command = shlex.join(["t2t-jax", "train", "FINE", *words])
+        print_line(f"{self.output} has the extended model; train it with: {command}")
         return 0
 
 
@@ -115,11 +111,10 @@ def _figures(vocabulary: "SharedVocabulary", lines: Sequence[str]) -> dict[str, 
     """Return how finely a vocabulary splits lines, as text by the name of each figure."""
     from t2t_jax.data.vocabularies.extending import spare_ids
 
-    number = sum(len(row) - 1 for row in vocabulary.encode(lines))  # without the end of a sentence
-    if not number:
+    ids = [token for row in vocabulary.encode(lines) for token in row[:-1]]  # without the end
+    if not ids:
         return {}
-    spare = spare_ids(vocabulary)
-    ids = chain.from_iterable(vocabulary.encode(lines))
+    number, spare = len(ids), spare_ids(vocabulary)
     words, characters = (sum(map(len, each)) for each in (map(str.split, lines), lines))
     return {
         "subwords per word": f"{number / words:.2f}",
