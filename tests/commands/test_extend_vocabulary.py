@@ -18,6 +18,7 @@ from t2t_jax.run.start import check_start
 from t2t_jax.training.parameter_file import read_parameters, write_parameters
 from t2t_jax.workdir import read_config, read_vocabulary
 from tests.interchange.models import portable
+from tests.run.test_loading import LINES
 
 COMMAND = "data", "extend-vocabulary"
 NUMBER = 60
@@ -91,42 +92,39 @@ def test_fine_tuning_takes_it_with_its_own_config(base, extended):
 
 @pytest.mark.thorough
 def test_it_translates_at_once_and_fine_tuning_starts_better_than_from_random_rows(
-    tiny_run, corpus, tmp_path
+    tiny_run, tmp_path
 ):
-    trained = load_config(str(tiny_run.folder / "tiny.py")).replace(
-        {
-            "training.num_train_steps": 200,
-            "training.learning_rate_factor": 0.3,
-            "checkpoint.every_steps": 200,
-            **tiny_run.without_dev,
-        }
-    )
-    assert t2t_jax.train(trained, tmp_path / "base").exit_code == 0
+    lines = "".join(f"{line}\n" for line in LINES * 60)
+    for language in "en", "de":
+        (tmp_path / f"train.{language}").write_text(lines, "utf-8")
+    fields = {
+        "data.corpus": f"text:{tmp_path}",
+        "data.vocab_size": 40,
+        "training.num_train_steps": 150,
+        "training.learning_rate_factor": 0.3,
+        "checkpoint.every_steps": 150,
+    }
+    config = load_config(str(tiny_run.folder / "tiny.py")).replace(fields)
+    assert t2t_jax.train(config, tmp_path / "base").exit_code == 0
     extended, random = tmp_path / "extended", tmp_path / "random"
-    assert main([*COMMAND, *flags(tmp_path / "base", extended, corpus)]) == 0
+    of_corpus = "--corpus", f"text:{tmp_path}", "--num-new", "10"
+    assert main([*COMMAND, str(tmp_path / "base"), str(extended), *of_corpus]) == 0
     assert len(t2t_jax.load(extended).translate(["a red house"], beam_size=1)) == 1
     shutil.copytree(extended, random)
     (random / "SHA256SUMS").unlink()
     saved, rng = read_parameters(random / "model.safetensors"), np.random.default_rng(0)
     rows = np.array(saved.arrays["embedding"])
-    rows[300:] = rng.normal(0, rows.shape[1] ** -0.5, rows[300:].shape)  # as training begins
+    rows[40:] = rng.normal(0, rows.shape[1] ** -0.5, rows[40:].shape)  # as a training begins
     arrays = {**saved.arrays, "embedding": rows}
     write_parameters(random / "model.safetensors", saved._replace(arrays=arrays))
     losses = []
     for start in extended, random:
-        fields = {
-            "data.corpus": f"text:{corpus}",
-            "data.source_language": "xx",
-            "data.target_language": "yy",
-            "training.init_from": str(start),
-            "training.num_train_steps": 3,
-        }
-        run = t2t_jax.train(read_config(start).replace(fields), tmp_path / f"from_{start.name}")
+        tuned = {"training.init_from": str(start), "training.num_train_steps": 3}
+        run = t2t_jax.train(read_config(start).replace(tuned), tmp_path / f"from_{start.name}")
         assert run.exit_code == 0
         losses.append(run.history.training[0]["loss"])
     assert np.isfinite(losses).all()
-    assert losses[0] < losses[1]
-    print("LOSSES", losses)
+    assert losses[0] < losses[1], losses
 
 
 @pytest.mark.parametrize(
