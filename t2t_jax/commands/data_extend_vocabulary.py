@@ -1,9 +1,9 @@
 """The command that extends the vocabulary of a trained model by subwords of new text."""
 
-import dataclasses
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -55,13 +55,13 @@ class DataExtendVocabularyCommand(RunFlags):
         from t2t_jax.system.opening import check_directory_name
         from t2t_jax.workdir import read_config, read_vocabulary
 
-        data = read_config(self.workdir).data
+        config = read_config(self.workdir)
         old = check_extensible(read_vocabulary(self.workdir), self.workdir)
         languages = {"source": self.source_language, "target": self.target_language}
-        fields = {f"{side}_language": name for side, name in languages.items() if name}
-        fields["corpus"] = self.corpus
-        new = dataclasses.replace(data, **fields)
-        corpus = open_corpus(new)
+        fields = {f"data.{side}_language": name for side, name in languages.items() if name}
+        fields["data.corpus"] = self.corpus
+        new = config.replace(fields)
+        corpus = open_corpus(new.data)
         check_directory_name(self.output)
         with writing_directory(self.output) as place:
             model = portable_model(
@@ -69,11 +69,10 @@ class DataExtendVocabularyCommand(RunFlags):
             )
             extension = extend_vocabulary(old, corpus.pairs("train"), self.num_new)
             run.write(extended_model(model, extension), place)
-        _print(old, extension, {"new": _sample(new), "old": _sample(data)})
-        flags = {"config": self.output, "training.init-from": self.output}
-        flags |= {f"data.{name.replace('_', '-')}": value for name, value in fields.items()}
-        words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
-        command = shlex.join(["t2t-jax", "train", "FINE", *words])
+        _print(old, extension, {"new": _sample(new.data), "old": _sample(config.data)})
+        start = dict.fromkeys(("config", "training.init_from"), str(self.output))
+        flags = ((f"--{name.replace('_', '-')}", value) for name, value in (start | fields).items())
+        command = shlex.join(["t2t-jax", "train", "FINE", *chain.from_iterable(flags)])
         print_line(f"{self.output} has the extended model; train it with: {command}")
         return 0
 

@@ -152,14 +152,13 @@ class _Model:
         for word, count in words.items():
             for character in word:
                 counts[character] += count
-        with_bytes = self.proto.trainer_spec.byte_fallback
-        uncovered = sum(n for character, n in counts.items() if character not in self._numbers)
-        rest = (1 - character_coverage(with_bytes)) * counts.total()
-        found = []
-        for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-            if character not in self._numbers and uncovered > rest and count >= _LEAST_COUNT:
+        share = character_coverage(self.proto.trainer_spec.byte_fallback)
+        unknown = sorted((-n, one) for one, n in counts.items() if one not in self._numbers)
+        rest, found = counts.total() * (1 - share) + sum(n for n, _ in unknown), []
+        for less, character in unknown:
+            if rest < 0 and -less >= _LEAST_COUNT:
                 found.append(character)
-                uncovered -= count
+            rest -= less
         return found
 
     def ids(self, piece: str) -> list[int]:
