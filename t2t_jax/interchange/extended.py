@@ -1,12 +1,11 @@
 """A trained model with rows for new entries of its vocabulary, from which fine-tuning starts.
 
-A new row is the mean of the rows of the old entries that the new one takes the place of, so that it
-is among rows that the model knows (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
-Language Models", takes the mean of all rows). So the logit of the new entry is the mean of theirs.
-
-The bias of a logit is that of the first of these entries plus the logarithm of a share: how often
-the new entry stands where the old vocabulary began with that one. By their biases alone, the new
-entries that begin with an old one have no more probability than it has.
+A new row is the mean of the rows of the old entries that the new one takes the place of, which is
+among rows that the model knows (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
+Language Models"; Mundra et al. 2024). A new bias of the logits is the mean of their biases plus the
+logarithm of a share: how often the new entry stands where the old vocabulary began with the first
+of them. So a new logit is at most the mean of theirs, and no larger than the largest. A greedy
+search for text without new entries therefore finds what it found before.
 """
 
 from collections.abc import Sequence
@@ -59,9 +58,7 @@ def _extended(
         return array
     place = axes.index(_ENTRIES)
     rows = np.moveaxis(array, place, 0)
+    new = np.stack([rows[list(ids)].mean(0, dtype=np.float64) for ids in extension.replaced])
     if rows.ndim == 1:
-        first = [ids[0] for ids in extension.replaced]
-        new = rows[first] + np.log(extension.shares)
-    else:
-        new = np.stack([rows[list(ids)].mean(0, dtype=np.float64) for ids in extension.replaced])
+        new += np.log(extension.shares)
     return np.moveaxis(np.concatenate([rows, new.astype(array.dtype)]), 0, place)

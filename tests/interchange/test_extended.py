@@ -11,7 +11,8 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.extending import Extension, extend_vocabulary
 from t2t_jax.interchange.extended import extended_model
-from tests.interchange.models import OPTIONS, portable, translator_of, vocabulary
+from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of, vocabulary
+from tests.selection import thorough_after
 
 _TEXT = {"model.architecture": "decoder_only", "data.task": "language_modelling"}
 MODELS = {
@@ -45,10 +46,9 @@ def test_new_rows_are_the_means_of_those_that_they_replace(name):
         new = found.arrays[key]
         assert new.dtype == np.float32
         np.testing.assert_array_equal(new[: len(old)], old)
+        by_hand = [(old[5] + old[7]) / 2, old[9], (2 * old[4] + old[10]) / 3]
         if key == "output_bias":
-            by_hand = [old[5] + np.log(0.5), old[9], old[4] + np.log(0.125)]
-        else:
-            by_hand = [(old[5] + old[7]) / 2, old[9], (2 * old[4] + old[10]) / 3]
+            by_hand += np.log([0.5, 1.0, 0.125])
         if key in of_entries:
             np.testing.assert_allclose(new[len(old) :], by_hand, rtol=1e-6)
     assert found.config == model.config.replace({"data.vocab_size": 503})
@@ -67,5 +67,19 @@ def test_the_logits_of_old_entries_are_the_same_bits(name):
     )
     np.testing.assert_array_equal(after[..., :500], before)
     assert np.isfinite(after).all()
-    rows = after[..., [5, 7]].mean(-1) if name == "shared" else after[..., 9]
-    np.testing.assert_allclose(after[..., 500 if name == "shared" else 501], rows, rtol=1e-4)
+    shares = 1.0 if name == "shared" else np.array(extension().shares)
+    means = np.stack([before[..., ids].mean(-1) for ids in extension().replaced], -1)
+    np.testing.assert_allclose(after[..., 500:], means + np.log(shares), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", thorough_after(1, ["with bias", "shared"]))
+def test_a_greedy_search_for_text_without_new_subwords_finds_the_same(name):
+    real = extend_vocabulary(vocabulary(), open_corpus(DataConfig()).pairs("test"), 100)
+    model = portable(MODELS[name][0])
+    lines = [line for line in real_pairs()[0] if max(real.vocabulary.encode([line])[0]) < 500]
+    assert len(lines) > 5
+    before, after = (
+        translator_of(one).translate(lines, beam_size=1)
+        for one in (model, extended_model(model, real))
+    )
+    assert after == before
