@@ -23,6 +23,7 @@ import pytest
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_config
+from t2t_jax.data.download.catalogue import CORPORA
 
 ROOT = Path(__file__).parents[1]
 # Without what a build of the site has written.
@@ -69,7 +70,8 @@ ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/servin
 ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax launch"] = "clusters; tests/launch has their stand-ins, tests/cluster a real one"
-ELSEWHERE["t2t-jax data wmt"] = "a network; tests/test_reproduce.py has a server of its own"
+FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
+ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/test_reproduce.py has a server of its own")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
 ELSEWHERE["isoflop_small"] = "a grid of two hours; tests/sweep/scaling has grids of its own"
 ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"
@@ -112,7 +114,7 @@ def calls(path):
     """The arguments of each call of `t2t-jax` in a document."""
     for block in blocks(path, "bash"):
         for line in commands(block):
-            if line.startswith("t2t-jax data wmt"):
+            if line.startswith(tuple(FETCHING)):
                 continue
             for text in PROGRAM.findall(line):
                 # There is no bucket to look into for the run that goes on.

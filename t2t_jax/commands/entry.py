@@ -91,10 +91,9 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
 def describe_commands(program: str = "t2t-jax") -> str:
     """Return the list of the commands of a program, as its --help prints it."""
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
-    width = max(map(len, _NAMES)) + 2
     for group, commands in COMMANDS.items():
         lines += ["", f"{group}:"]
-        lines += [f"  {name:<{width}}{about}" for name, about in commands.items()]
+        lines += [f"  {name + '  ':<15}{about}" for name, about in commands.items()]
     examples = (
         "train --config configs/quickstart.py runs/quickstart",
         "bleu runs/quickstart",

@@ -27,6 +27,7 @@ AHEAD = {"import": ["marian", "model"], "figures": ["pictures"]}
 BEHIND = {
     "publish": ["hf://me/mine"],
     "explore": ["--text", "a", "--output", "v.html"],
+    "data extend-vocabulary": ["new", "--corpus", "text:new", "--num-new", "9"],
     "export": ["out", "--to", "safetensors"],
     "score": ["--source", "s", "--target", "t"],
     "track": ["wandb:x"],

@@ -60,14 +60,14 @@ def train_vocabulary(
     with _normalization_rules() as rules:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS)),
+                sentence_iterator=spread_lines(chunks),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
                 byte_fallback=with_bytes,
                 split_by_unicode_script=not across_scripts,
                 user_defined_symbols=list(protected_tokens),
-                character_coverage=0.9999 if with_bytes else 1.0,
+                character_coverage=character_coverage(with_bytes),
                 normalization_rule_tsv=rules,
                 pad_id=PAD_ID,
                 eos_id=EOS_ID,
@@ -99,6 +99,24 @@ def _normalization_rules() -> Iterator[str]:
                 "TMPDIR to another directory"
             ) from error
         yield file.name
+
+
+def character_coverage(with_bytes: bool) -> float:
+    """Return the share of a text's characters that a vocabulary has entries for.
+
+    Args:
+      with_bytes: whether the vocabulary spells the others in bytes.
+    """
+    return 0.9999 if with_bytes else 1.0
+
+
+def spread_lines(chunks: Iterable[tuple[list[str], list[str]]]) -> Iterator[str]:
+    """Yield the lines of both sides that a vocabulary is learned from, evenly spread if many.
+
+    Args:
+      chunks: aligned source and target lines, as `Corpus.pairs` gives them.
+    """
+    return chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS))
 
 
 def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:
