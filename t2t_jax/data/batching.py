@@ -75,7 +75,7 @@ class Batches:
 
     @property
     def _is_one_window(self) -> bool:
-        return len(self.parts) <= self.parts.window
+        return self.parts.same_epochs and len(self.parts) <= self.parts.window
 
     @property
     def shapes(self) -> set[BatchShape]:

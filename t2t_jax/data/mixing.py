@@ -61,6 +61,8 @@ class MixedParts:
     """The parts of each corpus, and how often an epoch reads them. An epoch that reads 2/3 of a
     corpus goes on in the next one where it was."""
 
+    same_epochs = False
+
     @property
     def window(self) -> int:
         """Return the number of parts whose examples are mixed."""

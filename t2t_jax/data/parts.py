@@ -43,6 +43,10 @@ class Parts(Protocol):
     def window(self) -> int:
         """Return the number of parts whose examples are mixed, and which are open together."""
 
+    @property
+    def same_epochs(self) -> bool:
+        """Return whether each epoch reads each part once."""
+
     def __len__(self) -> int:
         """Return the number of parts."""
 
@@ -80,6 +84,7 @@ class OnePart:
     """The examples."""
 
     window = 1
+    same_epochs = True
 
     @cached_property
     def content(self) -> Content:

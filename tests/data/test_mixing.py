@@ -27,10 +27,9 @@ def words(batches: Batches, num_steps: int) -> Counter[int]:
     return Counter(int(len(source) > 10) for source, _ in read)
 
 
-def mixture(temperature: float | None, *weights: int) -> MixedParts:
-    return mixed_parts(
-        [(make_split(SMALL), weights[0]), (Split(LARGE, 25, 2), weights[1])], temperature, 2
-    )
+def mixture(temperature: float | None, *weights: int, window: int = 2) -> MixedParts:
+    corpora = make_split(SMALL), Split(LARGE, 25, window)
+    return mixed_parts([*zip(corpora, weights, strict=True)], temperature, window)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -68,11 +67,12 @@ def test_no_part_of_a_corpus_is_read_twice_more_than_another(
     assert sum(counts) == int(expected[1] + 1e-9)
 
 
+@pytest.mark.parametrize("window", [2, 16])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_resumed_mixture_has_the_same_batches(strategy: str) -> None:
+def test_a_resumed_mixture_has_the_same_batches(strategy: str, window: int) -> None:
     config = make_config(batching=strategy)
-    running = Batches(mixture(3.0, 1, 1), config, 4)
-    resumed = Batches(mixture(3.0, 1, 1), config, 4)
+    running = Batches(mixture(3.0, 1, 1, window=window), config, 4)
+    resumed = Batches(mixture(3.0, 1, 1, window=window), config, 4)
     for step in (0, 7, 3 * running.steps_per_epoch + 1):
         assert_same(resumed(step), running(step))
         assert running.shape(step) in running.shapes

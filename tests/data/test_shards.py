@@ -16,7 +16,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.shards import listing, preparing
+from t2t_jax.data.shards import listing, prepared, preparing
 from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.tokenized import prepare_vocabulary
@@ -131,18 +131,25 @@ def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(
         assert most == max(m for _, m in laid_out)
 
 
-def test_rows_of_another_shape_are_counted_at_the_start(
-    config: Config, capsys: pytest.CaptureFixture[str]
+def test_packed_rows_are_counted_once(
+    config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config.replace({"data.batching": "pack"})
     expected = epoch(Batches(opened(config)[0], config.data, 0))
-    wider = config.replace({"data.source_tokens_per_step": 400, "data.max_length": 40})
-    pieces, _ = opened(wider)
-    assert epoch(Batches(pieces, wider.data, 0)) == expected
-    other = config.replace({"data.target_tokens_per_step": 40, "data.source_tokens_per_step": 40})
-    capsys.readouterr()
-    assert epoch(Batches(opened(other)[0], other.data, 0)) == expected
-    assert "batches of another shape" in capsys.readouterr().err
+    [folder] = Path(config.data.cache_dir).glob("pieces-*")
+    assert [*folder.glob("packed-*.json")] == []
+    monkeypatch.setattr(prepared, "_MANY_PIECES", 2)
+    packing = config.replace({"data.batching": "pack"})
+    for said in (1, 0):
+        assert epoch(Batches(opened(packing)[0], packing.data, 0)) == expected
+        assert capsys.readouterr().err.count("are packed once, to be counted") == said
+    assert [path.name for path in folder.glob("packed-*.json")] == ["packed-40x40.json"]
+
+
+def test_other_fields_of_the_same_shards_are_other_text(config: Config) -> None:
+    pieces, _ = opened(config)
+    swapped, _ = opened(config.replace({"data.fields": FIELDS[::-1]}))
+    assert pieces.folder != swapped.folder
+    assert pieces.content.source == swapped.content.target
 
 
 def test_tokenising_goes_on_where_it_was_stopped_and_gives_the_same_bytes(

@@ -28,6 +28,8 @@ from tests.data.test_batching import (
 class Split:
     """Pairs in parts of a given size, which takes note of the parts that are opened."""
 
+    same_epochs = True
+
     def __init__(self, lengths: list[tuple[int, int]], size: int, window: int) -> None:
         self.lengths, self.size, self.window = lengths, size, window
         self.opened: list[int] = []

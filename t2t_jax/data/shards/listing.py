@@ -50,6 +50,7 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
         raise UserError(
             "data.documents='paragraphs' is not for shards, a line of which is a document"
         )
+    place = os.path.expanduser(place)
     fields = _fields(config, pairs)
     languages = (config.source_language, config.target_language) if pairs else ()
     found = {}
@@ -108,7 +109,7 @@ def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> 
 
 def _paths(pattern: str) -> list[Path]:
     """Return the files that fit a path with wildcards, in order of name."""
-    place = as_path(os.path.expanduser(pattern))
+    place = as_path(pattern)
     parts = place.parts
     wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
     base = as_path(Path(*parts[:wild]))
@@ -154,16 +155,16 @@ def content_hashes(config: DataConfig, paths: Sequence[Path]) -> list[str]:
 
 
 def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:
-    """Return the size, the time of change and the hash of a file."""
-    check_regular(path)
+    """Return the size, the time of change and the hash of a file; of an object, the hash alone."""
     try:
+        if isinstance(path, BucketPath):
+            return [0, 0, path.checksum()]
+        check_regular(path)
         status = path.stat()
         version = [status.st_size, status.st_mtime_ns]
         before = known.get(str(path))
         if before is not None and before[:2] == version:
             return before
-        if isinstance(path, BucketPath):
-            return [*version, path.checksum()]
         return [*version, digest_of(path, "blake2b")]
     except OSError as error:
         raise UserError(f"shard {path} cannot be read: {error.strerror or error}") from error

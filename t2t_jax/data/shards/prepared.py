@@ -1,9 +1,10 @@
 """A folder of pieces as the parts that a training reads, a window at a time."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +16,20 @@ from jaxtyping import Int
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import packing_stream
-from t2t_jax.data.layout import Form, row_form
+from t2t_jax.data.layout import Form
 from t2t_jax.data.parts import CountRows, RowCounts
 from t2t_jax.data.rows import BatchShape, Content, Examples
 from t2t_jax.data.shards.pieces import TrainText, content_of, piece_path, read_piece
 from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.records import Each, Schema, parse_object
 from t2t_jax.system.sums import digest_of
 
 _PACKING_SEED = 0  # of every training, as packed rows are counted once
 _SAMPLED_PIECES = 16
+_MANY_PIECES = 100
+_PACKED = Schema({"rows": Each(list, int), "most": int})
 _RETRY_SECONDS = 5.0
 _PATIENCE_SECONDS = 600.0
 _MAKE_AGAIN = "remove it, and the same command makes it again"
@@ -42,6 +47,8 @@ class PreparedPieces:
     """How examples are made of a piece."""
     config: DataConfig
     """The section `data` of the config."""
+
+    same_epochs = True
 
     @property
     def window(self) -> int:
@@ -101,27 +108,29 @@ class PreparedPieces:
         """Return the same seed for every training, as rows are packed once, and the piece."""
         return _PACKING_SEED, part
 
-    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
+    def row_counts(self, form: Form, count: CountRows | None = None) -> RowCounts:
         """Return the number of rows of each piece; see `Parts.row_counts`.
 
-        They were counted with the pieces, but for packed rows of another shape.
+        Packed rows are counted once for each of their shapes, and kept with the pieces.
         """
         if not form.packs:
             counts = np.array([piece["classes"] for _, piece in self._pieces], np.int64)
             return RowCounts(counts[:, : len(form.shapes)], 1)
-        packed = self.record["packed"] or {"shape": None}
-        if packed["shape"] == list(form.shapes[0]):
-            return RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
-        warn(
-            f"the rows of {len(self):,} pieces in {self.folder} are packed to be counted, as they "
-            "were prepared for batches of another shape"
-        )
-        counted = [count(part) for part in range(len(self))]
-        return RowCounts(np.stack([rows for rows, _ in counted]), max(most for _, most in counted))
+        kept = self.folder / f"packed-{'x'.join(map(str, form.shapes[0][1:]))}.json"
+        try:
+            packed = parse_object(kept.read_bytes(), _PACKED)
+        except (FileNotFoundError, ValueError):
+            packed = self._packed(form)
+            with suppress(UserError):  # in a place that cannot be written, it is counted each time
+                write_whole(kept, json.dumps(packed).encode())
+        return RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
 
-    def packed_rows(self) -> dict[str, Any]:
-        """Pack the rows of all pieces, and return their shape, numbers, and most examples."""
-        form = row_form(self.content, self.config)
+    def _packed(self, form: Form) -> dict[str, Any]:
+        """Pack the rows of all pieces, and return their number, and the most examples of a row."""
+        if len(self) > _MANY_PIECES:
+            warn(
+                f"the rows of {len(self):,} pieces in {self.folder} are packed once, to be counted"
+            )
         rows, most = [], 0
         for part in range(len(self)):
             examples = self.open(part)
@@ -129,11 +138,11 @@ class PreparedPieces:
             layout = form.lay_out(*lengths, packing_stream(*self.packing_key(0, part)))
             rows.append(len(layout.classes))
             most = max(most, int(np.diff(layout.starts).max()))
-        return {"shape": list(form.shapes[0]), "rows": rows, "most": most}
+        return {"rows": rows, "most": most}
 
     def counted_tokens(self) -> Int[np.ndarray, " vocab"]:
         """Count the ids of the targets of at most 16 pieces, at even distances."""
-        every = -(-len(self) // _SAMPLED_PIECES)
+        every = max(1, -(-len(self) // _SAMPLED_PIECES))
         counts = [np.bincount(self.open(n).target_tokens) for n in range(0, len(self), every)]
         found = np.zeros(max(map(len, counts), default=0), np.int64)
         for one in counts:

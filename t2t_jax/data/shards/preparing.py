@@ -2,7 +2,7 @@
 
     OUT/00012-3.npy     the fourth piece of the thirteenth shard (`data.shards.pieces`)
     OUT/00012.json      the record of the shard, written once all of its pieces are there
-    OUT/prepared.json   the records of all shards, and what they were made from, written last
+    OUT/prepared.json   the records of all shards, written last
 
 The bytes depend on the shards, the vocabulary and the config alone, not on which process makes
 them, or in which order.
@@ -15,11 +15,11 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from types import NoneType
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
+from t2t_jax.data.layout import row_form
 from t2t_jax.data.shards.engines import Engine, in_this_process
 from t2t_jax.data.shards.listing import content_hashes
 from t2t_jax.data.shards.pieces import PIECE_SCHEMA, TrainText, piece_path, write_piece
@@ -49,18 +49,9 @@ SHARD_SCHEMA = Schema(
 """The record of a shard: the hashes of its files, the number of pairs in it, of those left out by
 reason, the first line of each reason that is at fault, and the records of its pieces."""
 
-SCHEMA = Schema(
-    {
-        "shards": Each(list, SHARD_SCHEMA),
-        "token_counts": Each(list, int),
-        "packed": (
-            Schema({"shape": Each(list, int), "rows": Each(list, int), "most": int}),
-            NoneType,
-        ),
-    }
-)
-"""What a folder holds: the records of the shards, how often each id occurs among the targets of
-some pieces, and the number of rows of each piece, if they are packed."""
+SCHEMA = Schema({"shards": Each(list, SHARD_SCHEMA), "token_counts": Each(list, int)})
+"""What a folder holds: the records of the shards, and how often each id occurs among the targets of
+some pieces."""
 
 
 class ShardJob(NamedTuple):
@@ -109,10 +100,11 @@ class ShardJob(NamedTuple):
                 pieces.append(write_piece(path, tokens, text, config))
             skipped.update(tokens.skipped)
             read += tokens.num_pairs_read
+        skipped.update(faults.counts)
         record = {
             "hashes": list(self.hashes),
             "num_read": read + faults.counts.total(),
-            "skipped": dict(skipped + faults.counts),
+            "skipped": dict(skipped),
             "first": faults.first,
             "pieces": pieces,
         }
@@ -140,7 +132,7 @@ def open_shards(
     """
     hashes = iter(content_hashes(config, [path for shard in shards for path in shard.files]))
     of_shards = [[next(hashes) for _ in shard.files] for shard in shards]
-    about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key))
+    about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
     whole = digest(about, *(one for each in of_shards for one in each))
     root = as_path(config.cache_dir) if config.cache_dir else cache_root(config)
     out = root / f"pieces-{whole[:24]}"
@@ -168,7 +160,7 @@ def prepare_shards(
             if made["shards"] == records:
                 return PreparedPieces(out, made, text, config)
     out.mkdir(parents=True, exist_ok=True)
-    made = {"shards": [], "token_counts": [], "packed": None}
+    made = {"shards": [], "token_counts": []}
     missing = [job for job, record in zip(jobs, records, strict=True) if record is None]
     new = engine(partial(_make, text, config), missing)
     for record in records:
@@ -176,9 +168,9 @@ def prepare_shards(
         _warn_of_lines(made["shards"][-1])
     prepared = PreparedPieces(out, made, text, config)
     made["token_counts"] = prepared.counted_tokens().tolist()
-    if config.batching == "pack" and len(prepared):
-        made["packed"] = prepared.packed_rows()
     write_whole(out / PREPARED, json.dumps(made).encode())
+    if len(prepared):
+        prepared.row_counts(row_form(prepared.content, config))
     return prepared
 
 
