@@ -117,6 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
         match parts:
             case ["api", "models", owner, name, *rest]:
                 self._about(f"{owner}/{name}", rest)
+            case ["api", "datasets", owner, name, *rest]:
+                self._about(f"datasets/{owner}/{name}", rest)
+            case ["datasets", owner, name, "resolve", revision, *path]:
+                self._file(f"datasets/{owner}/{name}", revision, "/".join(path))
             case [owner, name, "resolve", revision, *path]:
                 self._file(f"{owner}/{name}", revision, "/".join(path))
             case _:

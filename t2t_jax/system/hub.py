@@ -7,7 +7,7 @@ none is ever executed.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,7 @@ STATE_FILES = "log.jsonl", "checkpoints/*", "best/*"
 """The further files from which a training goes on, as patterns."""
 _NEVER = "*.py", "*.pkl", "*.pickle", "*.pt", "*.bin", "*.so"
 _PART = r"[\w-][\w.-]*"
+_DATASET = re.compile(rf"hf://datasets/({_PART}/{_PART})(?:@([\w.][\w.-]*))?/(.+)", re.ASCII)
 _ADDRESS = re.compile(rf"hf://({_PART}/{_PART})(?:@([\w.][\w./-]*))?", re.ASCII)
 
 
@@ -93,6 +94,36 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
                 "part; try again with a network"
             )
     return place
+
+
+def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
+    """Fetch files of a data set into the cache of huggingface_hub, as far as they are not there.
+
+    Args:
+      place: a path with wildcards, as hf://datasets/NAME/DATASET/PATH, where DATASET may end in
+        @REVISION.
+      patterns: gives the paths to fetch, with wildcards, from PATH.
+
+    Returns:
+      The path of the files on this machine, with wildcards.
+
+    Raises:
+      UserError: the place has not this form, there is no such data set or no right to read it, or
+        it can be neither reached nor found in the cache.
+    """
+    found = _DATASET.fullmatch(place)
+    if not found:
+        raise UserError(f"{place} names no files; give hf://datasets/NAME/DATASET/PATH-*.parquet")
+    repository, revision, path = found.groups()
+    with reaching(Address(f"datasets/{repository}", revision)) as library:
+        folder = library.snapshot_download(
+            repository,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=list(patterns(path)),
+            library_name="t2t_jax",
+        )
+    return f"{folder}/{path}"
 
 
 @contextmanager

@@ -14,7 +14,8 @@ import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.commands.train import train_command
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.run.start import check_start
 from t2t_jax.system.hub import Address, address
@@ -184,3 +185,28 @@ def test_what_names_no_model_is_refused(name):
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     _refused(r"hf://someone/en-de needs huggingface_hub, .*pip install .*\[hub\]'")
+
+
+def test_shards_are_those_of_a_data_set(hub, tmp_path):
+    lines = {"en": b"one\ntwo\n", "de": b"eins\nzwei\n"}
+    files = {f"text/train-{n}.{name}": text for n in (0, 1) for name, text in lines.items()}
+    files |= {"text/validation-0.en": b"three\n", "text/validation-0.de": b"drei\n", "large": b""}
+    hub.models["datasets/me/pairs"] = model = Model()
+    model.commit(files)
+    place = "hf://datasets/me/pairs{}/text/{{split}}-*.{{language}}"
+
+    def corpus(place):
+        name = f"shards:{place}"
+        return open_corpus(DataConfig(corpus=name, cache_dir=str(tmp_path / "cache")))
+
+    found = corpus(place.format(""))
+    assert found.lines("train") == (["one", "two"] * 2, ["eins", "zwei"] * 2)
+    assert found.lines("dev") == (["three"], ["drei"])
+    assert not any(path.endswith("/large") for _, path in hub.asked)
+    assert corpus(place.format("@main")).fingerprint("train") == found.fingerprint("train")
+    with pytest.raises(UserError, match="hf://datasets/me/none does not exist, or you have no"):
+        corpus("hf://datasets/me/none/*.tsv")
+    with pytest.raises(UserError, match="names no files; give hf://datasets/NAME/DATASET/PATH"):
+        corpus("hf://me/none/*.tsv")
+    with pytest.raises(UserError, match="fits no file"):
+        corpus("hf://datasets/me/pairs/none-*.tsv")

@@ -5,6 +5,7 @@ The place after `shards:` is a path with wildcards. `{split}` in it stands for t
 
     shards:corpora/paracrawl/{split}-*.{language}.zst
     shards:s3://bucket/wmt/{split}-*.parquet
+    shards:hf://datasets/NAME/DATASET/{split}-*.parquet
     shards:corpora/news-*.txt
 
 Without `{split}`, all shards are of train. Without `{language}`, a file has both sides.
@@ -27,6 +28,7 @@ from t2t_jax.data.splits import SPLITS, Chunk, Split, digest
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, as_path
+from t2t_jax.system.hub import fetch_dataset
 from t2t_jax.system.records import Each, Schema, parse_object
 from t2t_jax.system.regular_file import check_regular
 from t2t_jax.system.sums import digest_of
@@ -50,16 +52,15 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
         raise UserError(
             "data.documents='paragraphs' is not for shards, a line of which is a document"
         )
-    place = os.path.expanduser(place)
     fields = _fields(config, pairs)
     languages = (config.source_language, config.target_language) if pairs else ()
+    if place.startswith("hf:"):
+        there = fetch_dataset(place, lambda path: [*chain(*_of_splits(path, languages).values())])
+    else:
+        there = os.path.expanduser(place)
     found = {}
-    for split in SPLITS if "{split}" in place else ("train",):
-        patterns = [
-            place.replace("{split}", name) for name in (split, *_OTHER_NAMES.get(split, ()))
-        ]
-        unique = dict.fromkeys(patterns)
-        shards = list(chain.from_iterable(_shards(one, languages, fields) for one in unique))
+    for split, patterns in _of_splits(there).items():
+        shards = list(chain.from_iterable(_shards(one, languages, fields) for one in patterns))
         if shards:
             found[split] = Split(
                 cache(partial(_fingerprint, config, shards)),
@@ -72,6 +73,24 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
             f"corpus=shards:{place} fits no file; give a path with wildcards, such as "
             "shards:corpora/{split}-*.parquet, in quotes"
         )
+    return found
+
+
+def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the paths with wildcards of each split, also with its other names.
+
+    Args:
+      languages: what {language} is replaced by, if anything.
+    """
+    found = {}
+    for split in SPLITS if "{split}" in place else ("train",):
+        names = (split, *_OTHER_NAMES.get(split, ()))
+        paths = [place.replace("{split}", name) for name in names if "{split}" in place] or [place]
+        found[split] = [
+            path.replace("{language}", language)
+            for path in paths
+            for language in languages or ("{language}",)
+        ]
     return found
 
 
