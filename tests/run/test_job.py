@@ -8,6 +8,7 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
+from t2t_jax.data.rows import Content, Lengths
 from t2t_jax.errors import UserError
 from t2t_jax.run import job
 from t2t_jax.run.goodput import read_goodput
@@ -42,8 +43,8 @@ def test_an_account_is_kept_in_the_background_and_has_the_error_at_the_end(begin
 
 def test_an_account_has_the_tokens_and_operations_of_a_step(monkeypatch, tmp_path):
     monkeypatch.setattr(job, "_PATIENCE", 0.01)
-    lengths = {"source_lengths": np.array([3, 5]), "target_lengths": np.array([4, 8])}
-    batches = SimpleNamespace(examples=SimpleNamespace(**lengths), steps_per_epoch=2)
+    content = Content(2, {}, 2, *(Lengths.of(np.array(x)) for x in ([3, 5], [4, 8])))
+    batches = SimpleNamespace(parts=SimpleNamespace(content=content), steps_per_epoch=2)
     config = Config()
     with JobAccount(tmp_path, TrainingProgress(), config, batches, 0) as one:
         one.end("1 steps are done", 0)
