@@ -47,11 +47,8 @@ def on_ray(address: str) -> Engine:
                 f"--ray {address}: no cluster of Ray can be reached there ({error}); start one by "
                 "ray start --head"
             ) from error
-
-        def task(job: Any) -> Any:
-            return make(job)
-
-        there = ray.remote(num_cpus=1, max_retries=_RETRIES)(task)
+        # A partial function would be refused.
+        there = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job: make(job))
         waiting = [there.remote(job) for job in jobs]
         for one in waiting:
             try:
