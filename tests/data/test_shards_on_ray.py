@@ -16,7 +16,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.tasks import task_of
 from tests.data.test_shards import FIELDS, write_shards
 
-pytestmark = pytest.mark.thorough
+pytestmark = [
+    pytest.mark.thorough,
+    # Ray starts its processes by fork; other tests of this process may have used JAX.
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+]
 
 
 def test_a_worker_that_is_killed_changes_no_byte(tmp_path: Path, monkeypatch: Any) -> None:
