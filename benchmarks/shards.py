@@ -34,7 +34,7 @@ import measuring
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.shards.preparing import open_shards
+from t2t_jax.run.preparing import training_parts
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of
 
@@ -116,11 +116,7 @@ def _examples(config: Config) -> Any:
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
     vocabulary = task.vocabulary(config, corpus)
-    shards = corpus.parts["train"].shards
-    text = task.train_text(config, vocabulary)
-    if not shards or text is None:
-        return task.training_examples(config, corpus, vocabulary)
-    return open_shards(config.data, shards, vocabulary, text)
+    return training_parts(task, config, corpus, vocabulary)
 
 
 def _measured(config: Config) -> dict[str, Any]:

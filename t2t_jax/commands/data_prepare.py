@@ -45,8 +45,9 @@ class DataPrepareCommand:
     def run(self) -> int:
         """Tokenise the shards, print what was kept, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
+        from t2t_jax.data.parts import Parts
         from t2t_jax.data.shards.engines import in_this_process, on_ray
-        from t2t_jax.data.shards.preparing import open_shards
+        from t2t_jax.run.preparing import training_parts
         from t2t_jax.tasks import task_of
 
         config = self.fields.replace({"data.cache_dir": self.out})
@@ -59,11 +60,10 @@ class DataPrepareCommand:
                 "shards:PATTERN, or train on it as it is"
             )
         vocabulary = task.vocabulary(config, corpus)
-        text = task.train_text(config, vocabulary)
-        assert text is not None  # else the corpus would have no shards
         engine = in_this_process if self.ray is None else on_ray(self.ray)
-        with _bar(len(shards)) as shown:
-            pieces = open_shards(config.data, shards, vocabulary, text, partial(shown, engine))
+        with _bars() as shown:
+            pieces = training_parts(task, config, corpus, vocabulary, partial(shown, engine))
+        assert isinstance(pieces, Parts)  # as there are shards
         content = pieces.content
         table = grid("shards", "pieces", "read", "kept", "source tokens", "target tokens")
         figures = (
@@ -83,7 +83,7 @@ class DataPrepareCommand:
 
 
 @contextmanager
-def _bar(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def _bars() -> Iterator[Callable[..., Iterator[Any]]]:
     """Give a function that runs an engine while a bar shows how many shards are done."""
     from rich.progress import (
         BarColumn,
@@ -97,10 +97,9 @@ def _bar(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
     columns = TextColumn("shards"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
-        task = bar.add_task("", total=count)
 
         def shown(engine: "Engine", make: Any, jobs: Sequence[Any]) -> Iterator[Any]:
-            bar.update(task, completed=count - len(jobs))
+            task = bar.add_task("", total=len(jobs))
             for record in engine(make, jobs):
                 bar.advance(task)
                 yield record

@@ -18,6 +18,7 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.mixing import mixed_parts
 from t2t_jax.data.parts import Parts
 from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.shards.engines import Engine, in_this_process
 from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -137,7 +138,7 @@ def planned(config: Config, workdir: Path) -> Plan:
     task = task_of(corpus.name, corpus.task)
     vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
     config = _with_sources(config, vocabulary)
-    examples = _training_examples(task, config, corpus, vocabulary)
+    examples = training_parts(task, config, corpus, vocabulary)
     batches = Batches(examples, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
     _check_dev(config, corpus, vocabulary)
@@ -231,19 +232,29 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
     return config
 
 
-def _training_examples(
-    task: Task, config: Config, corpus: Corpus, vocabulary: Vocabulary
+def training_parts(
+    task: Task,
+    config: Config,
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    engine: Engine = in_this_process,
 ) -> Examples | Parts:
-    """Return what the model is trained on: examples in memory, or parts of a larger corpus."""
+    """Return what a model is trained on: examples in memory, or parts of a larger corpus.
+
+    Shards that are not tokenised yet are by an engine.
+
+    Raises:
+      UserError: there is no train split, or it cannot be read.
+    """
     temperature, window = config.data.mixture_temperature, config.data.window
     if corpus.mixed and (temperature is not None or corpus.parts["train"].shards):
-        each = partial(_training_examples, task, config, vocabulary=vocabulary)
+        each = partial(training_parts, task, config, vocabulary=vocabulary, engine=engine)
         found = [(each(corpus=one), weight) for one, weight in corpus.mixed]
         return mixed_parts(found, temperature, window)
     text = task.train_text(config, vocabulary)
     if text is None or "train" not in corpus.parts or not corpus.parts["train"].shards:
         return task.training_examples(config, corpus, vocabulary)
-    return open_shards(config.data, corpus.parts["train"].shards, vocabulary, text)
+    return open_shards(config.data, corpus.parts["train"].shards, vocabulary, text, engine)
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -334,5 +334,11 @@ def test_prepare_tokenises_into_a_place_that_a_training_reads(
     made = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     opened(config.replace({"data.cache_dir": str(out)}))
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == made
+    write_shards(tmp_path / "others", "tsv")
+    mixed = f"{config.data.corpus}+shards:{tmp_path}/others/*.tsv"
+    fields = ["--data.corpus", mixed, "--data.fields", *FIELDS, "--out", str(tmp_path / "both")]
+    assert main([*command[:3], *fields]) == 0
+    folders = (tmp_path / "both").glob("pieces-*/prepared.json")
+    assert len([*folders]) == 2  # of each corpus, as a training reads them
     with pytest.raises(UserError, match="bundled: has no shards to train on"):
         main([*command, "--data.corpus", "bundled:"])
