@@ -21,6 +21,7 @@ one core, without reading and writing. Every flag of `t2t-jax data clean` may be
 the planted corpus is written: DIR/clean without the noise, DIR/noisy with it, and DIR/cleaned.
 """
 
+import copy
 import random
 import re
 import time
@@ -35,7 +36,7 @@ import numpy as np
 
 from t2t_jax.commands.data_clean import DataCleanCommand
 from t2t_jax.commands.flags import parse_flags
-from t2t_jax.data.cleaning.clean import CleaningState, apply_rules
+from t2t_jax.data.cleaning.clean import CleaningState, rules_that_drop
 from t2t_jax.data.cleaning.rules import PairCleaning
 from t2t_jax.data.cleaning.stream import clean_corpus
 from t2t_jax.data.corpus import corpus_directory, parallel_files
@@ -155,16 +156,16 @@ def planted(pairs: list[Pair], share: float, seed: int) -> tuple[list[Pair], lis
 
 def dropped_by(pairs: Sequence[Pair], cleaning: PairCleaning) -> tuple[dict[str, Any], float]:
     """Return which pairs each rule drops alone, and all of them; and the processor's seconds."""
-    masks: dict[str, list[Any]] = {name: [] for name in (*cleaning.rules, "all rules")}
-    state, start = CleaningState(), time.process_time()
-    for begin in range(0, len(pairs), _AT_ONCE):
-        sources, targets = zip(*pairs[begin : begin + _AT_ONCE], strict=True)
-        chunk = cleaning.chunk(sources, targets)
-        for name, _, alone in apply_rules(chunk, cleaning, state):
-            masks[name].append(alone)
-        masks["all rules"].append(~chunk.left)
-    seconds = time.process_time() - start
-    return {name: np.concatenate(found) for name, found in masks.items()}, seconds
+    masks: dict[str, Any] = {}
+    for name in (*cleaning.rules, "all rules"):
+        applied, state, found = copy.copy(cleaning), CleaningState(), []
+        applied.rules = cleaning.rules if name == "all rules" else (name,)
+        start = time.process_time()
+        for begin in range(0, len(pairs), _AT_ONCE):
+            sources, targets = zip(*pairs[begin : begin + _AT_ONCE], strict=True)
+            found.append(rules_that_drop((sources, targets), applied, state).reasons > 0)
+        masks[name] = np.concatenate(found)
+    return masks, time.process_time() - start
 
 
 def figures(masks: dict[str, Any], kinds: list[str]) -> Iterator[dict[str, Any]]:
@@ -198,7 +199,7 @@ def write_corpora(out: Path, source: Path, asked: Cleaning, noisy: Any, kinds: A
                 text = "".join(f"{line}\n" for line in lines)
                 (directory / f"{split}.{language}").write_text(text, encoding="utf-8")
     (out / "noisy" / "kinds.txt").write_text("".join(f"{kind}\n" for kind in kinds))
-    clean_corpus(parallel_files(out / "noisy", *languages), out / "cleaned", asked.cleaning())
+    clean_corpus(asked.splits([str(out / "noisy")]), out / "cleaned", asked.cleaning())
 
 
 def lines_of(file: Any) -> list[str]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE
 from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.tables import grid, print_line, print_result
 from t2t_jax.data.cleaning.limits import CleaningLimits
@@ -16,14 +18,17 @@ from t2t_jax.system.bucket import as_path
 if TYPE_CHECKING:
     from t2t_jax.data.cleaning.rules import PairCleaning, Scorer
     from t2t_jax.data.corpus import TextFile
+    from t2t_jax.data.splits import Split
+
+_SHARDS = "shards:"
 
 
 @dataclass(frozen=True)
 class DataCleanCommand:
     """Drop noisy pairs from parallel text, and write what is left to the directory OUT.
 
-    The text is a directory with train.en, train.de and so on, or two files, plain or .gz. Other
-    splits are copied as they are. OUT/report.md says what each rule dropped.
+    The text is a directory with train.en, train.de and so on, two files, plain or .gz, or
+    shards:PATTERN. Other splits are written as they are. OUT/report.md says what each rule dropped.
     """
 
     advice: ClassVar = (
@@ -34,10 +39,12 @@ class DataCleanCommand:
         "DIR corpora/clean",
         "DIR corpora/clean --rules standard language --without copies --max-words 100",
         "web.en web.fr corpora/clean --target-language fr",
+        "'shards:web/{split}-*.parquet' corpora/clean --ray",
     )
     lists_fields: ClassVar = False
     paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT OUT")] = ()
-    """The directory of parallel text, or two files of it; behind it, the directory to write."""
+    """The directory of parallel text, two files of it, or shards; behind it, the directory to write
+    or, for shards, a place in a bucket."""
     source_language: str = "en"
     """Language of the sources, as the names of files end."""
     target_language: str = "de"
@@ -50,6 +57,10 @@ class DataCleanCommand:
     """Run that translates the sources; with --backward, it adds the rule cross-entropy."""
     backward: Path | None = None
     """Run that translates the targets into the language of the sources."""
+    fields: tuple[str, ...] = ()
+    """Names of the columns of shards with source and target; else they are the languages."""
+    ray: Annotated[str | None, MAY_STAND_ALONE] = None
+    """Address of a cluster of Ray whose machines clean shards; see data prepare --help."""
     limits: Annotated[CleaningLimits, tyro.conf.arg(name="")] = field(
         default_factory=CleaningLimits
     )
@@ -58,17 +69,22 @@ class DataCleanCommand:
         """Clean the text, print what was dropped, and return the exit code."""
         from t2t_jax.data.cleaning.report import cleaning_rows, cleaning_summary
         from t2t_jax.data.cleaning.stream import clean_corpus
+        from t2t_jax.data.shards.engines import in_this_process, on_ray
 
-        files, out = self._places()
+        *texts, out = self.paths or [""]
+        numbered = texts[:1] != [] and texts[0].startswith(_SHARDS)
+        splits, cleaning = self.splits(texts), self.cleaning()
         runs = {"forward": self.forward, "backward": self.backward} if self.forward else {}
-        cleaning = self.cleaning()
-        report = clean_corpus(files, out, cleaning, {name: str(run) for name, run in runs.items()})
+        named = {name: str(run) for name, run in runs.items()}
+        engine = in_this_process if self.ray is None else on_ray(self.ray)
+        report = clean_corpus(splits, as_path(out), cleaning, named, engine, numbered=numbered)
         table = grid("rule", "pairs", "alone")
         for name, pairs, alone, _ in cleaning_rows(report):
             table.add_row(name, pairs, alone)
         print_result(table)
         print_result("pairs: the rule is the first to drop them; alone: without the other rules")
-        print_line(f"{cleaning_summary(report)}; train on them with --data.corpus text:{out}")
+        name = f"'{_SHARDS}{out}/{{split}}-*.{{language}}.gz'" if numbered else f"text:{out}"
+        print_line(f"{cleaning_summary(report)}; train on them with --data.corpus {name}")
         return 0
 
     def cleaning(self) -> "PairCleaning":
@@ -81,24 +97,30 @@ class DataCleanCommand:
         languages = self.source_language, self.target_language
         return PairCleaning(languages, self.limits, rules, without=self.without, scorer=scorer)
 
-    def _places(self) -> "tuple[Mapping[str, tuple[TextFile, TextFile]], Path]":
-        """Return the files of each split, and the directory to write."""
-        from t2t_jax.data.corpus import TextFile, corpus_directory, parallel_files
+    def splits(self, texts: Sequence[str]) -> "Mapping[str, Split]":
+        """Return the splits of the text, each with its shards."""
+        from t2t_jax.config import DataConfig
+        from t2t_jax.data.corpus import TextFile, corpus_directory, open_corpus, parallel_files
 
-        *texts, out = self.paths or [""]
+        languages = self.source_language, self.target_language
         if len(texts) not in (1, 2):
             raise UserError(
-                f"{' '.join(self.paths)!r} is not a directory of parallel text, or two files, and "
-                "a directory to write; give them in this order"
+                f"{' '.join(self.paths)!r} is not a directory of parallel text, two files, or "
+                "shards, and a directory to write; give them in this order"
             )
         if len(texts) == 2:
             source, target = map(as_path, texts)
-            return {"train": (TextFile(source), TextFile(target))}, as_path(out)
-        directory = corpus_directory(texts[0].removeprefix("text:"))
-        files = parallel_files(directory, self.source_language, self.target_language)
-        if "train" not in files:
-            raise UserError(f"{directory} has no train split to clean, only {', '.join(files)}")
-        return files, as_path(out)
+            return {"train": _split((TextFile(source), TextFile(target)), languages)}
+        [place] = texts
+        if place.startswith(_SHARDS):
+            found = open_corpus(DataConfig(place, *languages, fields=self.fields)).parts
+        else:
+            place = str(corpus_directory(place.removeprefix("text:")))
+            files = parallel_files(as_path(place), *languages)
+            found = {name: _split(pair, languages) for name, pair in files.items()}
+        if "train" not in found:
+            raise UserError(f"{place} has no train split to clean, only {', '.join(found)}")
+        return found
 
     def _scorer(self) -> "Scorer | None":
         """Return what computes dual cross-entropy scores by the two runs, if they are given."""
@@ -129,3 +151,12 @@ class DataCleanCommand:
             return dual_cross_entropy(there, cross_entropies(backward, targets, sources))
 
         return scores
+
+
+def _split(files: "tuple[TextFile, TextFile]", languages: tuple[str, str]) -> "Split":
+    from t2t_jax.data.corpus import aligned_digest
+    from t2t_jax.data.shards.reading import Shard
+    from t2t_jax.data.splits import Split
+
+    shard = Shard(tuple(file.path for file in files), languages)
+    return Split(partial(aligned_digest, *files), shard.pairs, shards=(shard,))

@@ -240,9 +240,9 @@ class TextFile:
             raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
         return found
 
-    def lines(self, errors: str = "strict") -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield the lines of the file, but refuse one that has changed since the survey."""
-        return read_lines(self.path, self.survey, errors)
+        return read_lines(self.path, self.survey)
 
 
 def _text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:

@@ -95,11 +95,8 @@ def survey(path: Path) -> Survey:
     return Survey(count + (not block.endswith(b"\n")), digest.hexdigest())
 
 
-def read_lines(path: Path, expected: Survey | None = None, errors: str = "strict") -> Iterator[str]:
+def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
     """Yield the lines of a file, without their ends; it has to agree with the survey given, if any.
-
-    Args:
-      errors: how bytes are decoded that are not UTF-8, as `bytes.decode` takes it.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed
@@ -117,7 +114,7 @@ def read_lines(path: Path, expected: Survey | None = None, errors: str = "strict
         return f"{path} line {line} is not UTF-8; convert the file to UTF-8"
 
     with _open(path) as file:
-        for lines in decoded(blocks(), path, not_utf8, errors):
+        for lines in decoded(blocks(), path, not_utf8):
             read += len(lines)
             if expected is not None and read > expected.num_lines:
                 raise _changed(path)
@@ -150,17 +147,13 @@ def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]
 
 
 def decoded(
-    blocks: Iterable[bytes],
-    shown: Path | str,
-    not_utf8: Callable[[int, int], str],
-    errors: str = "strict",
+    blocks: Iterable[bytes], shown: Path | str, not_utf8: Callable[[int, int], str]
 ) -> Iterator[list[str]]:
     """Yield the lines of a text, without their ends: a list for each block of whole lines.
 
     Args:
       not_utf8: gives the message of an error from the number of a line and of the byte in it,
         both counted from 1, that is not UTF-8.
-      errors: how such bytes are decoded, as `bytes.decode` takes it.
 
     Raises:
       UserError: the text is not UTF-8, or nothing but carriage returns ends its lines.
@@ -170,7 +163,7 @@ def decoded(
         if not read:
             block = checked_beginning(shown, block)
         try:
-            lines = block.decode(errors=errors).removesuffix("\n").split("\n")
+            lines = block.decode().removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
             line = read + block.count(b"\n", 0, error.start) + 1
             byte = error.start - block.rfind(b"\n", 0, error.start)

@@ -4,14 +4,20 @@ import gzip
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from t2t_jax.__main__ import main
 from t2t_jax.commands import data_clean
 from t2t_jax.config import DataConfig
+from t2t_jax.data.cleaning.clean import CleaningState, clean_pairs
+from t2t_jax.data.cleaning.pairs import Side
+from t2t_jax.data.cleaning.rules import PairCleaning
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.run.loading import load
@@ -61,11 +67,10 @@ def test_a_corpus_is_cleaned_and_read_again_and_says_how_it_was_made(corpus, tmp
     cleaned = open_corpus(DataConfig(corpus=f"text:{out}"))
     kept = (["Open the file 12", "It's raining."], ["Öffne die Datei 12", "Es regnet.\u2028"])
     assert cleaned.lines("train") == kept
-    assert (out / "dev.en.gz").read_bytes() == (corpus / "dev.en.gz").read_bytes()
     assert cleaned.lines("dev") == (["held out here"], ["Zurückgehalten <b>"])
     assert cleaned.lines("news") == (["a"], ["b"])
     report = json.loads((out / "report.json").read_text("utf-8"))
-    assert report["not_utf8"] == {"pairs": 1, "lines": [5]}
+    assert report["skipped"] == {"not_utf8": {"lines": 1, "first": "train.de line 5"}}
     assert report["read"] == {"pairs": 6, "source_words": 16, "target_words": 17}
     assert report["kept"] == {"pairs": 2, "source_words": 6, "target_words": 6}
     dropped = {name: of["pairs"] for name, of in report["dropped"].items() if of["pairs"]}
@@ -81,7 +86,7 @@ def test_a_corpus_is_cleaned_and_read_again_and_says_how_it_was_made(corpus, tmp
     assert "2 of 6 pairs are kept (33.3%), with 6 and 6 words; train on them with --da" in printed
     table = (out / "report.md").read_text("utf-8")
     assert "| numbers | 1 | 1 | Drop a pair whose numbers differ" in table
-    assert "Lines that are not UTF-8: 5" in table
+    assert "| not utf8 | 1 | 1 | Skip lines at fault; first train.de line 5. |" in table
 
 
 def test_the_same_text_and_rules_give_the_same_bytes_wherever_they_are(corpus, tmp_path):
@@ -109,7 +114,10 @@ def test_two_files_are_cleaned_in_other_languages(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{web}"], "is not a directory of parallel text, or two files, and a directory to write"),
+        (
+            ["{web}"],
+            "is not a directory of parallel text, two files, or shards, and a directory to",
+        ),
         (["{web}", "{web}"], "web exists and is not empty; choose another directory"),
         (["{web}/none", "out"], "corpus directory {web}/none does not exist"),
         (["{web}/train.en.gz", "{web}/no.de", "out"], "no.de"),
@@ -127,6 +135,45 @@ def test_what_cannot_be_cleaned_is_refused_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=re.escape(message.format(web=corpus))):
         clean(*(one.format(web=corpus) for one in arguments))
+    assert [*tmp_path.iterdir()] == [corpus]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from(PAIRS), max_size=40), st.integers(1, 5), st.data())
+def test_shards_are_cleaned_as_the_whole_text_is(tmp_path_factory, pairs, num, data):
+    """Whatever the cuts, the shards hold what a pass over all pairs in memory keeps."""
+    pairs = [pair for pair in pairs if pair[1].isprintable()]
+    folder = tmp_path_factory.mktemp("web")
+    cuts = sorted(data.draw(st.integers(0, len(pairs))) for _ in range(num - 1))
+    for n, (a, b) in enumerate(pairwise([0, *cuts, len(pairs)])):
+        lines = (json.dumps({"s": s, "t": t}) + "\n" for s, t in pairs[a:b])
+        (folder / f"train-{n}.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "dev-0.jsonl").write_text('{"s": "held out here", "t": "anders"}\n')
+    pattern, out = f"shards:{folder}/{{split}}-*.jsonl", folder / "clean"
+    rules = "--rules", "standard", "same-target", "--without", "deviation"
+    assert clean(pattern, out, "--fields", "s", "t", *rules) == 0
+    report = json.loads((out / "report.json").read_text("utf-8"))
+
+    cleaning = PairCleaning(("en", "de"), rules=report["rules"])
+    cleaning.held_out = tuple(Side([line]).near_keys for line in ("held out here", "anders"))
+    chunk = [s.rstrip("\r") for s, _ in pairs], [t.rstrip("\u2028") for _, t in pairs]
+    kept, counts = clean_pairs(chunk, cleaning, CleaningState())
+    cleaned = open_corpus(DataConfig(corpus=f"shards:{out}/{{split}}-*.{{language}}.gz"))
+    assert len(cleaned.parts["train"].shards) == num
+    assert cleaned.lines("train") == kept
+    assert cleaned.lines("dev") == (["held out here"], ["anders"])
+    assert tuple(report["read"].values()) == counts.read
+    assert tuple(report["kept"].values()) == counts.kept
+    for name, found in counts.dropped.items():
+        samples = [{"source": s, "target": t} for _, s, t in found.samples]
+        expected = {"pairs": found.pairs, "alone": found.alone, "samples": samples}
+        assert report["dropped"][name] == expected
+
+
+def test_a_line_at_fault_is_left_out_of_training_alone(corpus, tmp_path):
+    (corpus / "dev.de").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"dev.de line 1 is not utf8; only lines of train are left"):
+        clean(corpus, tmp_path / "clean")
     assert [*tmp_path.iterdir()] == [corpus]
 
 

@@ -1,6 +1,7 @@
 """The detection of the language of sentences, by the package lingua of the extra `detect`."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,9 @@ class Detector:
         language = self._languages[side]
         found = self._detector.compute_language_confidence_in_parallel([*lines], language)
         return np.array(found, np.float64)
+
+
+@cache
+def detector_of(languages: tuple[str, str], others: tuple[str, ...]) -> Detector:
+    """Return the detector of some languages; see `Detector`."""
+    return Detector(languages, others)

@@ -100,15 +100,17 @@ class PairChunk:
     def __init__(self, source: Side, target: Side) -> None:
         """Keep the two sides, which have equally many lines."""
         self.source, self.target = source, target
-        self.left: Mask = np.ones(len(source.lines), bool)
-        """Whether the rules so far keep each pair."""
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.source.lines)
 
     @property
     def sides(self) -> tuple[Side, Side]:
         """Return the source and the target."""
         return self.source, self.target
 
-    @property
+    @cached_property
     def keys(self) -> Keys:
         """Return a hash of 64 bits of each pair."""
         return _joined(self.source.keys, self.target.keys)

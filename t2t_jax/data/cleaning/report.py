@@ -8,7 +8,9 @@ from typing import Any
 
 from t2t_jax.data.cleaning.clean import CleanedCounts
 from t2t_jax.data.cleaning.rules import RULES, PairCleaning
+from t2t_jax.data.shards.reading import Faults
 from t2t_jax.data.splits import digest
+from t2t_jax.system.atomic_file import write_whole
 
 _NUMBERS = "pairs", "source_words", "target_words"
 
@@ -17,14 +19,14 @@ def cleaning_report(
     cleaning: PairCleaning,
     counts: CleanedCounts,
     inputs: Mapping[str, str],
-    not_utf8: Mapping[str, Any],
+    skipped: Faults,
     runs: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what `report.json` holds.
 
     Args:
       inputs: hash of the content of each split that was read.
-      not_utf8: number of the pairs that could not be decoded, and the first numbers of their lines.
+      skipped: lines that could not be read.
       runs: names of the runs whose scores were used.
 
     Returns:
@@ -40,7 +42,10 @@ def cleaning_report(
     return {
         "hash": digest(json.dumps(settings)),
         **settings,
-        "not_utf8": dict(not_utf8),
+        "skipped": {
+            reason: {"lines": count, "first": skipped.first[reason].rpartition("/")[2]}
+            for reason, count in skipped.counts.items()
+        },
         "read": dict(zip(_NUMBERS, counts.read, strict=True)),
         "kept": dict(zip(_NUMBERS, counts.kept, strict=True)),
         "dropped": {
@@ -56,8 +61,9 @@ def cleaning_report(
 
 def cleaning_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table of a report: a rule, its two numbers of pairs, what it drops."""
-    skipped = f"{report['not_utf8']['pairs']:,}"
-    yield "not UTF-8", skipped, skipped, "Skip a pair with a line that cannot be decoded."
+    for reason, of in report["skipped"].items():
+        lines = f"{of['lines']:,}"
+        yield reason.replace("_", " "), lines, lines, f"Skip lines at fault; first {of['first']}."
     for name, of in report["dropped"].items():
         yield name, f"{of['pairs']:,}", f"{of['alone']:,}", RULES[name].about
 
@@ -79,18 +85,14 @@ def write_cleaning_report(directory: Path, report: Mapping[str, Any], sources: s
       sources: what the SOURCES.md of the input says, if there is one.
     """
     content = json.dumps(report, indent=1, ensure_ascii=False)
-    (directory / "report.json").write_text(f"{content}\n", encoding="utf-8")
     lines = ["# What was dropped", "", f"{cleaning_summary(report)}.", ""]
     lines += ["| rule | pairs, first dropped by it | alone | what it does |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in cleaning_rows(report)]
-    if numbers := report["not_utf8"]["lines"]:
-        lines += ["", f"Lines that are not UTF-8: {', '.join(map(str, numbers))}"]
     for name, of in report["dropped"].items():
         if of["samples"]:
             lines += ["", f"## Samples of {name}"]
         for pair in of["samples"]:
             lines += ["", f"    {pair['source']}", f"    {pair['target']}"]
-    (directory / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     made = (
         "# A cleaned corpus\n\nMade by `t2t-jax data clean` from the text below. Training pairs "
         f"were chosen by the rules {', '.join(report['rules'])}, whose limits are in "
@@ -98,4 +100,10 @@ def write_cleaning_report(directory: Path, report: Mapping[str, Any], sources: s
         f"{report['hash']}\n"
     )
     text = made + (f"\n{sources}" if sources else "")
-    (directory / "SOURCES.md").write_text(text, encoding="utf-8")
+    files = {
+        "SOURCES.md": text,
+        "report.md": "\n".join(lines) + "\n",
+        "report.json": f"{content}\n",
+    }
+    for name, content in files.items():
+        write_whole(directory / name, content.encode())

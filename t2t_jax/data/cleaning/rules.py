@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from t2t_jax.data.cleaning.language import Detector
+from t2t_jax.data.cleaning.language import Detector, detector_of
 from t2t_jax.data.cleaning.limits import CleaningLimits, has_spaces, is_too_long, is_uneven
 from t2t_jax.data.cleaning.pairs import (
     BROKEN,
@@ -30,6 +30,9 @@ from t2t_jax.errors import UserError, did_you_mean
 
 Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], Scores]
 """A function of source and target lines that gives the dual cross-entropy score of each pair."""
+
+SCORED = "cross-entropy"
+"""The rule whose function gives scores."""
 
 _MARKUP = re.compile(r"</?[a-z][^<>]*>|&(?:#\d+|#x[0-9a-f]+|[a-z]\w*);", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:https?://|ftp://|www\.)\S+", re.IGNORECASE)
@@ -70,18 +73,25 @@ class PairCleaning:
         """The names of the rules, in the order in which they are applied."""
         self.held_out: tuple[Keys, ...] = ()
         """The `Side.near_keys` of the sources, and of the targets, that training must not have."""
-        self.detector: Detector | None = None
         self._scripts = ("LATIN", "LATIN")
         if "script" in self.rules:
             self._scripts = self.limits.scripts(languages)
         if "language" in self.rules:
-            self.detector = Detector(languages, self.limits.other_languages)
+            self.detector()
         limited = self.limits.min_score is not None or self.limits.keep_share is not None
-        if limited + bool(scorer) + ("cross-entropy" in self.rules) not in (0, 3):
+        if limited + bool(scorer) + (SCORED in self.rules) not in (0, 3):
             raise UserError(
                 "the rule cross-entropy needs two runs, --forward and --backward, and a limit, "
                 "--min-score or --keep-share; give all of them, or none"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs, which computes no scores."""
+        return {**self.__dict__, "scorer": None}
+
+    def detector(self) -> Detector:
+        """Return what detects the language of sentences; it is made once in a process."""
+        return detector_of(self.languages, self.limits.other_languages)
 
     def chunk(self, sources: Sequence[str], targets: Sequence[str]) -> PairChunk:
         """Return pairs with their measures."""
@@ -241,34 +251,26 @@ def _differs_in_ending(pairs: PairChunk, _: PairCleaning) -> Mask:
 
 def _is_in_another_language(pairs: PairChunk, cleaning: PairCleaning) -> Mask:
     """Drop a pair with a side of another language, as the detector of the extra `detect` says."""
-    assert cleaning.detector is not None
-    drops = np.zeros(len(pairs.left), bool)
+    detector, drops = cleaning.detector(), np.zeros(len(pairs), bool)
     for index, side in enumerate(pairs.sides):
         long = np.flatnonzero(side.num_letters >= cleaning.limits.min_detected_letters)
-        found = cleaning.detector.confidences([side.lines[line] for line in long], index)
+        found = detector.confidences([side.lines[line] for line in long], index)
         drops[long] |= found < cleaning.limits.min_confidence
     return drops
 
 
 def _is_held_out(pairs: PairChunk, cleaning: PairCleaning) -> Mask:
     """Drop a pair with a side that dev, test or another test set has, but for case and marks."""
-    drops = np.zeros(len(pairs.left), bool)
+    drops = np.zeros(len(pairs), bool)
     for side, keys in zip(pairs.sides, cleaning.held_out, strict=False):
         drops |= np.isin(side.near_keys, keys)
     return drops
 
 
-def _is_improbable(pairs: PairChunk, cleaning: PairCleaning) -> Mask:
-    """Drop a pair with a low dual cross-entropy score (Junczys-Dowmunt 2018, equations 1 to 4).
-
-    Pairs that an earlier rule drops are not scored, and not dropped here.
-    """
+def _score(pairs: PairChunk, cleaning: PairCleaning) -> Scores:
+    """Drop a pair with a low dual cross-entropy score (Junczys-Dowmunt 2018, equations 1 to 4)."""
     assert cleaning.scorer is not None
-    drops, left = np.zeros(len(pairs.left), bool), np.flatnonzero(pairs.left)
-    if len(left):
-        scores = cleaning.scorer(*([side.lines[line] for line in left] for side in pairs.sides))
-        drops[left] = scores < (cleaning.limits.min_score or 0.0)
-    return drops
+    return cleaning.scorer(*(side.lines for side in pairs.sides))
 
 
 def dual_cross_entropy(forward: Scores, backward: Scores) -> Scores:
@@ -293,11 +295,12 @@ class Rule(NamedTuple):
     """A rule of cleaning."""
 
     find: Callable[[PairChunk, PairCleaning], Any]
-    """A function that returns which pairs are dropped, or a key of each pair."""
+    """A function that returns a value for each pair."""
     is_standard: bool = True
     """Whether the rule is applied where nothing else is asked for."""
-    has_keys: bool = False
-    """Whether the function returns keys, of which the first pair of each is kept."""
+    finds: str = "drops"
+    """What the values are: whether the pair is dropped (`drops`), `keys`, of which the first pair
+    of each is kept, or `scores`, of which the least are dropped. Rules stand in this order."""
 
     @property
     def about(self) -> str:
@@ -341,11 +344,11 @@ RULES: Mapping[str, Rule] = {
     "ending": Rule(_differs_in_ending, is_standard=False),
     "held-out": Rule(_is_held_out),
     "language": Rule(_is_in_another_language, is_standard=False),
-    "same-source": Rule(_source_key, is_standard=False, has_keys=True),
-    "same-target": Rule(_target_key, is_standard=False, has_keys=True),
-    "duplicates": Rule(_pair_key, has_keys=True),
-    "near-duplicates": Rule(_near_key, has_keys=True),
-    "cross-entropy": Rule(_is_improbable, is_standard=False),
+    "same-source": Rule(_source_key, is_standard=False, finds="keys"),
+    "same-target": Rule(_target_key, is_standard=False, finds="keys"),
+    "duplicates": Rule(_pair_key, finds="keys"),
+    "near-duplicates": Rule(_near_key, finds="keys"),
+    SCORED: Rule(_score, is_standard=False, finds="scores"),
 }
 """The rules by name, in the order in which they are applied."""
 

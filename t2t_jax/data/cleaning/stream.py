@@ -1,131 +1,202 @@
-"""The cleaning of a corpus: one directory of parallel text is read as a stream, another written.
+"""The cleaning of a corpus: shards of parallel text are read as a stream, others are written.
 
-OUT/train.en ...              the pairs that are kept, in order
+OUT/train.en ...              the pairs of two files that are kept, in order, or
+OUT/train-00000.en.gz ...     those of each shard
 OUT/dev.en ...                the other splits, as they were
 OUT/report.json, report.md    what the rules dropped, with samples, and what is left
 OUT/SOURCES.md                how the corpus was made, above what the input says of itself
+
+An engine applies the rules to each shard. Which pairs are repeated is decided here, shard after
+shard, from the keys alone; then the engine reads each shard again and writes what is left of it. So
+the bytes do not depend on the engine.
 """
 
-import copy
-import re
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
-from itertools import chain
+import gzip
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from t2t_jax.data.cleaning.clean import CleanedCounts, CleaningState, clean_pairs
-from t2t_jax.data.cleaning.pairs import Scores, Side
+from t2t_jax.data.cleaning.clean import (
+    CleanedCounts,
+    CleaningState,
+    Examined,
+    Reasons,
+    drop_improbable,
+    drop_repeated,
+    examine,
+    kept_and_counted,
+    least_score,
+    scores_of_left,
+)
+from t2t_jax.data.cleaning.pairs import Keys, Scores, Side
 from t2t_jax.data.cleaning.report import cleaning_report, write_cleaning_report
-from t2t_jax.data.cleaning.rules import PairCleaning
-from t2t_jax.data.corpus import TextFile, aligned_digest
-from t2t_jax.data.splits import Chunk, chunks
-from t2t_jax.system.atomic_file import writing_directory
+from t2t_jax.data.cleaning.rules import SCORED, PairCleaning
+from t2t_jax.data.shards.engines import Engine, in_this_process
+from t2t_jax.data.shards.reading import Faults, Shard
+from t2t_jax.data.splits import Chunk, Split
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import writing_directory, writing_whole
+from t2t_jax.system.bucket import BucketPath
 
-Files: TypeAlias = Mapping[str, tuple[TextFile, TextFile]]
-"""The files of source and target of each split."""
-_NOT_DECODED = re.compile("[\udc80-\udcff]")
-_MOST_NUMBERS = 100
+_PACKING_LEVEL = 6
+
+
+class _Writing(NamedTuple):
+    """The writing of what is left of a shard."""
+
+    shard: Shard
+    files: tuple[Path, ...]
+    """The files of source and target."""
+    examined: Examined | None = None
+    """Which pairs are dropped; None if all are kept."""
 
 
 def clean_corpus(
-    files: Files, out: Path, cleaning: PairCleaning, runs: Mapping[str, str] | None = None
+    splits: Mapping[str, Split],
+    out: Path,
+    cleaning: PairCleaning,
+    runs: Mapping[str, str] | None = None,
+    engine: Engine = in_this_process,
+    *,
+    numbered: bool = False,
 ) -> dict[str, Any]:
-    """Write those training pairs of a corpus that the rules keep, and the other splits unchanged.
+    """Write those training pairs of a corpus that the rules keep, and all pairs of other splits.
 
     Args:
-      files: files of every split, of which train is cleaned.
-      out: directory to write, which takes its name once all is complete.
+      splits: splits that have shards, of which train is cleaned.
+      out: directory to write, which takes its name once all is complete; or a place in a bucket.
       cleaning: rules with their limits; its `held_out` is set here.
       runs: names of the runs behind the scores, for the report.
+      engine: what applies the rules to shards, and writes shards.
+      numbered: whether each shard is written as two packed files with its number, as otherwise the
+        only shard of each split is written as two plain files.
 
     Returns:
       What `report.json` holds.
 
     Raises:
-      UserError: the directory is there and not empty, or the two files of a split differ in lines,
-        or a file cannot be read, or has changed meanwhile.
+      UserError: the directory is there and not empty, or a shard cannot be read as a whole, or a
+        line of another split than train is at fault.
     """
-    with writing_directory(out) as directory:
-        inputs = {split: aligned_digest(*pair) for split, pair in files.items()}
-        others = {split: pair for split, pair in files.items() if split != "train"}
+    with _filling(out) as directory:
+        inputs = {split: part.fingerprint() for split, part in splits.items()}
+
+        def files(split: str, number: int) -> tuple[Path, ...]:
+            name, end = (f"{split}-{number:05}", ".gz") if numbered else (split, "")
+            return tuple(directory / f"{name}.{language}{end}" for language in cleaning.languages)
+
+        others = [
+            _Writing(shard, files(split, number))
+            for split, part in splits.items()
+            for number, shard in enumerate(part.shards)
+            if split != "train"
+        ]
+        for _, faults in engine(partial(_write, ()), others):
+            _refuse(faults)
         if "held-out" in cleaning.rules:
-            cleaning.held_out = _near_keys(others)
-        skipped: dict[str, Any] = {"pairs": 0, "lines": []}
-        by_share = cleaning.limits.keep_share is not None
-        used = _by_share(files["train"], cleaning) if by_share else cleaning
-        counts, state = CleanedCounts(), CleaningState()
-        with ExitStack() as stack:
-            paths = (directory / f"train.{language}" for language in cleaning.languages)
-            written = [stack.enter_context(path.open("wb")) for path in paths]
-            for chunk in _decoded(files["train"], skipped):
-                kept, own = clean_pairs(chunk, used, state)
-                counts += own
-                for side, lines in zip(written, kept, strict=True):
-                    side.writelines(f"{line}\n".encode() for line in lines)
-        for split, pair in others.items():
-            for language, file in zip(cleaning.languages, pair, strict=True):
-                _copy(file.path, directory / f"{split}.{language}")
+            cleaning.held_out = _near_keys([job.shard for job in others])
+        shards = splits["train"].shards
+        examined = enumerate(_examined(shards, cleaning, engine))
+        jobs = (_Writing(shards[n], files("train", n), found) for n, found in examined)
+        counts, skipped = CleanedCounts.of_alone(dict.fromkeys(cleaning.rules, 0)), Faults()
+        for own, faults in engine(partial(_write, cleaning.rules), jobs):
+            counts += own
+            skipped += faults
         report = cleaning_report(cleaning, counts, inputs, skipped, runs or {})
-        beside = files["train"][0].path.parent / "SOURCES.md"
+        beside = shards[0].files[0].parent / "SOURCES.md"
         said = beside.read_text("utf-8", "replace") if beside.is_file() else ""
         write_cleaning_report(directory, report, said)
     return report
 
 
-def _decoded(files: tuple[TextFile, TextFile], skipped: dict[str, Any]) -> Iterator[Chunk]:
-    """Yield chunks of pairs without those that are not UTF-8, which are counted in `skipped`."""
-
-    def pairs() -> Iterator[tuple[str, str]]:
-        sides = (file.lines("surrogateescape") for file in files)
-        for number, (source, target) in enumerate(zip(*sides, strict=True), 1):
-            if _NOT_DECODED.search(source) or _NOT_DECODED.search(target):
-                skipped["pairs"] += 1
-                skipped["lines"] += [number] if len(skipped["lines"]) < _MOST_NUMBERS else []
-            else:
-                yield source, target
-
-    return chunks(pairs())
+@contextmanager
+def _filling(out: Path) -> Iterator[Path]:
+    """Give the directory to fill, which in a bucket has its name from the start."""
+    if not isinstance(out, BucketPath):
+        with writing_directory(out) as directory:
+            yield directory
+        return
+    if any(out.objects()):
+        raise UserError(f"{out} exists and is not empty; choose another place")
+    yield out
 
 
-def _near_keys(others: Files) -> tuple[Any, ...]:
-    """Return the hashes of the sources and of the targets of splits."""
-    sides = ([file.lines() for file in files] for files in zip(*others.values(), strict=True))
-    return tuple(np.unique(Side([*chain.from_iterable(side)]).near_keys) for side in sides)
+def _examined(
+    shards: Sequence[Shard], cleaning: PairCleaning, engine: Engine
+) -> Iterator[Examined]:
+    """Yield what the rules drop of each shard."""
+    state = CleaningState()
+
+    def known() -> Iterator[Examined]:
+        for found in engine(partial(_examine, cleaning), shards):
+            examined = found._replace(reasons=found.reasons.copy())  # those of Ray are read-only
+            drop_repeated(examined, cleaning, state)
+            yield examined._replace(keys={})
+
+    if SCORED not in cleaning.rules:
+        yield from known()
+        return
+    found = list(known())
+    scores = [_scores(*each, cleaning) for each in zip(shards, found, strict=True)]
+    least = least_score(np.concatenate([*scores, np.zeros(0)]), cleaning.limits)
+    for examined, own in zip(found, scores, strict=True):
+        drop_improbable(examined, own, least, cleaning)
+        yield examined
 
 
-def _by_share(files: tuple[TextFile, TextFile], cleaning: PairCleaning) -> PairCleaning:
-    """Return the cleaning with the least score that keeps a share, from a pass over the corpus.
-
-    The scores of the pass, 8 bytes a pair, take the place of the scorer in the next one.
-    """
-    assert cleaning.scorer is not None
-    scores: list[Scores] = []
-    scorer, state, first, then = cleaning.scorer, CleaningState(), *map(copy.copy, [cleaning] * 2)
-
-    def keep(*lines: Any) -> Scores:
-        scores.append(scorer(*lines))
-        return scores[-1]
-
-    first.scorer = keep
-    for chunk in _decoded(files, {"pairs": 0, "lines": []}):
-        clean_pairs(chunk, first, state)
-    ranked = np.sort(np.concatenate([*scores, np.zeros(0)]))[::-1]
-    place = max(1, round((cleaning.limits.keep_share or 0.0) * len(ranked))) - 1
-    least = float(ranked[place]) if len(ranked) else 0.0
-    then.limits = replace(cleaning.limits, keep_share=None, min_score=least)
-    again = iter(scores)
-    then.scorer = lambda *_: next(again)
-    return then
+def _examine(cleaning: PairCleaning, shard: Shard) -> Examined:
+    return Examined.joined([examine(chunk, cleaning) for chunk in shard.pairs()])
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file, which stays packed if it is."""
-    if source.suffix == ".gz":
-        target = target.with_name(f"{target.name}.gz")
-    with source.open("rb") as file, target.open("wb") as copied:
-        shutil.copyfileobj(file, copied)
+def _scores(shard: Shard, examined: Examined, cleaning: PairCleaning) -> Scores:
+    """Return the scores of the pairs that are left of a shard."""
+    of_chunks = (scores_of_left(*each, cleaning) for each in _with_reasons(shard, examined))
+    return np.concatenate([*of_chunks, np.zeros(0)])
+
+
+def _write(rules: Sequence[str], job: _Writing) -> tuple[CleanedCounts, Faults]:
+    """Write what is left of a shard, and return the numbers and the lines at fault."""
+    counts, faults = CleanedCounts(), Faults()
+    with ExitStack() as stack:
+        written = [_opened(path, stack) for path in job.files]
+        for chunk, reasons in _with_reasons(job.shard, job.examined, faults):
+            kept, own = kept_and_counted(chunk, reasons, rules)
+            counts += own
+            for file, lines in zip(written, kept, strict=True):
+                file.write("".join(f"{line}\n" for line in lines).encode())
+    return counts + CleanedCounts.of_alone(job.examined.alone if job.examined else {}), faults
+
+
+def _opened(path: Path, stack: ExitStack) -> Any:
+    file = stack.enter_context(writing_whole(path))
+    if path.suffix != ".gz":
+        return file
+    return stack.enter_context(gzip.GzipFile("", "wb", _PACKING_LEVEL, file, mtime=0))
+
+
+def _with_reasons(
+    shard: Shard, examined: Examined | None, faults: Faults | None = None
+) -> Iterator[tuple[Chunk, Reasons]]:
+    """Yield the chunks of a shard, and which rule drops each pair of them."""
+    start = 0
+    for chunk in shard.pairs(faults):
+        size = len(chunk[0])
+        none = np.zeros(size, np.uint8)
+        yield chunk, none if examined is None else examined.reasons[start : start + size]
+        start += size
+
+
+def _refuse(faults: Faults) -> None:
+    for reason, line in faults.first.items():
+        raise UserError(f"{line} is {reason.replace('_', ' ')}; only lines of train are left out")
+
+
+def _near_keys(shards: Sequence[Shard]) -> tuple[Keys, ...]:
+    """Return the hashes of the sources and of the targets of shards."""
+    chunks = (chunk for shard in shards for chunk in shard.pairs())
+    keys = ([Side(lines).near_keys for lines in chunk] for chunk in chunks)
+    return tuple(np.unique(np.concatenate(side)) for side in zip(*keys, strict=True))

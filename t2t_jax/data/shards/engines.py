@@ -1,16 +1,17 @@
-"""The machines that tokenise shards: this one, or those of a cluster of Ray.
+"""The machines that tokenise or clean shards: this one, or those of a cluster of Ray.
 
 On a cluster, each shard is a task. Where a worker or its machine is lost, Ray gives the shard to
-another one, which writes the same bytes.
+another one, which makes the same of it.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, needs_extra
 
-Engine: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """A function that applies another one to each of some jobs, and yields the results in order."""
 
 _QUIETLY: dict[str, Any] = {
@@ -21,7 +22,7 @@ _QUIETLY: dict[str, Any] = {
 _RETRIES = 10  # of a shard whose workers are lost
 
 
-def in_this_process(make: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+def in_this_process(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
     """Do the jobs one after the other."""
     return map(make, jobs)
 
@@ -39,7 +40,7 @@ def on_ray(address: str) -> Engine:
     with needs_extra("ray", "--ray"):
         import ray
 
-    def engine(make: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+    def engine(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
         try:
             ray.init(address or None, **_QUIETLY)
         except (ConnectionError, ValueError) as error:
@@ -49,10 +50,10 @@ def on_ray(address: str) -> Engine:
             ) from error
         # A partial function would be refused.
         there = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job: make(job))
-        waiting = [there.remote(job) for job in jobs]
-        for one in waiting:
+        waiting = deque(there.remote(job) for job in jobs)
+        while waiting:
             try:
-                yield ray.get(one)
+                yield ray.get(waiting.popleft())  # after which Ray can forget it
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
 

@@ -45,6 +45,10 @@ class Faults:
         self.counts[reason] += 1
         self.first.setdefault(reason, f"{path} line {number:,}")
 
+    def __add__(self, later: "Faults") -> "Faults":
+        """Return the lines of two shards together."""
+        return Faults(self.counts + later.counts, {**later.first, **self.first})
+
 
 @dataclass(frozen=True)
 class Shard:
