@@ -162,8 +162,8 @@ def dropped_by(pairs: Sequence[Pair], cleaning: PairCleaning) -> tuple[dict[str,
         applied.rules = cleaning.rules if name == "all rules" else (name,)
         start = time.process_time()
         for begin in range(0, len(pairs), _AT_ONCE):
-            sources, targets = zip(*pairs[begin : begin + _AT_ONCE], strict=True)
-            found.append(rules_that_drop((sources, targets), applied, state).reasons > 0)
+            chunk = tuple(map(list, zip(*pairs[begin : begin + _AT_ONCE], strict=True)))
+            found.append(rules_that_drop(chunk, applied, state).reasons > 0)
         masks[name] = np.concatenate(found)
     return masks, time.process_time() - start
 

@@ -9,14 +9,15 @@ from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float64, UInt8
 
 from t2t_jax.data.cleaning.limits import CleaningLimits
-from t2t_jax.data.cleaning.pairs import Keys, Mask, PairChunk, Scores, Side
+from t2t_jax.data.cleaning.pairs import Keys, Mask, PairChunk, Side
 from t2t_jax.data.cleaning.rules import RULES, SCORED, PairCleaning
 from t2t_jax.data.splits import Chunk
 
 Reasons: TypeAlias = UInt8[np.ndarray, "pairs"]
+LeftScores: TypeAlias = Float64[np.ndarray, "left"]
 _SAMPLES = 5
 
 
@@ -156,17 +157,17 @@ def drop_repeated(examined: Examined, cleaning: PairCleaning, state: CleaningSta
         examined.alone[name] = int(alone.sum())
 
 
-def scores_of_left(chunk: Chunk, reasons: Reasons, cleaning: PairCleaning) -> Scores:
+def scores_of_left(chunk: Chunk, reasons: Reasons, cleaning: PairCleaning) -> LeftScores:
     """Return the scores of those pairs that no rule has dropped."""
     left = reasons == 0
     if not left.any():
         return np.zeros(0)
     pairs = cleaning.chunk(*([*compress(lines, left)] for lines in chunk))
-    scores: Scores = RULES[SCORED].find(pairs, cleaning)
+    scores: LeftScores = RULES[SCORED].find(pairs, cleaning)
     return scores
 
 
-def least_score(scores: Scores, limits: CleaningLimits) -> float:
+def least_score(scores: LeftScores, limits: CleaningLimits) -> float:
     """Return the least score that is kept, of the scores of all pairs that are left."""
     if limits.keep_share is None or not len(scores):
         return limits.min_score or 0.0
@@ -175,7 +176,7 @@ def least_score(scores: Scores, limits: CleaningLimits) -> float:
 
 
 def drop_improbable(
-    examined: Examined, scores: Scores, least: float, cleaning: PairCleaning
+    examined: Examined, scores: LeftScores, least: float, cleaning: PairCleaning
 ) -> None:
     """Apply the rule of scores to those pairs that are left, of which the scores are given."""
     drops = np.flatnonzero(examined.reasons == 0)[scores < least]

@@ -24,6 +24,7 @@ from t2t_jax.data.cleaning.clean import (
     CleanedCounts,
     CleaningState,
     Examined,
+    LeftScores,
     Reasons,
     drop_improbable,
     drop_repeated,
@@ -32,7 +33,7 @@ from t2t_jax.data.cleaning.clean import (
     least_score,
     scores_of_left,
 )
-from t2t_jax.data.cleaning.pairs import Keys, Scores, Side
+from t2t_jax.data.cleaning.pairs import Keys, Side
 from t2t_jax.data.cleaning.report import cleaning_report, write_cleaning_report
 from t2t_jax.data.cleaning.rules import SCORED, PairCleaning
 from t2t_jax.data.shards.engines import Engine, in_this_process
@@ -152,7 +153,7 @@ def _examine(cleaning: PairCleaning, shard: Shard) -> Examined:
     return Examined.joined([examine(chunk, cleaning) for chunk in shard.pairs()])
 
 
-def _scores(shard: Shard, examined: Examined, cleaning: PairCleaning) -> Scores:
+def _scores(shard: Shard, examined: Examined, cleaning: PairCleaning) -> LeftScores:
     """Return the scores of the pairs that are left of a shard."""
     of_chunks = (scores_of_left(*each, cleaning) for each in _with_reasons(shard, examined))
     return np.concatenate([*of_chunks, np.zeros(0)])
