@@ -554,7 +554,7 @@ def test_shards_and_their_pieces_may_be_in_a_bucket(
         corpus = open_corpus(data)
         vocabulary = prepare_vocabulary(data, corpus)
         text = task_of(corpus.name).train_text(config, vocabulary)
-        pieces = open_shards(data, corpus.parts["train"].shards, vocabulary, text)
+        pieces = open_shards(data, corpus.parts["train"], vocabulary, text)
         batches = Batches(pieces, data, 0)
         clean_corpus(corpus.parts, folder / "clean", PairCleaning(("en", "de")), numbered=True)
         if folder is place:

@@ -26,6 +26,8 @@ class Split(NamedTuple):
     """A function that gives the pairs from which a vocabulary is learned, if these are not all."""
     shards: Sequence[Any] = ()
     """The shards of the split, each a `data.shards.reading.Shard`, if it has any."""
+    hashes: Callable[[], Sequence[Sequence[str]]] = tuple
+    """A function that gives the hashes of the files of each shard."""
 
 
 def digest(*parts: str) -> str:

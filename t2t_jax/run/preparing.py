@@ -254,7 +254,7 @@ def training_parts(
     text = task.train_text(config, vocabulary)
     if text is None or "train" not in corpus.parts or not corpus.parts["train"].shards:
         return task.training_examples(config, corpus, vocabulary)
-    return open_shards(config.data, corpus.parts["train"].shards, vocabulary, text, engine)
+    return open_shards(config.data, corpus.parts["train"], vocabulary, text, engine)
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

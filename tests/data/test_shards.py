@@ -84,7 +84,7 @@ def opened(config: Config) -> Any:
     corpus = open_corpus(config.data)
     vocabulary = prepare_vocabulary(config.data, corpus)
     text = task_of(corpus.name, corpus.task).train_text(config, vocabulary)
-    return open_shards(config.data, corpus.parts["train"].shards, vocabulary, text), vocabulary
+    return open_shards(config.data, corpus.parts["train"], vocabulary, text), vocabulary
 
 
 def epoch(batches: Batches) -> Counter[Any]:

@@ -56,9 +56,8 @@ def test_a_worker_that_is_killed_changes_no_byte(tmp_path: Path, monkeypatch: An
             corpus = open_corpus(config.data)
             vocabulary = prepare_vocabulary(config.data, corpus)
             text = task_of(corpus.name).train_text(config, vocabulary)
-            shards = corpus.parts["train"].shards
             how = {"engine": engine} if where == "there" else {}
-            folder = open_shards(config.data, shards, vocabulary, text, **how).folder
+            folder = open_shards(config.data, corpus.parts["train"], vocabulary, text, **how).folder
             made.append({path.name: path.read_bytes() for path in folder.iterdir()})
         assert killed.exists()
         assert made[0] == made[1]

@@ -14,7 +14,7 @@ Without `{split}`, all shards are of train. Without `{language}`, a file has bot
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import chain
@@ -62,11 +62,13 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
     for split, patterns in _of_splits(there).items():
         shards = list(chain.from_iterable(_shards(one, languages, fields) for one in patterns))
         if shards:
+            hashes = cache(partial(_hashes, config, shards))
             found[split] = Split(
-                cache(partial(_fingerprint, config, shards)),
+                cache(partial(_fingerprint, shards[0].fields, hashes)),
                 partial(_read, shards),
                 partial(_read, _spread(shards)),
                 tuple(shards),
+                hashes,
             )
     if not found:
         raise UserError(
@@ -146,13 +148,12 @@ def _read(shards: Sequence[Shard]) -> Iterator[Chunk]:
         yield from shard.pairs()
 
 
-def _fingerprint(config: DataConfig, shards: Sequence[Shard]) -> str:
-    hashes = content_hashes(config, [path for shard in shards for path in shard.files])
-    return digest("shards", *shards[0].fields, *hashes)
+def _fingerprint(fields: Sequence[str], hashes: Callable[[], Sequence[Sequence[str]]]) -> str:
+    return digest("shards", *fields, *chain.from_iterable(hashes()))
 
 
-def content_hashes(config: DataConfig, paths: Sequence[Path]) -> list[str]:
-    """Return a hash of the content of each file.
+def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
+    """Return a hash of the content of each file of each shard.
 
     The hashes of files of this machine are kept in the cache, and only files that are new, or whose
     size or time of change is another one, are read. For objects, the store has hashes of its own.
@@ -160,6 +161,7 @@ def content_hashes(config: DataConfig, paths: Sequence[Path]) -> list[str]:
     Raises:
       UserError: a file cannot be read, or the cache cannot be written.
     """
+    paths = [path for shard in shards for path in shard.files]
     names = digest(*map(str, paths))
     kept = cache_root(config) / f"hashes-{names[:24]}.json"
     try:
@@ -170,7 +172,7 @@ def content_hashes(config: DataConfig, paths: Sequence[Path]) -> list[str]:
         found = dict(zip(map(str, paths), pool.map(partial(_hash, known), paths), strict=True))
     if found != known:
         write_whole(kept, json.dumps({"hashes": found}).encode())
-    return [hashed for *_, hashed in found.values()]
+    return [[found[str(path)][-1] for path in shard.files] for shard in shards]
 
 
 def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:

@@ -21,11 +21,10 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
 from t2t_jax.data.layout import row_form
 from t2t_jax.data.shards.engines import Engine, in_this_process
-from t2t_jax.data.shards.listing import content_hashes
 from t2t_jax.data.shards.pieces import PIECE_SCHEMA, TrainText, piece_path, write_piece
 from t2t_jax.data.shards.prepared import PreparedPieces
 from t2t_jax.data.shards.reading import Faults, Shard
-from t2t_jax.data.splits import Chunk, digest
+from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import warn
 from t2t_jax.system.atomic_file import write_whole
@@ -120,18 +119,17 @@ def _groups(chunks: Iterator[Chunk]) -> Iterator[Iterable[Chunk]]:
 
 def open_shards(
     config: DataConfig,
-    shards: Sequence[Shard],
+    split: Split,
     vocabulary: Vocabulary,
     text: TrainText,
     engine: Engine = in_this_process,
 ) -> PreparedPieces:
-    """Return the pieces of shards, from the cache or made now by an engine.
+    """Return the pieces of a split that has shards, from the cache or made now by an engine.
 
     Raises:
       UserError: a shard cannot be read as a whole, or the cache cannot be written.
     """
-    hashes = iter(content_hashes(config, [path for shard in shards for path in shard.files]))
-    of_shards = [[next(hashes) for _ in shard.files] for shard in shards]
+    shards, of_shards = split.shards, split.hashes()
     about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
     whole = digest(about, *(one for each in of_shards for one in each))
     root = as_path(config.cache_dir) if config.cache_dir else cache_root(config)
