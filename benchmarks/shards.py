@@ -2,6 +2,7 @@
 
     python benchmarks/shards.py --text DIR --folder BIG --pairs 100000 1000000
     python benchmarks/shards.py --text DIR --folder BIG --pairs 1000000 --data.batching pack
+    python benchmarks/shards.py --text DIR --folder BIG --pairs 1000000 --hosts 1 2 4
 
 Every field of the config is a flag. DIR has `train.en` and `train.de` (or other languages). Their
 pairs are written into BIG over and over, with a number before each round so that no two are alike:
@@ -15,6 +16,9 @@ as `whole`, one file a side that is tokenised into arrays in memory; and as `sha
     resident_mib     memory of the process after these, less that of one that has only imported the
                      program; `anonymous_mib` is the part that no file backs
 
+With `--hosts`, printed is instead what each of some hosts reads of the shards in an epoch: the size
+of the pieces that it opens (`least_mib`, `most_mib`), beside that of all pieces.
+
 There is no model, so a training's memory for JAX and its parameters is not in these figures.
 """
 
@@ -23,17 +27,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import command_line
 import measuring
+import numpy as np
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.shards.prepared import PreparedPieces
 from t2t_jax.run.preparing import training_parts
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of
@@ -52,6 +59,10 @@ class Shards(command_line.Benchmark):
     """Folder to write corpora and tokens into, which stay there for the next call."""
     pairs: tuple[int, ...] = (100_000, 1_000_000)
     """Numbers of pairs."""
+    forms: tuple[Literal["whole", "shards"], ...] = ("whole", "shards")
+    """Forms of the corpus."""
+    hosts: tuple[int, ...] = ()
+    """Numbers of hosts whose reading is measured, and nothing else."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,11 +73,14 @@ def main(arguments: Sequence[str]) -> int:
     asked = command_line.command(Shards, arguments)
     columns = []
     for number in asked.pairs:
-        for form in ("whole", "shards"):
+        for form in asked.forms if not asked.hosts else ("shards",):
             config = _config(asked, number, form)
             start = time.perf_counter()
             _examples(config)
             tokenised = time.perf_counter() - start
+            if asked.hosts:
+                columns += [{"pairs": number} | _read_by(config, hosts) for hosts in asked.hosts]
+                continue
             path = asked.folder / f"{form}-{number}.json"
             path.write_text(config.to_json())
             found = [_child(path) for _ in range(asked.repeats)]
@@ -137,6 +151,34 @@ def _measured(config: Config) -> dict[str, Any]:
         "resident_mib": memory["VmRSS"],
         "anonymous_mib": memory["RssAnon"],
     }
+
+
+class _Counted(PreparedPieces):
+    """Pieces that tell which of them are opened."""
+
+    @cached_property
+    def opened(self) -> list[int]:
+        """Return the numbers of the pieces that were opened."""
+        return []
+
+    def open(self, part: int) -> Any:
+        """Open a piece, and remember its number."""
+        self.opened.append(part)
+        return super().open(part)
+
+
+def _read_by(config: Config, hosts: int) -> dict[str, Any]:
+    """Return how much each of some hosts reads in an epoch."""
+    parts = _examples(config)
+    read = []
+    for host in range(hosts):
+        pieces = _Counted(**{field.name: getattr(parts, field.name) for field in fields(parts)})
+        batches = Batches(pieces, config.data, config.training.seed)
+        for step in range(batches.steps_per_epoch):
+            batches(step, np.array_split(np.arange(batches.shape(step).rows), hosts)[host])
+        sizes = [path.stat().st_size / 2**20 for path in sorted(pieces.folder.glob("*.npy"))]
+        read.append(sum(sizes[part] for part in pieces.opened))
+    return {"hosts": hosts, "all_mib": sum(sizes), "least_mib": min(read), "most_mib": max(read)}
 
 
 def _memory() -> dict[str, float]:

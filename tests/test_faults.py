@@ -20,7 +20,7 @@ from t2t_jax.system.exit_codes import HUNG
 
 pytestmark = pytest.mark.faults
 
-KILLS, STEPS = 30, 90
+STEPS = 90
 # Checkpoints are written every 2 steps, so that many of the kills meet one.
 LONG = (f"--training.num-train-steps={STEPS}", "--evaluation.every-steps=45")
 
@@ -56,21 +56,28 @@ def _assert_same_parameters(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_run_killed_thirty_times_ends_with_the_same_bits(tiny_run, undisturbed, tmp_path):
+@pytest.mark.parametrize(("kills", "in_shards"), [(30, False), (10, True)])
+def test_a_run_killed_many_times_ends_with_the_same_bits(
+    tiny_run, undisturbed, tmp_path, kills, in_shards
+):
     workdir, rng = tmp_path / "run", random.Random(0)
+    flags = LONG
+    if in_shards:
+        flags, undisturbed = (*LONG, *tiny_run.in_shards(tmp_path / "shards")), tmp_path / "stayed"
+        tiny_run.finish(undisturbed, *flags)
     cut_saves = 0
-    for kills_left in range(KILLS, 0, -1):
+    for kills_left in range(kills, 0, -1):
         newest = max(_complete(workdir), default=0)
         ahead = max(1, 2 * (STEPS - 5 - newest) // kills_left)
-        (program,) = tiny_run.start(workdir, *LONG)
+        (program,) = tiny_run.start(workdir, *flags)
         begun = _wait_for_step(program, min(newest + rng.randint(1, ahead), STEPS - 1))
         assert begun == newest + 1  # nothing is lost but what came after the newest checkpoint
         time.sleep(rng.uniform(0, 0.06))
         program.kill()
         program.communicate()
         cut_saves += any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
-    assert cut_saves > 0
-    tiny_run.finish(workdir, *LONG)
+    assert cut_saves > 0 or in_shards
+    tiny_run.finish(workdir, *flags)
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
     _assert_same_parameters(workdir, undisturbed)
     losses = tiny_run.losses(workdir)

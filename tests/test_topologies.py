@@ -59,22 +59,19 @@ def test_a_run_moves_from_8_devices_to_pmap_to_processes(tiny_run, stayed, tmp_p
     _assert_same(tiny_run, workdir, stayed)
 
 
-@pytest.mark.thorough
-def test_a_run_on_shards_is_killed_and_goes_on_in_processes(tiny_run, tmp_path):
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param(2, marks=pytest.mark.thorough), pytest.param(4, marks=pytest.mark.slow)],
+)
+def test_a_run_on_shards_is_killed_and_goes_on_in_processes(tiny_run, tmp_path, processes):
     """Of 400 pairs in 8 shards, 2 are open together: an epoch has 4 windows."""
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    for language in ("en", "de"):
-        lines = (tiny_run.folder / "corpus" / f"train.{language}").read_text().splitlines(True)
-        for shard in range(8):
-            own = lines[50 * shard : 50 * (shard + 1)]
-            (folder / f"train-{shard}.{language}").write_text("".join(own))
-    flags = [f"--data.corpus=shards:{folder}/train-*.{{language}}", "--data.window=2"]
+    flags = tiny_run.in_shards(tmp_path / "shards")
     stayed, workdir = tmp_path / "stayed", tmp_path / "moved"
     assert "400 pairs read" in tiny_run.finish(stayed, *flags)
     _kill_after(3, tiny_run.start(workdir, *flags), "400 pairs read")
     _kill_after(7, tiny_run.start(workdir, *flags, devices=2), "data 2 x fsdp 1 x tensor 1")
-    assert "of 2 process(es)" in tiny_run.finish(workdir, *flags, processes=2)
+    printed = tiny_run.finish(workdir, *flags, processes=processes)
+    assert f"of {processes} process(es)" in printed
     _assert_same(tiny_run, workdir, stayed)
 
 
