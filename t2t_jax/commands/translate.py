@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from t2t_jax.commands.beside import FilesBeside, head_of
 from t2t_jax.commands.model_flags import DecodingFlags
@@ -15,6 +15,7 @@ from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translations import Hypothesis
+    from t2t_jax.decoding.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class TranslateCommand(DecodingFlags):
         "runs/base runs/other --num-best 4 --beam-size 8",
     )
     command: ClassVar = "translate"
+    format: Literal["text", "html"] = "text"
+    """How lines are written: html has tags, which are put at the translated words, and character
+    references."""
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None
@@ -66,10 +70,17 @@ class TranslateCommand(DecodingFlags):
                 for path in (self.alignments, self.confidence)
             )
             translator = self.load()
-            self.check_lines(translator, self.input)
+            if self.format == "text":
+                self.check_lines(translator, self.input)
             beside = FilesBeside(translator, self.workdir, alignments, head, confidences)
             done = 0
             for texts, prefixes in chunks:
+                if self.format == "html":
+                    lines, head = self._html(translator, texts, done + 1, head)
+                    file.writelines(f"{line}\n".encode() for line in lines)
+                    file.flush()
+                    done += len(texts)
+                    continue
                 how = {"prefixes": prefixes, "first_line": done + 1, **self.settings}
                 found = translator.nbest(texts, self.num_best, **how)
                 written = self._format(found, first_index=done)
@@ -79,11 +90,36 @@ class TranslateCommand(DecodingFlags):
                 done += len(texts)
         return 0
 
+    def _html(
+        self,
+        translator: "Translator",
+        texts: list[str],
+        first_line: int,
+        head: tuple[int, int] | None,
+    ) -> tuple[list[str], tuple[int, int] | None]:
+        """Translate lines of HTML; return them, and the head whose attention put the tags."""
+        from t2t_jax.decoding.documents import translate_documents
+        from t2t_jax.markup.document import html_document
+
+        how = {"head": head, "first_line": first_line, **self.settings}
+        return translate_documents(translator, [html_document(text) for text in texts], **how)
+
     def _check(self) -> None:
         """Refuse flags that do not go together."""
+        others = {
+            "--num-best": self.num_best > 1,
+            "--scores": self.scores,
+            "--prefix": self.prefix is not None,
+            "--prefixes": self.prefixes is not None,
+            "--alignments": self.alignments is not None,
+            "--confidence": self.confidence is not None,
+        }
+        if self.format != "text" and any(others.values()):
+            wrong = ", ".join(flag for flag, is_given in others.items() if is_given)
+            raise UserError(f"{wrong}: for text alone, not for --format {self.format}")
         if self.prefix is not None and self.prefixes is not None:
             raise UserError("--prefix and --prefixes both say how translations begin; give one")
-        if self.alignment_head is not None and self.alignments is None:
+        if self.alignment_head is not None and self.alignments is None and self.format == "text":
             raise UserError("--alignment-head is for --alignments; name a file with that")
         if self.alignments is not None and len(self.workdir) > 1:
             raise UserError("--alignments are of one model; name one --workdir")

@@ -13,7 +13,8 @@ from typing import Any
 
 from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.translations import Hypothesis
-from t2t_jax.serving.documents import Document, html_document, text_document
+from t2t_jax.markup.document import Document
+from t2t_jax.serving.documents import html_document, text_document
 from t2t_jax.serving.engine import Wanted
 from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Detected, Languages, is_auto

@@ -80,9 +80,7 @@ def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
     """Return the fields of a route that translates, with more fields."""
     languages = answers.languages
     about_source = "The language of the texts; `auto` has it detected."
-    about_format = (
-        "Of html, every tag stays where it is; the text between two tags is translated by itself."
-    )
+    about_format = "Of html, tags go to the words of the translation that theirs became."
     return _fields(
         answers,
         source=text_field(about_source, [*languages.sources, "auto"], "auto"),

@@ -1,17 +1,18 @@
 """Translation of documents: their sentences go to an engine together, and come back in order."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TypeVar
 
+from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
-from t2t_jax.serving.documents import Document
+from t2t_jax.markup.document import Document
 from t2t_jax.serving.engine import Engine, Load, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
@@ -39,6 +40,8 @@ class Translated:
     """For each document, for each of its sentences, the hypotheses, best first."""
     source_tokens: int
     """Number of subwords of all sentences."""
+    links: Mapping[tuple[str, str], Links]
+    """The links between the words of each sentence with markup and of its translations."""
 
     @property
     def target_tokens(self) -> int:
@@ -48,18 +51,19 @@ class Translated:
     def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
         """Return each document's best translations, best first; scores are sums over sentences."""
         return [
-            [_whole(document, chosen) for chosen in best_choices(of_document, num_best)]
+            [self._whole(document, chosen) for chosen in best_choices(of_document, num_best)]
             for document, of_document in zip(documents, self.sentences, strict=True)
         ]
 
-
-def _whole(document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
-    return Hypothesis(
-        document.filled([one.text for one in chosen]),
-        sum(one.score for one in chosen),
-        sum(one.log_prob for one in chosen),
-        tuple(chain.from_iterable(one.tokens for one in chosen)),
-    )
+    def _whole(self, document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
+        texts = [one.text for one in chosen]
+        links = [self.links.get(pair, []) for pair in zip(document.sentences, texts, strict=True)]
+        return Hypothesis(
+            document.filled(texts, links),
+            sum(one.score for one in chosen),
+            sum(one.log_prob for one in chosen),
+            tuple(chain.from_iterable(one.tokens for one in chosen)),
+        )
 
 
 @dataclass(eq=False)
@@ -119,7 +123,24 @@ class Service:
             for part in parts
         )
         of_documents = [[next(of_sentences) for _ in one.sentences] for one in documents]
-        return Translated(of_documents, sum(map(len, chain(*parts))))
+        links = await self._links(documents, of_documents)
+        return Translated(of_documents, sum(map(len, chain(*parts))), links)
+
+    async def _links(
+        self, documents: Sequence[Document], found: Sequence[Sequence[Sequence[Hypothesis]]]
+    ) -> dict[tuple[str, str], Links]:
+        """Return the links between the words of sentences with markup and of their translations."""
+        pairs = {
+            (sentence.text, one.text)
+            for document, of_document in zip(documents, found, strict=True)
+            for sentence, hypotheses in zip(document.tagged, of_document, strict=True)
+            for one in hypotheses
+            if sentence.elements
+        }
+        if not pairs:
+            return {}
+        links = await asyncio.to_thread(self.engine.align, *zip(*sorted(pairs), strict=True))
+        return dict(zip(sorted(pairs), links, strict=True)) if links is not None else {}
 
     async def _submitted(
         self, sentences: Sequence[str], wanted: Wanted, listener: Listener | None

@@ -2,12 +2,15 @@
 
 import json
 import math
+from html import escape
 
 import pytest
 
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.errors import UserError
+from t2t_jax.markup.projection import with_markup
+from t2t_jax.markup.tagged import Event, tagged
 from tests.commands.test_commands import SOURCES, TARGETS, make_run
 
 LINES = [*SOURCES, ""]
@@ -65,6 +68,30 @@ def test_constraints_are_flags(workdir, folder):
     assert found == t2t_jax.load(workdir).translate(LINES, **flags)
 
 
+def test_tags_go_to_the_words_that_their_words_are_linked_to(workdir, folder):
+    (folder / "html").write_text(
+        "<p>a <b>dog</b> &amp; a &lt;cat&gt;</p>\n\n<i>the</i> house<br>x\n"
+    )
+    files = ("--workdir", workdir, "--input", folder / "html", "--output", folder / "out")
+    head = ("--alignment-head", "0:1")
+    assert command("translate", *files, "--format", "html", *head) == 0
+    translator = t2t_jax.load(workdir)
+    sources = ["a dog & a <cat>", "the house", "x"]
+    texts = translator.translate(sources)
+    links = t2t_jax.alignments(translator, sources, texts, head=(0, 1)).links
+    first, second = (
+        tagged(source, [Event(begin, f"<{name}>", name), Event(end, f"</{name}>", None, name)])
+        for source, begin, end, name in ((sources[0], 2, 5, "b"), (sources[1], 0, 3, "i"))
+    )
+    written = (folder / "out").read_text().splitlines()
+    assert written == [
+        f"<p>{with_markup(first, texts[0], links[0], escape)}</p>",
+        "",
+        f"{with_markup(second, texts[1], links[1], escape)}<br>{escape(texts[2])}",
+    ]
+    assert command("translate", *files, "--format", "html") == 0
+
+
 @pytest.mark.parametrize("flags", [(), ("--num-best", 2)])
 def test_alignments_have_a_line_for_each_line_of_output(workdir, folder, flags):
     head = ("--alignment-head", "0:1")
@@ -109,6 +136,7 @@ def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir
         (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
         (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
         (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
+        (["--format", "html", "--scores", "--prefix", "a"], "--scores, --prefix: for text alone"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(workdir, folder, flags, message):

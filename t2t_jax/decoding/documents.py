@@ -1,0 +1,51 @@
+"""Translation of documents, whose markup is put at the translated words by attention."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from t2t_jax.decoding.alignments import Links, alignments
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.markup.document import Document
+
+
+def translate_documents(
+    translator: Translator,
+    documents: Sequence[Document],
+    *,
+    head: tuple[int, int] | None = None,
+    **settings: Any,
+) -> tuple[list[str], tuple[int, int] | None]:
+    """Translate the sentences of documents, and put their markup at the translated words.
+
+    An ensemble has no attention of its own; its words are linked by their order.
+
+    Args:
+      translator: the model.
+      documents: the documents.
+      head: the layer of the decoder and the head whose attention links words; None is the one whose
+        links agree most on these (`decoding.alignments.alignments`).
+      settings: those of `Translator.translate`.
+
+    Returns:
+      The translated documents, and the head; None if no sentence has markup.
+
+    Raises:
+      UserError: as `Translator.translate` does.
+    """
+    every = [one for document in documents for one in document.tagged]
+    found = translator.translate([one.text for one in every], **settings)
+    marked = [n for n, one in enumerate(every) if one.elements]
+    links: list[Links] = [[]] * len(every)
+    if marked and translator.model.shows_attention:
+        sources, targets = ([of[n] for n in marked] for of in ([one.text for one in every], found))
+        aligned = alignments(translator, sources, targets, head=head)
+        head = aligned.head
+        for number, own in zip(marked, aligned.links, strict=True):
+            links[number] = own
+    texts, each = iter(found), iter(links)
+    filled = [
+        document.filled([next(texts) for _ in own], [next(each) for _ in own])
+        for document in documents
+        for own in [document.tagged]
+    ]
+    return filled, head

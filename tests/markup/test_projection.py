@@ -1,0 +1,167 @@
+"""Markup at the words of a translation: sentences by hand, and what holds for any links."""
+
+import re
+from collections import Counter
+from html import unescape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2t_jax.markup.document import html_document
+from t2t_jax.markup.projection import _best, with_markup
+
+_TAG = re.compile(r"<[^<>]*>")
+
+
+def filled(html: str, translation: str, links: str) -> str:
+    """One sentence of HTML with its translation; links are written as `i-j`."""
+    document = html_document(html)
+    assert len(document.sentences) == 1, document
+    pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
+    return document.filled([translation], [pairs])
+
+
+@pytest.mark.parametrize(
+    ("html", "translation", "links", "expected"),
+    [
+        (  # order changes, and marks at the edge stay outside
+            'Click <b>OK</b> to <a href="x">close</a>.',
+            "Zum Schließen klicken Sie auf OK.",
+            "2-0 3-1 0-2 0-3 0-4 1-5",
+            'Zum <a href="x">Schließen</a> klicken Sie auf <b>OK</b>.',
+        ),
+        (  # the words of an element are not always together: the longest of the best are taken
+            "He has <i>switched it off</i> today.",
+            "Er schaltete es heute aus.",
+            "0-0 2-1 3-2 5-3 4-4",
+            "Er <i>schaltete es heute aus</i>.",
+        ),
+        (  # elements within one another
+            "A <b>very <i>small</i> house</b> here",
+            "Hier ein sehr kleines Haus",
+            "4-0 0-1 1-2 2-3 3-4",
+            "Hier ein <b>sehr <i>kleines</i> Haus</b>",
+        ),
+        ("<b>Open</b>!", "Öffnen!", "0-0", "<b>Öffnen</b>!"),
+        ("<b>Open!</b>", "Öffnen!", "0-0", "<b>Öffnen!</b>"),
+        ("<b>Open</b>", "Jetzt öffnen!", "0-0 0-1", "<b>Jetzt öffnen!</b>"),
+        ("<b>and</b>/<i>or</i>", "und/oder", "0-0", "<b>und</b>/<i>oder</i>"),
+        ("He said “<b>go</b>”.", "Er sagte: „Geh“.", "0-0 1-1 2-2", "Er sagte: „<b>Geh</b>“."),
+        # Nothing is linked into the element: the nearest words have it.
+        ("a <b>b</b> c", "x y", "0-0 2-1", "<b>x</b> y"),
+        ("a <b>b</b> c", "", "", "<b></b>"),
+        ("<b>a</b> <i>b</i>", "x", "0-0", "<b>x</b><i></i>"),
+        # Markup by itself stays beside the word that it touches, with its spaces.
+        ("See <img>the page", "Die Seite ansehen", "1-0 2-1 0-2", "<img>Die Seite ansehen"),
+        ("one<sup/> two", "zwei eins", "1-0 0-1", "zwei eins<sup/>"),
+        ("one <wbr> two", "eins zwei", "0-0 1-1", "eins <wbr> zwei"),
+        ("one <!-- x -->", "eins", "0-0", "eins <!-- x -->"),
+        # What is not translated stands where the model has put it, or where its words went.
+        ("<code>a &amp;</code> to b", "Nun a & b", "3-0 0-1 1-2 3-3", "Nun <code>a &amp;</code> b"),
+        ("<code>go on</code> to run", "Nun vor los", "3-0 1-1 3-2", "Nun <code>go on</code> los"),
+        ("Hello {name}, %s &lt;", "Hallo {name}, %s <", "0-0 1-1 2-2 3-3", "Hallo {name}, %s &lt;"),
+        ("Hello {name}!", "Hallo Name!", "0-0 1-1", "Hallo {name}!"),
+        ("Hello {name}!", "", "", "{name}"),
+        # Tags of which the other one is in another sentence, or missing.
+        ("end</b> of it", "Ende davon", "0-0 1-1 2-1", "Ende</b> davon"),
+        ("the <b>end of", "das Ende von", "0-0 1-1 2-2", "das <b>Ende von"),
+        ("a <b>b <i>c</b> d</i> e", "a b c d e", "0-0 1-1 2-2 3-3 4-4", "a <b>b <i>c</b> d</i> e"),
+    ],
+)  # fmt: skip
+def test_tags_go_to_the_words_that_they_were_at(html, translation, links, expected):
+    assert filled(html, translation, links) == expected
+
+
+_PIECES = st.sampled_from(
+    [
+        *(
+            "<b>",
+            "</b>",
+            "<i x='1'>",
+            "</i>",
+            "<img>",
+            "<br-x/>",
+            "<!-- c -->",
+            "word",
+            "two words",
+        ),
+        *(" ", ".", "(", "&amp;", "end. Next", "</u>", "<u>"),
+    ]
+)
+
+
+@st.composite
+def _translated(draw):
+    html = "".join(draw(st.lists(_PIECES, max_size=14)))
+    document = html_document(html)
+    words = st.sampled_from(["eins", "zwei,", "(drei)", "<", "vier."])
+    targets = [" ".join(draw(st.lists(words, max_size=6))) for _ in document.sentences]
+    links = []
+    for source, target in zip(document.sentences, targets, strict=True):
+        pairs = st.tuples(st.integers(0, len(source.split()) - 1), st.just(0))
+        of_words = [draw(pairs)[0] for _ in target.split()]
+        links.append([(own, n) for n, own in enumerate(of_words) if draw(st.booleans())])
+    return html, document, targets, links
+
+
+@given(_translated())
+def test_no_tag_is_lost_or_invented_and_the_text_is_the_translation(translated):
+    html, document, targets, links = translated
+    written = document.filled(targets, links)
+    assert Counter(_TAG.findall(written)) == Counter(_TAG.findall(html))
+    if document.sentences:
+        shown = unescape(_TAG.sub("", written))
+        assert "".join(shown.split()) == "".join("".join(targets).split())
+
+
+def _is_well_formed(html):
+    names = []
+    for slash, name, end in re.findall(r"<(/?)([biu])\b[^<>]*?(/?)>", html):
+        if slash and (not names or names.pop() != name):
+            return False
+        if not slash and not end:
+            names.append(name)
+    return not names
+
+
+@given(_translated())
+def test_what_is_nested_well_stays_so(translated):
+    html, document, targets, links = translated
+    if _is_well_formed(html):
+        assert _is_well_formed(document.filled(targets, links))
+
+
+@given(st.lists(st.sampled_from([1, -1]), min_size=1, max_size=9), st.data())
+def test_the_best_words_are_those_of_all_ranges(scores, data):
+    low = data.draw(st.integers(0, len(scores) - 1))
+    high = data.draw(st.integers(low + 1, len(scores)))
+    kinds = {"first": (True, False), "last": (False, True), "any": (False, False)}
+    for first, last in kinds.values():
+        every = [
+            (sum(scores[begin:end]), end - begin)
+            for begin in ([low] if first else range(low, high))
+            for end in ([high] if last else range(begin + 1, high + 1))
+            if begin < end
+        ]
+        begin, end = _best(scores, low, high, first=first, last=last)
+        assert low <= begin < end <= high
+        assert (sum(scores[begin:end]), end - begin) == max(every)
+        assert begin == low or not first
+        assert end == high or not last
+
+
+def test_a_sentence_without_markup_is_its_translation():
+    [one] = html_document("a &lt; b").tagged
+    assert with_markup(one, "x < y", []) == "x < y"
+
+
+@pytest.mark.parametrize(
+    "repeated", ["<b>", "<b>x</b> ", "<img>", "</i>", "{a} ", "<b>a. ", "<code>"]
+)
+def test_much_markup_takes_no_longer_than_its_length_asks(repeated):
+    """Deep elements would end the program, and a search through all others for each is slow."""
+    document = html_document("x " + repeated * 3000)
+    written = document.filled(["eins zwei"] * len(document.sentences))
+    for tag in _TAG.findall(repeated):
+        assert written.count(tag) == 3000
