@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeAlias
 
-from t2t_jax.markup.html import Inline, parts
+from t2t_jax.markup.html import parts
+from t2t_jax.markup.inline import Inline
 from t2t_jax.markup.projection import Links, with_markup
 from t2t_jax.markup.tagged import Event, Tagged, tagged
 
@@ -59,6 +60,11 @@ def document_of(found: Iterable[str | Tagged], escape: Callable[[str], str] = st
     return Document(sentences, ["".join(each) for each in between], escape)
 
 
+def escaped(text: str) -> str:
+    """Return a text as HTML or XML has it: `&lt;` for `<`, and so on."""
+    return escape(text, quote=False)
+
+
 def one_sentence(text: str) -> Iterator[Part]:
     """Yield a text as one sentence."""
     yield text, True
@@ -73,8 +79,21 @@ def html_document(text: str, split: Splitter = one_sentence) -> Document:
     `{name}` and `%s` stay as they are. Any white space within a sentence is one space.
     """
 
-    def found() -> Iterator[str | Tagged]:
-        for part in parts(text):
+    return marked_up(parts(text), split)
+
+
+def marked_up(
+    found: Iterable[str | Inline], split: Splitter, escape: Callable[[str], str] = escaped
+) -> Document:
+    """Return the document of inline texts and what is between them, in order.
+
+    Args:
+      split: splits the inline texts into sentences.
+      escape: makes markup of a translation.
+    """
+
+    def each() -> Iterator[str | Tagged]:
+        for part in found:
             if isinstance(part, Inline):
                 yield part.before
                 yield from _sentences(part, split)
@@ -82,7 +101,7 @@ def html_document(text: str, split: Splitter = one_sentence) -> Document:
             else:
                 yield part
 
-    return document_of(found(), lambda shown: escape(shown, quote=False))
+    return document_of(each(), escape)
 
 
 def _sentences(inline: Inline, split: Splitter) -> Iterator[str | Tagged]:

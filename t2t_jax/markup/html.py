@@ -9,10 +9,9 @@ the text as they were written, which a parser that makes a tree could not give b
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape, unescape
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from t2t_jax.markup.tagged import Event
+from t2t_jax.markup.inline import Inline, InlineText, characters
 
 _SPACE = r"\t\n\f\r "
 _BEGIN = re.compile(r"<(?:[A-Za-z!?]|/[\s\S])")
@@ -22,8 +21,6 @@ _ATTRIBUTE = re.compile(rf"=?[^{_SPACE}/>=]*")
 _EQUALS = re.compile(rf"[{_SPACE}]*=[{_SPACE}]*")
 _VALUE = re.compile(rf"\"[^\"]*\"|'[^']*'|(?![\"'])[^{_SPACE}>]*")
 _COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
-_ZEROS = re.compile("&#0+(?=[0-9])")
-_TOO_LARGE = re.compile("&#[0-9]{8,};?")
 
 _RAW = {"script", "style", "textarea", "xmp", "iframe", "noembed", "noframes"}
 _VERBATIM = _RAW | {"pre", "code", "kbd", "samp", "svg", "math"}
@@ -40,34 +37,10 @@ _BLOCKS = {
     *("p", "pre", "script", "search", "section", "select", "style", "summary", "table", "tbody"),
     *("td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video", "xmp"),
 }
-_WORD = re.compile(r"\w")
-_SPACES = re.compile(r"\s+")
-_PLACEHOLDER = re.compile(
-    r"\{\{[^{}]*\}\}|\$?\{[\w.:!-]*\}|%(?:\(\w+\)|\d+\$)?[-+#0]?\d*(?:\.\d+)?[sdifuxXc@]\b|&\w+;"
-)
 
 Kind: TypeAlias = Literal["text", "tag", "begin", "kept"]
 """Whether a piece is text to translate, a tag or other markup, the tag that begins an element which
 is not translated, or of the rest of such an element."""
-
-
-class Inline(NamedTuple):
-    """Text that a reader sees as one run, with the markup in it."""
-
-    before: str
-    """The white space in front of it, as it was written."""
-    text: str
-    """The text, in which any white space is one space."""
-    events: list[Event]
-    """The markup, in order."""
-    after: str
-    """The white space behind it, as it was written."""
-
-
-def characters(text: str) -> str:
-    """Replace the character references of a text by their characters, such as `&amp;` by `&`."""
-    # Python reads no decimal number of thousands of digits; no character's number has over seven.
-    return unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", _ZEROS.sub("&#", text)))
 
 
 def pieces(text: str) -> Iterator[tuple[str, Kind]]:
@@ -117,75 +90,16 @@ def _name(piece: str) -> str | None:
 
 def _inline(run: Sequence[tuple[str, Kind]]) -> Iterator[str | Inline]:
     """Yield some pieces as an inline text, if there are words in it; else as they are."""
-    shown = [characters(piece) if kind == "text" else "" for piece, kind in run]
-    if not any(map(_WORD.search, shown)):
-        yield "".join(piece for piece, _ in run)
-        return
-    found = _Run()
-    for (piece, kind), text in zip(run, shown, strict=True):
+    found = InlineText()
+    for piece, kind in run:
         if kind == "text":
-            found.add_text(text)
+            found.add_text(piece)
         elif kind == "tag":
-            found.add_tag(piece)
+            found.add_tag(piece, _name(piece), is_alone=_name(piece) in _WITHOUT_END)
         else:
-            found.add_kept(piece, is_new=kind == "begin")
-    first, last = shown[0], shown[-1]
-    before = first[: len(first) - len(first.lstrip())]
-    yield Inline(before, found.text.rstrip(), found.ended(), last[len(last.rstrip()) :])
-
-
-class _Run:
-    """The text and the markup of some pieces, as far as they were added."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._events: list[Event] = []
-
-    def add_text(self, shown: str) -> None:
-        """Add text; white space behind white space is left out, but for that behind a tag."""
-        shown = _SPACES.sub(" ", shown)
-        if shown.startswith(" ") and self.text[-1:] in ("", " "):
-            shown = shown[1:]
-            if self._events and self.text and self._events[-1].place == len(self.text):
-                last = self._events[-1]
-                if last.opens is last.closes is None:
-                    self._events[-1] = last._replace(markup=last.markup + " ")
-        for found in _PLACEHOLDER.finditer(shown):
-            begin, end = (len(self.text) + place for place in found.span())
-            self._events.append(Event(begin, escape(found[0], quote=False), kept=end))
-        self.text += shown
-
-    def add_tag(self, piece: str) -> None:
-        """Add a tag, or a comment and the like."""
-        name, place = _name(piece), len(self.text)
-        if name is None or name in _WITHOUT_END or (piece.endswith("/>") and piece[1] != "/"):
-            self._events.append(Event(place, piece))
-        elif piece[1] == "/":
-            self._events.append(Event(place, piece, closes=name))
-        else:
-            self._events.append(Event(place, piece, opens=name))
-
-    def add_kept(self, piece: str, is_new: bool) -> None:
-        """Add a piece of an element that is not translated; its text stays in that to translate."""
-        if is_new:
-            self._events.append(Event(len(self.text), ""))
-        if not _BEGIN.match(piece):
-            shown = _SPACES.sub(" ", characters(piece))
-            self.text += shown.lstrip() if self.text[-1:] in ("", " ") else shown
-        last = self._events[-1]
-        kept = len(self.text) if len(self.text) > last.place else None
-        self._events[-1] = last._replace(markup=last.markup + piece, kept=kept)
-
-    def ended(self) -> list[Event]:
-        """Return the markup, in places of the text without white space behind it."""
-        most, found = len(self.text.rstrip()), []
-        for event in self._events:
-            alone = event.kept is None and event.opens is event.closes is None
-            space = " " if alone and event.place > most else ""
-            kept = event.kept and min(event.kept, most)
-            markup, place = space + event.markup, min(event.place, most)
-            found.append(event._replace(place=place, markup=markup, kept=kept))
-        return found
+            text = "" if _BEGIN.match(piece) else piece
+            found.add_kept(piece, text, is_new=kind == "begin")
+    yield from found.ended()
 
 
 class _Kept:

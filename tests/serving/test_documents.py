@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.markup.html import characters, pieces
+from t2t_jax.markup.html import pieces
+from t2t_jax.markup.inline import characters
 from t2t_jax.serving.documents import html_document, text_document
 
 _TEXTS = st.text(st.sampled_from("aB. !?\n\t\r ü。¿\u2028&<>/\"'"), max_size=40)
