@@ -12,6 +12,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translations import Hypothesis
@@ -32,9 +33,10 @@ class TranslateCommand(DecodingFlags):
         "runs/base runs/other --num-best 4 --beam-size 8",
     )
     command: ClassVar = "translate"
-    format: Literal["text", "html"] = "text"
-    """How lines are written: html has tags, which are put at the translated words, and character
-    references."""
+    format: Literal["text", "html", "document"] = "text"
+    """What is translated: lines of text; lines of html, whose tags are put at the translated words;
+    or a document as a whole, whose suffix says its kind: txt, html, srt, vtt, docx, pptx, odt, odp,
+    ods, epub."""
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None
@@ -62,6 +64,8 @@ class TranslateCommand(DecodingFlags):
         """Translate some thousand lines at a time, to bound memory, and return the exit code."""
         self._check()
         head = head_of(self.alignment_head)
+        if self.format == "document":
+            return self._document(head)
         with ExitStack() as stack:
             chunks = self._with_prefixes(stack.enter_context(reading(self.input)))
             file = stack.enter_context(writing(self.output))
@@ -103,6 +107,29 @@ class TranslateCommand(DecodingFlags):
 
         how = {"head": head, "first_line": first_line, **self.settings}
         return translate_documents(translator, [html_document(text) for text in texts], **how)
+
+    def _document(self, head: tuple[int, int] | None) -> int:
+        """Translate a file as a whole, and return the exit code."""
+        from t2t_jax.decoding.documents import translate_documents
+        from t2t_jax.markup.files import file_document
+
+        if self.input is None or self.output is None:
+            raise UserError("--format document needs --input and --output, both of one kind")
+        if self.input.suffix.lower() != self.output.suffix.lower():
+            raise UserError(
+                f"{self.output} has another suffix than {self.input}; a document stays of its kind"
+            )
+        try:
+            content = self.input.read_bytes()
+        except OSError as error:
+            raise UserError(f"cannot read {self.input}: {error.strerror or error}") from error
+        translator = self.load()
+        language = translator.config.data.source_language
+        document = file_document(content, self.input.suffix, language)
+        how = {"head": head, **self.settings}
+        found, _ = translate_documents(translator, document.documents, **how)
+        write_whole(self.output, document.filled(found))
+        return 0
 
     def _check(self) -> None:
         """Refuse flags that do not go together."""

@@ -2,11 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from typing import NamedTuple, TypeAlias
 
 from t2t_jax.markup.html import parts
-from t2t_jax.markup.inline import Inline
+from t2t_jax.markup.inline import Inline, escaped
 from t2t_jax.markup.projection import Links, with_markup
 from t2t_jax.markup.tagged import Event, Tagged, tagged
 
@@ -60,11 +59,6 @@ def document_of(found: Iterable[str | Tagged], escape: Callable[[str], str] = st
     return Document(sentences, ["".join(each) for each in between], escape)
 
 
-def escaped(text: str) -> str:
-    """Return a text as HTML or XML has it: `&lt;` for `<`, and so on."""
-    return escape(text, quote=False)
-
-
 def one_sentence(text: str) -> Iterator[Part]:
     """Yield a text as one sentence."""
     yield text, True
@@ -95,9 +89,12 @@ def marked_up(
     def each() -> Iterator[str | Tagged]:
         for part in found:
             if isinstance(part, Inline):
-                yield part.before
-                yield from _sentences(part, split)
-                yield part.after
+                yield escape(part.before)
+                yield from (
+                    one if isinstance(one, Tagged) else escape(one)
+                    for one in _sentences(part, split)
+                )
+                yield escape(part.after)
             else:
                 yield part
 

@@ -1,7 +1,7 @@
 """Inline text with its markup, made of pieces of a text with markup."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape, unescape
 from typing import NamedTuple
 
@@ -35,12 +35,17 @@ def characters(text: str) -> str:
     return unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", _ZEROS.sub("&#", text)))
 
 
+def escaped(text: str) -> str:
+    """Return a text as HTML or XML has it: `&lt;` for `<`, and so on."""
+    return escape(text, quote=False)
+
+
 class InlineText:
     """An inline text as far as its pieces were added, in order."""
 
-    def __init__(self) -> None:
-        """Begin without pieces."""
-        self.text = ""
+    def __init__(self, escape: Callable[[str], str] = escaped) -> None:
+        """Begin without pieces; `escape` makes markup of text."""
+        self.text, self._escape = "", escape
         self._events: list[Event] = []
         self._pieces: list[str] = []
         self._has_word = False
@@ -66,19 +71,24 @@ class InlineText:
                     self._events[-1] = last._replace(markup=last.markup + " ")
         for found in _PLACEHOLDER.finditer(shown):
             begin, end = (len(self.text) + place for place in found.span())
-            self._events.append(Event(begin, escape(found[0], quote=False), kept=end))
+            self._events.append(Event(begin, self._escape(found[0]), kept=end))
         self.text += shown
 
     def add_tag(self, piece: str, name: str | None, is_alone: bool = False) -> None:
         """Add a tag with the name of its element, or a comment and the like without one."""
-        self._add(piece)
-        place = len(self.text)
         if name is None or is_alone or (piece.endswith("/>") and piece[1] != "/"):
-            self._events.append(Event(place, piece))
+            self.add_markup(piece)
         elif piece[1] == "/":
-            self._events.append(Event(place, piece, closes=name))
+            self.add_markup(piece, closes=name)
         else:
-            self._events.append(Event(place, piece, opens=name))
+            self.add_markup(piece, opens=name)
+
+    def add_markup(
+        self, piece: str, *, opens: str | None = None, closes: str | None = None
+    ) -> None:
+        """Add markup that begins or ends the element of a name, or that stands alone."""
+        self._add(piece)
+        self._events.append(Event(len(self.text), piece, opens, closes))
 
     def add_kept(self, piece: str, text: str, is_new: bool) -> None:
         """Add a piece of an element that is not translated; its text stays in that to translate."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.translations import Hypothesis
-from t2t_jax.markup.document import Document
-from t2t_jax.serving.documents import html_document, text_document
+from t2t_jax.markup.document import Document, html_document
+from t2t_jax.markup.sentences import sentence_splitter, text_document
 from t2t_jax.serving.engine import Wanted
 from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Detected, Languages, is_auto
@@ -123,8 +123,8 @@ class Answers:
 
         def document(text: str) -> Document:
             if is_html:
-                return html_document(text, service.source)
-            return text_document(text, service.source, split)
+                return html_document(text, sentence_splitter(service.source))
+            return text_document(text, service.source, by_lines=split == "lines")
 
         return await prepared(lambda texts: [document(text) for text in texts], texts)
 

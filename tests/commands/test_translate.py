@@ -92,6 +92,21 @@ def test_tags_go_to_the_words_that_their_words_are_linked_to(workdir, folder):
     assert command("translate", *files, "--format", "html") == 0
 
 
+def test_a_document_is_translated_into_one_of_its_kind(workdir, folder):
+    (folder / "page.html").write_text("<h1>the house</h1>\n<p>a dog. two dogs.</p>")
+    files = ("--workdir", workdir, "--format", "document", "--input", folder / "page.html")
+    assert command("translate", *files, "--output", folder / "out.html") == 0
+    found = t2t_jax.load(workdir).translate(["the house", "a dog.", "two dogs."])
+    expected = "<h1>{}</h1>\n<p>{} {}</p>".format(*map(escape, found))
+    assert (folder / "out.html").read_text() == expected
+    with pytest.raises(
+        UserError, match=r"out.docx has another suffix than .*page.html; a document"
+    ):
+        command("translate", *files, "--output", folder / "out.docx")
+    with pytest.raises(UserError, match="--format document needs --input and --output"):
+        command("translate", *files)
+
+
 @pytest.mark.parametrize("flags", [(), ("--num-best", 2)])
 def test_alignments_have_a_line_for_each_line_of_output(workdir, folder, flags):
     head = ("--alignment-head", "0:1")

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2t_jax.markup.document import html_document
 from t2t_jax.markup.html import pieces
 from t2t_jax.markup.inline import characters
-from t2t_jax.serving.documents import html_document, text_document
+from t2t_jax.markup.sentences import sentence_splitter, text_document
 
 _TEXTS = st.text(st.sampled_from("aB. !?\n\t\r ü。¿\u2028&<>/\"'"), max_size=40)
 _MARKUP = st.lists(
@@ -26,7 +27,7 @@ _MARKUP = st.lists(
 
 @given(_TEXTS, st.sampled_from(["en", "de", "zh", "xx"]), st.sampled_from(["sentences", "lines"]))
 def test_a_text_is_its_sentences_and_what_is_between(text, language, split):
-    document = text_document(text, language, split)
+    document = text_document(text, language, by_lines=split == "lines")
     whole = document.filled(document.sentences)
     if split == "sentences":
         assert whole == text
@@ -38,16 +39,16 @@ def test_a_text_is_its_sentences_and_what_is_between(text, language, split):
 
 
 def test_sentences_end_by_the_rules_of_their_language():
-    english = text_document("Dr. Smith paid $3.50. He left! Why?", "en", "sentences")
+    english = text_document("Dr. Smith paid $3.50. He left! Why?", "en")
     assert english.sentences == ["Dr. Smith paid $3.50.", "He left!", "Why?"]
-    german = text_document("Am 3. Mai kam er z.B. nicht. Warum?", "de", "sentences")
+    german = text_document("Am 3. Mai kam er z.B. nicht. Warum?", "de")
     assert german.sentences == ["Am 3. Mai kam er z.B. nicht.", "Warum?"]
 
 
 @given(_MARKUP)
 def test_markup_that_is_filled_with_itself_says_the_same(text):
-    document = html_document(text, "en")
-    again = html_document(document.filled(document.sentences), "en")
+    document = html_document(text, sentence_splitter("en"))
+    again = html_document(document.filled(document.sentences), sentence_splitter("en"))
     assert again.sentences == document.sentences
     assert "".join(piece for piece, _ in pieces(text)) == text
     shown = document.filled([f"[{number}]" for number in range(len(document.sentences))])
@@ -85,7 +86,7 @@ def test_markup_that_is_filled_with_itself_says_the_same(text):
     ],
 )
 def test_markup_by_hand(text, sentences, filled):
-    document = html_document(text, "en")
+    document = html_document(text, sentence_splitter("en"))
     assert document.sentences == sentences
     if filled is not None:
         assert document.filled([f"<{one}>" for one in sentences]) == filled
@@ -120,12 +121,12 @@ def test_markup_that_nothing_ends_is_looked_at_once(repeated):
 @pytest.mark.parametrize("repeated", ["« ", "‘。‚", "'»‚[", "a", " ", "a. ", "Mr. A and (b) "])
 def test_a_long_line_is_its_sentences_however_they_are_found(repeated, monkeypatch):
     """Quotation marks that nothing ends make the splitter look at a whole line again and again."""
-    from t2t_jax.serving import documents
+    from t2t_jax.markup import sentences
 
-    seen, real = [], documents.segment
-    monkeypatch.setattr(documents, "segment", lambda *of: seen.append(len(of[1])) or real(*of))
+    seen, real = [], sentences.segment
+    monkeypatch.setattr(sentences, "segment", lambda *of: seen.append(len(of[1])) or real(*of))
     text = (repeated * 20_000)[:20_000]
-    document = text_document(text, "en", "sentences")
+    document = text_document(text, "en")
     assert document.filled(document.sentences) == text
     assert max(seen, default=0) <= 2000
     assert sum(seen) <= 2 * len(text)
@@ -135,4 +136,4 @@ def test_a_sentence_beyond_a_window_is_not_cut_and_those_around_it_end_as_they_d
     long = "one, two " * 400 + "end."
     text = f"First. Second! {long} Third? {long} " + "Last one. " * 300
     expected = ["First.", "Second!", long, "Third?", long, *["Last one."] * 300]
-    assert text_document(text, "en", "sentences").sentences == expected
+    assert text_document(text, "en").sentences == expected

@@ -1,46 +1,47 @@
-"""Documents: texts split into sentences to translate and the text between them, which is kept.
+"""Documents of whole texts, split into sentences by the rules of their language.
 
-The splitter is sentencex, which knows the rules of many languages. It is given one line at a time,
-so that the translation of a text has as many lines as the text.
+The splitter is sentencex, which knows those of many languages. It is given one line at a time, so
+that the translation of a text has as many lines as the text.
 """
 
 from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate
 
-from sentencex import segment
-
-from t2t_jax.markup.document import Document, Part, document_of
-from t2t_jax.markup.document import html_document as markup_document
+from t2t_jax.errors import needs_extra
+from t2t_jax.markup.document import Document, Part, Splitter, document_of
 from t2t_jax.markup.tagged import Tagged
-from t2t_jax.serving.settings import Split
+
+with needs_extra("serve", "the splitting of text into sentences"):
+    from sentencex import segment
 
 _WINDOW = 2000
 """The most characters of a line that sentencex splits at once: its time can grow with the square of
 the number of quotation marks, and it stops all threads meanwhile."""
 
 
-def text_document(text: str, language: str, split: Split) -> Document:
+def sentence_splitter(language: str) -> Splitter:
+    """Return a function that splits a text of one line by the rules of a language."""
+    return partial(_sentences, language=language)
+
+
+def text_document(text: str, language: str, *, by_lines: bool = False) -> Document:
     """Make a document of a plain text: line breaks, and white space around sentences, are kept.
 
-    The rules of the text's language say where sentences end. With the split "lines", a line is one
-    sentence, and the white space around it is not kept: its translation is that of
-    `Translator.translate`.
+    Args:
+      language: the language, by whose rules sentences end.
+      by_lines: whether a line is one sentence; the white space around it is not kept then, so that
+        its translation is that of `Translator.translate`.
     """
     parts: list[Part] = []
     for number, line in enumerate(text.split("\n")):
         if number:
             parts.append(("\n", False))
-        if split == "sentences":
+        if not by_lines:
             parts += _sentences(line, language)
         elif line.strip():
             parts.append((line, True))
     return document_of(Tagged(part) if is_sentence else part for part, is_sentence in parts)
-
-
-def html_document(text: str, language: str) -> Document:
-    """Make a document of a text with the markup of HTML; see `markup.document.html_document`."""
-    return markup_document(text, partial(_sentences, language=language))
 
 
 def _sentences(line: str, language: str) -> Iterator[Part]:
