@@ -6,21 +6,32 @@ sent as JSON, or raises a `RefusedError`.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document, html_document
+from t2t_jax.markup.files import FileDocument, file_document
 from t2t_jax.markup.sentences import sentence_splitter, text_document
+from t2t_jax.serving.bodies import SentFile
+from t2t_jax.serving.downloads import Downloads
 from t2t_jax.serving.engine import Wanted
 from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Detected, Languages, is_auto
 from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.service import Service, Translated, prepared
 from t2t_jax.serving.settings import Bounds, RefusedError, Split
+
+_DETECTED = 1000
+"""The most characters of a file by which its language is detected."""
+_UNPACKED = 16
+"""How many times as large as a body a file may be, unpacked."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,8 @@ class Answers:
     """The counters."""
     split: Split = "sentences"
     """The unit of translation for requests that do not name one."""
+    downloads: Downloads = field(default_factory=Downloads)
+    """The translated files that wait to be fetched."""
 
     async def translate(self, asked: Asked) -> dict[str, Any]:
         """Answer `POST /translate` of LibreTranslate."""
@@ -52,6 +65,34 @@ class Answers:
         if detected is not None:
             answer["detectedLanguage"] = one([_described(detected) for _ in texts])
         return answer
+
+    async def translate_file(self, asked: Asked) -> dict[str, Any]:
+        """Answer `POST /translate_file` of LibreTranslate."""
+        sent, source, target = asked["file"], asked["source"], asked["target"]
+        document = await self._file(sent, source)
+        beginning = " ".join(_sentences_of(document))[:_DETECTED]
+        service, _ = await asyncio.to_thread(self.languages.service, source, target, [beginning])
+        if service.source != source:
+            document = await self._file(sent, service.source)
+        length, most = sum(map(len, _sentences_of(document))), self.bounds.max_characters
+        if length > most:
+            message = f"the file has {length:,} characters, more than {most:,}; send less at once"
+            raise RefusedError(400, message)
+        wanted = Wanted(client=asked.client)
+        translated = await self._translated(service, document.documents, wanted)
+        texts = [best[0].text for best in translated.texts(document.documents, 1)]
+        content = await asyncio.to_thread(document.filled, texts)
+        name = self.downloads.put(content, Path(sent.name).suffix)
+        return {"translatedFileUrl": f"{asked.base}download_file/{name}"}
+
+    async def _file(self, sent: SentFile, language: str) -> FileDocument:
+        """Return a file as documents, read in another thread."""
+        most = _UNPACKED * self.bounds.max_body_bytes
+        how = sent.content, Path(sent.name).suffix, language, most
+        try:
+            return await asyncio.to_thread(file_document, *how)
+        except UserError as error:
+            raise RefusedError(400, str(error)) from error
 
     async def detect(self, asked: Asked) -> list[dict[str, Any]]:
         """Answer `POST /detect` of LibreTranslate."""
@@ -191,6 +232,10 @@ class _Job:
     documents: list[Document]
     wanted: Wanted
     alignments: bool
+
+
+def _sentences_of(document: FileDocument) -> Iterator[str]:
+    return chain.from_iterable(one.sentences for one in document.documents)
 
 
 def _described(detected: Detected) -> dict[str, Any]:

@@ -125,7 +125,8 @@ class Server:
             client = self._admit(request, given) if client is None else client
             if self.log_texts:
                 log.info("%s", json.dumps(given.get("q"), ensure_ascii=True))
-            asked = Asked(fields, given, client, lenient=route.is_lenient)
+            base = str(request.base_url)
+            asked = Asked(fields, given, client, base, lenient=route.is_lenient)
             return await route.respond(self.answers, asked)
 
         async def endpoint(request: Request) -> Response:
@@ -147,11 +148,11 @@ class Server:
 
         return endpoint
 
-    def _get(self, respond: Callable[["Server"], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """Make the endpoint of a route that reads nothing."""
+    def _get(self, respond: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Make the endpoint of a route that reads nothing but its path."""
 
-        async def endpoint(_: Request) -> Response:
-            found = respond(self)
+        async def endpoint(request: Request) -> Response:
+            found = respond(self, **request.path_params)
             return found if isinstance(found, Response) else JSONResponse(found)
 
         return endpoint

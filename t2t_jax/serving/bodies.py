@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import python_multipart
@@ -20,6 +20,14 @@ _FORMS = "application/x-www-form-urlencoded", "multipart/form-data"
 
 Fields = dict[str, Any]
 """The fields of a request, by name; a field that a form repeats is a list of strings."""
+
+
+class SentFile(NamedTuple):
+    """A file that a form has sent."""
+
+    name: str
+    """The name that the client gives it."""
+    content: bytes
 
 
 async def fields_of(request: Request, body: bytes) -> Fields:
@@ -100,31 +108,36 @@ def _form(body: bytes, kind: str, content_type: str) -> Fields:
         return _gathered(_pairs(body) if is_urlencoded else _multipart(body, content_type))
 
 
-def _pairs(encoded: bytes) -> list[tuple[str, str]]:
-    return parse_qsl(
-        encoded.decode("ascii"),
-        keep_blank_values=True,
-        errors="strict",
-        max_num_fields=_MOST_FIELDS,
-    )
+def _pairs(encoded: bytes) -> list[tuple[str, str | SentFile]]:
+    return [
+        *parse_qsl(
+            encoded.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MOST_FIELDS,
+        )
+    ]
 
 
-def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
+def _multipart(body: bytes, content_type: str) -> list[tuple[str, str | SentFile]]:
+    pairs: list[tuple[str, str | SentFile]] = []
     is_whole = False
 
     def on_field(field: Any) -> None:
         pairs.append((field.field_name.decode("utf-8"), (field.value or b"").decode("utf-8")))
 
     def on_file(file: Any) -> None:
-        raise ValueError("a file is sent; send its text as the field q")
+        file.file_object.seek(0)
+        sent = SentFile(file.file_name.decode("utf-8"), file.file_object.read())
+        pairs.append((file.field_name.decode("utf-8"), sent))
 
     def on_end() -> None:
         nonlocal is_whole
         is_whole = True
 
     headers = {"Content-Type": content_type.encode("latin-1")}
-    parser = python_multipart.create_form_parser(headers, on_field, on_file)
+    in_memory: Any = {"MAX_MEMORY_FILE_SIZE": len(body)}
+    parser = python_multipart.create_form_parser(headers, on_field, on_file, config=in_memory)
     parser.on_end = on_end
     parser.write(body)
     parser.finalize()
@@ -133,9 +146,9 @@ def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _gathered(pairs: Sequence[tuple[str, str]]) -> Fields:
+def _gathered(pairs: Sequence[tuple[str, str | SentFile]]) -> Fields:
     """Return the fields by name; the values of a repeated field are a list."""
-    values: dict[str, list[str]] = {}
+    values: dict[str, list[str | SentFile]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return {name: found if len(found) > 1 else found[0] for name, found in values.items()}

@@ -1,5 +1,6 @@
 """The OpenAPI description of a server, from which `/docs` makes a page."""
 
+import re
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +11,7 @@ _REFUSALS = {
     "400": "The request is malformed, or asks for what the server does not have.",
     "401": "An API key is needed.",
     "403": "The API key is wrong.",
+    "404": "There is no such file any more.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The content type is neither JSON nor a form.",
@@ -34,14 +36,16 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
             "version": version("t2t-jax"),
             "description": "The API of LibreTranslate, and beside it /v1/translations.",
         },
-        "paths": posts | {path: _get(one) for path, one in GET_ROUTES.items()},
+        "paths": posts | {path: _get(path, one) for path, one in GET_ROUTES.items()},
     }
 
 
-def _get(route: GetRoute) -> dict[str, Any]:
+def _get(path: str, route: GetRoute) -> dict[str, Any]:
+    of_path = {"in": "path", "required": True, "schema": {"type": "string"}}
+    names = [{"name": name} | of_path for name in re.findall(r"{(\w+)}", path)]
     answers = {"200": "The answer."} | {status: _REFUSALS[status] for status in route.refusals}
     responses = {status: {"description": why} for status, why in answers.items()}
-    return {"get": {"summary": route.about, "responses": responses}}
+    return {"get": {"summary": route.about, "parameters": names, "responses": responses}}
 
 
 def _post(route: PostRoute, answers: Answers, most: int, needs_key: bool) -> dict[str, Any]:
@@ -55,8 +59,7 @@ def _post(route: PostRoute, answers: Answers, most: int, needs_key: bool) -> dic
             "required": [name for name, field in fields.items() if field.missing is not None],
         }
     }
-    forms = ["application/x-www-form-urlencoded"] if route.is_lenient else []
-    kinds = ["application/json", *forms]
+    kinds = route.kinds if route.is_lenient else route.kinds[:1]
     refused = {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}
     responses: dict[str, Any] = {
         "200": {
@@ -65,6 +68,8 @@ def _post(route: PostRoute, answers: Answers, most: int, needs_key: bool) -> dic
         }
     }
     for status, why in _REFUSALS.items():
+        if status == "404":
+            continue
         responses[status] = {"description": why, "content": {"application/json": refused}}
     return {
         "post": {

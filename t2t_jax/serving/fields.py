@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from t2t_jax.serving.bodies import Fields
+from t2t_jax.serving.bodies import Fields, SentFile
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 JsonSchema: TypeAlias = dict[str, Any]
@@ -21,6 +21,7 @@ _KINDS: Mapping[type, str] = {
     str: "a string",
     list: "a list",
     dict: "an object",
+    SentFile: "a file",
 }
 """The name of each type's values in the terms of JSON."""
 
@@ -45,17 +46,25 @@ class Asked:
 
     Attributes:
       client: the identifier of the client, from `Access.admit`.
+      base: the address of the server as the client has it, which ends with a slash.
     """
 
     def __init__(
-        self, of: Callable[[int], Mapping[str, Field]], given: Fields, client: str, *, lenient: bool
+        self,
+        of: Callable[[int], Mapping[str, Field]],
+        given: Fields,
+        client: str,
+        base: str = "/",
+        *,
+        lenient: bool,
     ) -> None:
         """Take the values `given` for the fields that `of` returns for a number of translations.
 
         A lenient route ignores fields that it does not have and leaves out empty ones; any other
         route refuses unknown fields with a `RefusedError`.
         """
-        self.client, self._of, self._fields = client, of, of(1)
+        self.client, self.base = client, base
+        self._of, self._fields = of, of(1)
         self._given, self._read = given, dict[str, Any]()
         if lenient:
             said = (one for one in given.items() if one[0] == "q" or one[1] not in (None, ""))
@@ -112,6 +121,12 @@ def beam_size_field(about: str, most: int) -> Field:
 def truth_field(about: str) -> Field:
     """Return a field of true or false, which is false where it is left out."""
     return Field(_schema("boolean", about, default=False), _read_truth, False)
+
+
+def file_field(about: str) -> Field:
+    """Return a field of a file, which a form sends."""
+    schema = _schema("string", about, format="binary")
+    return Field(schema, _read_file, missing=": the file to translate, in a form")
 
 
 def _schema(kind: str, about: str, **more: Any) -> JsonSchema:
@@ -182,6 +197,12 @@ def _read_beam_size(name: str, value: Any, schema: JsonSchema) -> int:
         most = schema["enum"][-1]
         raise RefusedError(400, f"{name}={number} is neither 1 nor this server's {most}")
     return number
+
+
+def _read_file(name: str, value: Any, schema: JsonSchema) -> SentFile:
+    if not isinstance(value, SentFile):
+        raise _wrong(name, value, "a file, as multipart/form-data")
+    return value
 
 
 def _read_truth(name: str, value: Any, schema: JsonSchema) -> bool:

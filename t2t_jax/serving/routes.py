@@ -10,18 +10,21 @@ from typing import Any
 from starlette.responses import Response
 
 from t2t_jax.decoding.open_search import ClosedError
+from t2t_jax.markup.files import SUFFIXES
 from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.fields import (
     Asked,
     Field,
     JsonSchema,
     beam_size_field,
+    file_field,
     number_field,
     text_field,
     texts_field,
     truth_field,
     word_field,
 )
+from t2t_jax.serving.settings import RefusedError
 
 _TEXT = {"type": "string"}
 _ABOUT_TEXTS = "A text, or a list of texts. Each has as many lines in its translation."
@@ -48,16 +51,19 @@ class PostRoute:
     """A function that answers a request with values for JSON, or with the events of a stream."""
     is_lenient: bool = True
     """Whether unknown and empty fields are ignored, as LibreTranslate does, instead of refused."""
+    kinds: tuple[str, ...] = ("application/json", "application/x-www-form-urlencoded")
+    """The types of bodies that are described; a route that is not lenient has the first alone."""
 
 
 @dataclass(frozen=True)
 class GetRoute:
-    """A route that reads nothing."""
+    """A route that reads nothing but its path."""
 
     about: str
     """The summary of the route in the description."""
-    respond: Callable[[Any], Any]
-    """A function of the `Server` that returns values for JSON, or a whole response."""
+    respond: Callable[..., Any]
+    """A function of the `Server`, and of what the path has in the place of names in braces, that
+    returns values for JSON, or a whole response."""
     refusals: tuple[str, ...] = ()
     """The statuses with which the route refuses requests."""
 
@@ -76,15 +82,26 @@ def _fields(answers: Answers, **more: Field) -> dict[str, Field]:
     return {"q": texts_field(_ABOUT_TEXTS, answers.bounds), **more, "api_key": key}
 
 
+def _pair(answers: Answers) -> dict[str, Field]:
+    """Return the fields of the two languages."""
+    languages, about = answers.languages, "The language of the texts; `auto` has it detected."
+    return {
+        "source": text_field(about, [*languages.sources, "auto"], "auto"),
+        "target": text_field("The language to translate to.", languages.targets),
+    }
+
+
+def _of_file(answers: Answers, _: int) -> dict[str, Field]:
+    fields = _fields(answers, file=file_field(f"A file: {', '.join(SUFFIXES)}."), **_pair(answers))
+    return {name: field for name, field in fields.items() if name != "q"}
+
+
 def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
     """Return the fields of a route that translates, with more fields."""
-    languages = answers.languages
-    about_source = "The language of the texts; `auto` has it detected."
     about_format = "Of html, tags go to the words of the translation that theirs became."
     return _fields(
         answers,
-        source=text_field(about_source, [*languages.sources, "auto"], "auto"),
-        target=text_field("The language to translate to.", languages.targets),
+        **_pair(answers),
         format=word_field(about_format, ["text", "html"], "text"),
         **more,
     )
@@ -139,6 +156,13 @@ POST_ROUTES: Mapping[str, PostRoute] = {
         ),
         Answers.translate,
     ),
+    "/translate_file": PostRoute(
+        "Translate a file, as LibreTranslate does.",
+        _of_file,
+        _object(translatedFileUrl={"type": "string", "description": "Where to fetch the file."}),
+        Answers.translate_file,
+        kinds=("multipart/form-data",),
+    ),
     "/detect": PostRoute(
         "Say which of the source languages a text is written in.",
         lambda answers, _: _fields(answers),
@@ -181,8 +205,17 @@ def _metrics(server: Any) -> Response:
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _download(server: Any, name: str) -> Response:
+    content = server.answers.downloads.get(name)
+    if content is None:
+        raise RefusedError(404, "there is no such file any more; translate it again")
+    headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
+    return Response(content, media_type="application/octet-stream", headers=headers)
+
+
 GET_ROUTES: Mapping[str, GetRoute] = {
     "/languages": GetRoute("The language pairs.", _languages),
+    "/download_file/{name}": GetRoute("A file that was translated.", _download, ("404",)),
     "/health": GetRoute("Whether requests are taken.", _health, ("503",)),
     "/live": GetRoute("Whether the process answers.", lambda _: {"status": "ok"}),
     "/metrics": GetRoute("Counters, in the format of Prometheus.", _metrics),

@@ -5,6 +5,7 @@ import pytest
 from t2t_jax.decoding.open_search import ClosedError, QueueFullError
 from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.app import refusal
+from t2t_jax.serving.bodies import SentFile
 from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Languages
 from t2t_jax.serving.metrics import ServerMetrics
@@ -37,6 +38,8 @@ def _fitting(schema):
         return schema["enum"]
     if schema["type"] == "integer":
         return [schema["minimum"], schema["maximum"]]
+    if schema.get("format") == "binary":
+        return [SentFile("a.txt", b"a")]
     return [True, False] if schema["type"] == "boolean" else ["a"]
 
 
@@ -47,7 +50,7 @@ def _others(schema):
     if schema["type"] == "integer":
         ends = schema.get("enum") or [schema["minimum"], schema["maximum"]]
         return [ends[0] - 1, ends[-1] + 1, True, 1.0, None, "a"]
-    return [1, [], {}, "\x00"]
+    return [1, [], {}, "\x00", SentFile("a", b"")][: 4 if schema.get("format") else 5]
 
 
 @pytest.mark.parametrize("case", FIELDS)

@@ -450,7 +450,11 @@ def _check_example(client, example):
     path = httpx.URL(address).path
     assert str(client.base_url.join(path)) == address
     body = re.search(r"-d '(.*)'$", example)
-    if body is None:
-        assert client.get(path).status_code == 200
+    if body is None and "-F file=@" in example:
+        fields = dict(re.findall(r"-F (\w+)=(\w+)", example))
+        sent = client.post(path, data=fields, files={"file": ("a.txt", b"Open")})
+        assert sent.status_code == 200
+    elif body is None:
+        assert client.get(path).status_code == (404 if path.endswith("/NAME") else 200)
     else:
         assert client.post(path, json=json.loads(body[1])).status_code == 200

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from t2t_jax.serving import answers, bodies
+from t2t_jax.serving import answers, bodies, downloads
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import real_pairs
 from tests.serving.conftest import DECODING, Patient, Quick, running
@@ -167,7 +167,7 @@ def test_the_metrics_count_and_the_description_names_every_route(client):
     described = client.get("/openapi.json").json()["paths"]
     for path, methods in described.items():
         answer = client.request(next(iter(methods)).upper(), path, json={})
-        assert answer.status_code in (200, 400)
+        assert answer.status_code in (200, 400) or path == "/download_file/{name}"
     for path in ("/", "/docs", "/page.js", "/page.css", "/docs.js", "/live", "/health"):
         assert client.get(path).status_code == 200
 
@@ -280,9 +280,10 @@ BAD = {
     "file": (
         PLAIN,
         "multipart/form-data; boundary=x",
+        b'--x\r\nContent-Disposition: form-data; name="api_key"\r\n\r\nsecret\r\n'
         b'--x\r\nContent-Disposition: form-data; name="q"; filename="a"\r\n\r\nb\r\n--x--\r\n',
         400,
-        "a file is sent; send its text",
+        "q is a file; give a string",
     ),
     "no key": (PLAIN, JSON, _without("api_key"), 401, "an API key is needed"),
     "wrong key": (PLAIN, JSON, _json(api_key="Secret"), 403, "the API key is wrong"),
@@ -491,6 +492,66 @@ def test_markup_stays_where_it_is():
         "<script>if (a < b) stay()</script><!-- stay --><pre> stay </pre>"
         '<span translate="no">Stay <b>all</b></span> — <i title="stay">FIVE</i>\n<p>OPEN'
     )
+
+
+def test_a_file_is_translated_and_fetched():
+    page = b"<p>One <b>two</b>. Three</p>"
+    with running({("en", "de"): Quick(), ("fr", "de"): Quick()}) as (client, server):
+        fields = {"source": "en", "target": "de"}
+        sent = client.post("/translate_file", data=fields, files={"file": ("a.html", page)})
+        url = sent.json()["translatedFileUrl"]
+        assert url.startswith(f"{client.base_url.join('/download_file/')}")
+        found = client.get(url)
+        assert found.content == b"<p>ONE <b>TWO</b>. THREE</p>"
+        assert found.headers["content-disposition"] == "attachment"
+        assert url.endswith(".html")
+        refusals = {
+            "a.pdf": (b"", "a file with the suffix .pdf cannot be translated; there are .txt"),
+            "a.docx": (b"PK", "the .docx file is damaged, or no such file"),
+            "a.txt": (b"x. " * 20_000, "the file has 59,979 characters, more than 30,000; send"),
+        }
+        server.answers = replace(server.answers, bounds=replace(Bounds(), max_characters=30_000))
+        for name, (content, message) in refusals.items():
+            answer = client.post("/translate_file", data=fields, files={"file": (name, content)})
+            assert answer.status_code == 400
+            assert answer.json()["error"].startswith(message)
+        answer = client.post("/translate_file", data=fields | {"file": "text"})
+        assert answer.json()["error"] == "file is a string; give a file, as multipart/form-data"
+        answer = client.post("/translate_file", data=fields)
+        assert answer.json()["error"] == "file is missing: the file to translate, in a form"
+        gone = client.get("/download_file/other.html")
+        assert gone.status_code == 404
+        assert gone.json()["error"] == "there is no such file any more; translate it again"
+
+
+def test_the_language_of_a_file_is_detected():
+    pytest.importorskip("lingua")
+    text = "Voulez-vous vraiment supprimer ce fichier ? Oui, certainement."
+    with running({("en", "de"): Quick(), ("fr", "de"): Quick()}) as (client, _):
+        fields = {"source": "auto", "target": "de"}
+        sent = client.post("/translate_file", data=fields, files={"file": ("a.txt", text.encode())})
+        found = client.get(sent.json()["translatedFileUrl"])
+        metrics = client.get("/metrics").text
+    assert found.text == text.upper()
+    assert re.search(r'^t2t_lines_total{pair="fr-de"} 2', metrics, re.MULTILINE)
+
+
+def test_files_are_kept_for_a_while_and_as_far_as_there_is_room(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(downloads.time, "monotonic", lambda: now[0])
+    kept = downloads.Downloads(most_bytes=10, seconds=60)
+    names = []
+    for content in (b"1234", b"5678", b"90"):
+        names.append(kept.put(content, ".txt"))
+        now[0] += 10
+    assert [kept.get(name) for name in names] == [b"1234", b"5678", b"90"]
+    last = kept.put(b"abc", ".txt")
+    assert [kept.get(name) for name in (*names, last)] == [None, b"5678", b"90", b"abc"]
+    now[0] = 75
+    assert [kept.get(name) for name in (*names, last)] == [None, None, b"90", b"abc"]
+    large = kept.put(b"x" * 11, "")
+    assert kept.get(large) is None
+    assert len({*names, last, large}) == 5
 
 
 def test_other_pages_may_not_call_it_unless_they_are_named():

@@ -67,10 +67,17 @@ function exampleBody(fields, pair) {
   return `{${taken.map((pair) => pair.map((one) => JSON.stringify(one)).join(": ")).join(", ")}}`;
 }
 
+// What curl sends to a route, behind its address.
+function exampleOptions(fields, pair) {
+  if (!fields) return "";
+  const { source, target } = pair;
+  if (fields.file) return ` \\\n  -F source=${source} -F target=${target} -F file=@manual.docx`;
+  return ` \\\n  -H 'Content-Type: application/json' \\\n  -d '${exampleBody(fields, pair)}'`;
+}
+
 function example(path, fields, pair) {
-  const address = new URL(`.${path}`, location.href);
-  const body = fields && exampleBody(fields, pair);
-  const text = fields ? `curl ${address} \\\n  -H 'Content-Type: application/json' \\\n  -d '${body}'` : `curl ${address}`;
+  const address = new URL(`.${path.replace("{name}", "NAME")}`, location.href);
+  const text = `curl ${address}${exampleOptions(fields, pair)}`;
   const shown = element("pre", { tabindex: 0, "aria-label": "Example" }, text);
   const button = element("button", { type: "button", "aria-live": "polite" }, "Copy");
   button.addEventListener("click", () => copy(shown, button));
