@@ -15,6 +15,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
+    from t2t_jax.decoding.glossary import Glossary
     from t2t_jax.decoding.translations import Hypothesis
     from t2t_jax.decoding.translator import Translator
 
@@ -37,6 +38,8 @@ class TranslateCommand(DecodingFlags):
     """What is translated: lines of text; lines of html, whose tags are put at the translated words;
     or a document as a whole, whose suffix says its kind: txt, html, srt, vtt, docx, pptx, odt, odp,
     ods, epub."""
+    glossary: Path | None = None
+    """File of terms that translations use: in each line a source term, a tab and a target term."""
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None
@@ -74,13 +77,13 @@ class TranslateCommand(DecodingFlags):
                 for path in (self.alignments, self.confidence)
             )
             translator = self.load()
-            if self.format == "text":
+            if not self.is_marked_up:
                 self.check_lines(translator, self.input)
             beside = FilesBeside(translator, self.workdir, alignments, head, confidences)
             done = 0
             for texts, prefixes in chunks:
-                if self.format == "html":
-                    lines, head = self._html(translator, texts, done + 1, head)
+                if self.is_marked_up:
+                    lines, head = self._marked_up(translator, texts, done + 1, head)
                     file.writelines(f"{line}\n".encode() for line in lines)
                     file.flush()
                     done += len(texts)
@@ -94,19 +97,32 @@ class TranslateCommand(DecodingFlags):
                 done += len(texts)
         return 0
 
-    def _html(
+    @property
+    def is_marked_up(self) -> bool:
+        """Return whether lines are more than text to the search: html, or text with terms."""
+        return self.format == "html" or self.glossary is not None
+
+    def _marked_up(
         self,
         translator: "Translator",
         texts: list[str],
         first_line: int,
         head: tuple[int, int] | None,
     ) -> tuple[list[str], tuple[int, int] | None]:
-        """Translate lines of HTML; return them, and the head whose attention put the tags."""
+        """Translate lines; return them, and the head whose attention put tags and terms."""
         from t2t_jax.decoding.documents import translate_documents
-        from t2t_jax.markup.document import html_document
+        from t2t_jax.markup.document import document_of, html_document
+        from t2t_jax.markup.tagged import Tagged
 
-        how = {"head": head, "first_line": first_line, **self.settings}
-        return translate_documents(translator, [html_document(text) for text in texts], **how)
+        is_html = self.format == "html"
+        documents = [html_document(one) if is_html else document_of([Tagged(one)]) for one in texts]
+        how = {"glossary": self._terms(), "head": head, "first_line": first_line, **self.settings}
+        return translate_documents(translator, documents, **how)
+
+    def _terms(self) -> "Glossary | None":
+        from t2t_jax.decoding.glossary import read_glossary
+
+        return None if self.glossary is None else read_glossary(self.glossary)
 
     def _document(self, head: tuple[int, int] | None) -> int:
         """Translate a file as a whole, and return the exit code."""
@@ -126,7 +142,7 @@ class TranslateCommand(DecodingFlags):
         translator = self.load()
         language = translator.config.data.source_language
         document = file_document(content, self.input.suffix, language)
-        how = {"head": head, **self.settings}
+        how = {"glossary": self._terms(), "head": head, **self.settings}
         found, _ = translate_documents(translator, document.documents, **how)
         write_whole(self.output, document.filled(found))
         return 0
@@ -141,12 +157,19 @@ class TranslateCommand(DecodingFlags):
             "--alignments": self.alignments is not None,
             "--confidence": self.confidence is not None,
         }
-        if self.format != "text" and any(others.values()):
+        if (self.format != "text" or self.glossary) and any(others.values()):
             wrong = ", ".join(flag for flag, is_given in others.items() if is_given)
-            raise UserError(f"{wrong}: for text alone, not for --format {self.format}")
+            which = "--glossary" if self.glossary else f"--format {self.format}"
+            raise UserError(f"{wrong}: for text alone, not with {which}")
+        if self.glossary is not None and len(self.workdir) > 1:
+            raise UserError("--glossary needs the attention of one model; name one --workdir")
         if self.prefix is not None and self.prefixes is not None:
             raise UserError("--prefix and --prefixes both say how translations begin; give one")
-        if self.alignment_head is not None and self.alignments is None and self.format == "text":
+        if (
+            self.alignment_head is not None
+            and self.alignments is None
+            and not (self.is_marked_up or self.format == "document")
+        ):
             raise UserError("--alignment-head is for --alignments; name a file with that")
         if self.alignments is not None and len(self.workdir) > 1:
             raise UserError("--alignments are of one model; name one --workdir")

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2t_jax.decoding.alignments import Links, alignments
+from t2t_jax.decoding.glossary import Glossary, translate_with_terms
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import warn
 from t2t_jax.markup.document import Document
 
 
@@ -12,6 +14,7 @@ def translate_documents(
     translator: Translator,
     documents: Sequence[Document],
     *,
+    glossary: Glossary | None = None,
     head: tuple[int, int] | None = None,
     **settings: Any,
 ) -> tuple[list[str], tuple[int, int] | None]:
@@ -22,6 +25,8 @@ def translate_documents(
     Args:
       translator: the model.
       documents: the documents.
+      glossary: terms that translations use. A term that is not used all the same is named by a
+        warning.
       head: the layer of the decoder and the head whose attention links words; None is the one whose
         links agree most on these (`decoding.alignments.alignments`).
       settings: those of `Translator.translate`.
@@ -33,12 +38,19 @@ def translate_documents(
       UserError: as `Translator.translate` does.
     """
     every = [one for document in documents for one in document.tagged]
-    found = translator.translate([one.text for one in every], **settings)
+    sources = [one.text for one in every]
+    if glossary is None:
+        found = translator.translate(sources, **settings)
+    else:
+        used = translate_with_terms(translator, sources, glossary, head=head, **settings)
+        found = used.lines
+        for number, term in used.missing:
+            warn(f"{term.source!r} is not translated as {term.target!r} in {sources[number]!r:.80}")
     marked = [n for n, one in enumerate(every) if one.elements]
     links: list[Links] = [[]] * len(every)
     if marked and translator.model.shows_attention:
-        sources, targets = ([of[n] for n in marked] for of in ([one.text for one in every], found))
-        aligned = alignments(translator, sources, targets, head=head)
+        sides = ([of[n] for n in marked] for of in (sources, found))
+        aligned = alignments(translator, *sides, head=head)
         head = aligned.head
         for number, own in zip(marked, aligned.links, strict=True):
             links[number] = own

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from html import escape
 
 import pytest
@@ -92,6 +93,24 @@ def test_tags_go_to_the_words_that_their_words_are_linked_to(workdir, folder):
     assert command("translate", *files, "--format", "html") == 0
 
 
+def test_terms_of_a_glossary_are_used_in_every_form(workdir, folder, capsys):
+    (folder / "terms.tsv").write_text("dog\tdas Haus\n")
+    (folder / "in.html").write_text("<p>a <b>dog</b></p>\nthe house\n")
+    (folder / "in.txt").write_text("a dog\nthe house\n")
+    files = ("--workdir", workdir, "--glossary", folder / "terms.tsv", "--output")
+    for name, how in (("in.txt", "text"), ("in.html", "html"), ("in.html", "document")):
+        out = folder / f"out{name[2:]}"
+        assert command("translate", *files, out, "--input", folder / name, "--format", how) == 0
+        first, second = re.sub("<[^>]*>", "", out.read_text()).splitlines()
+        assert "das haus" in first.lower()
+        assert second == t2t_jax.load(workdir).translate(["the house"])[0]
+    (folder / "terms.tsv").write_text("dog\n")
+    with pytest.raises(UserError, match=r"terms.tsv line 1 is not a source term, a tab and a"):
+        command("translate", *files, folder / "out.txt", "--input", folder / "in.txt")
+    with pytest.raises(UserError, match="--glossary needs the attention of one model; name one"):
+        command("translate", "--workdir", workdir, workdir, *files[2:], folder / "out.txt")
+
+
 def test_a_document_is_translated_into_one_of_its_kind(workdir, folder):
     (folder / "page.html").write_text("<h1>the house</h1>\n<p>a dog. two dogs.</p>")
     files = ("--workdir", workdir, "--format", "document", "--input", folder / "page.html")
@@ -151,7 +170,10 @@ def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir
         (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
         (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
         (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
-        (["--format", "html", "--scores", "--prefix", "a"], "--scores, --prefix: for text alone"),
+        (
+            ["--format", "html", "--scores", "--prefix", "a"],
+            "--scores, --prefix: for text",
+        ),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(workdir, folder, flags, message):

@@ -1,0 +1,282 @@
+"""Translations that use the terms of a glossary.
+
+A sentence is translated as ever. If a term of its source is not translated as the glossary says,
+the model's own attention says where its translation stands (`decoding.alignments`): the sentence is
+translated again, with what stands before that place and the wanted term as its prefix, so that the
+model goes on from the term (prefix-constrained search: Wuebker et al. 2016, "Models and Inference
+for Prefix-Constrained Machine Translation"). That is repeated from left to right until every term
+is there. So a sentence that uses its terms costs nothing more, and no program is compiled for a
+glossary.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t2t_jax.batch import UNK_ID
+from t2t_jax.data.lines import read_lines
+from t2t_jax.decoding.alignments import Links, alignments
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+
+_OPTIONS = "case", "part"
+_MOST_ROUNDS = 16
+_OPENING = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
+
+
+class Term(NamedTuple):
+    """A term of a glossary."""
+
+    source: str
+    """The term in the source language."""
+    target: str
+    """The translation that is wanted."""
+    case: bool = False
+    """Whether upper and lower case count; else the translation is written as in the glossary, but
+    for a capital at the beginning of a sentence."""
+    part: bool = False
+    """Whether the term may be a part of a longer word, in the source and in the translation."""
+
+    def pattern(self, text: str) -> str:
+        """Return a regular expression for one of the two sides, any white space being one space."""
+        escaped = r"\s+".join(map(re.escape, text.split()))
+        return escaped if self.part else rf"(?<!\w){escaped}(?!\w)"
+
+
+class Found(NamedTuple):
+    """A term in a source."""
+
+    begin: int
+    """The place of its first character."""
+    end: int
+    """The place behind its last one."""
+    term: Term
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """Terms with the translations that are wanted."""
+
+    terms: tuple[Term, ...]
+    """The terms, of which no two have the same source."""
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], Mapping[str, Term], bool]]:
+        """The terms for which case counts, and then the others, each kind as one pattern."""
+        found: list[tuple[re.Pattern[str], Mapping[str, Term], bool]] = []
+        for case in (True, False):
+            own = {_key(one.source, case): one for one in self.terms if one.case == case}
+            longest_first = sorted(own.values(), key=lambda one: -len(one.source))
+            every = "|".join(one.pattern(one.source) for one in longest_first)
+            if every:
+                pattern = re.compile(every, re.NOFLAG if case else re.IGNORECASE)
+                found.append((pattern, own, case))
+        return found
+
+    def found(self, line: str) -> list[Found]:
+        """Return the terms of a source in order; of several at a place, the longest."""
+        every = (
+            Found(*match.span(), term)
+            for pattern, own, case in self._patterns
+            for match in pattern.finditer(line)
+            if (term := own.get(_key(match[0], case))) is not None
+        )
+        taken: list[Found] = []
+        for one in sorted(every, key=lambda one: (one.begin, -one.end)):
+            if not taken or one.begin >= taken[-1].end:
+                taken.append(one)
+        return taken
+
+
+def _key(text: str, case: bool) -> str:
+    text = " ".join(text.split())
+    return text if case else text.casefold()
+
+
+def read_glossary(path: Path) -> Glossary:
+    """Read a glossary: a line for each term, with the source, the target, and perhaps options.
+
+    Tabs separate the three. Options are `case` and `part` of `Term`. Blank lines, and those that
+    begin with `#`, are left out.
+
+    Raises:
+      UserError: the file cannot be read, or a line has an empty side, an unknown option, or a
+        source with another target than before.
+    """
+    terms: dict[tuple[str, bool], tuple[int, Term]] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip() and not line.startswith("#"):
+            term = _term(line, f"{path} line {number}")
+            key = _key(term.source, term.case), term.case
+            before, other = terms.setdefault(key, (number, term))
+            if other.target != term.target:
+                raise UserError(
+                    f"{path} line {number} has {term.target!r} for {term.source!r}, and line "
+                    f"{before} {other.target!r}; leave one of them"
+                )
+    return Glossary(tuple(term for _, term in terms.values()))
+
+
+def _term(line: str, where: str) -> Term:
+    """Return the term of a line of a glossary."""
+    source, target, options, *more = [*line.split("\t"), "", ""][: max(3, 1 + line.count("\t"))]
+    if more or not source.strip() or not target.strip():
+        raise UserError(
+            f"{where} is not a source term, a tab and a target term; give both, and behind another "
+            f"tab options if you like ({', '.join(_OPTIONS)})"
+        )
+    asked = options.split()
+    if unknown := [option for option in asked if option not in _OPTIONS]:
+        raise UserError(f"{where} has the option {unknown[0]!r}; there are {', '.join(_OPTIONS)}")
+    source, target = (" ".join(side.split()) for side in (source, target))
+    return Term(source, target, "case" in asked, "part" in asked)
+
+
+def is_spelt(translator: Translator, text: str) -> bool:
+    """Return whether the vocabulary of a model can spell a text."""
+    return UNK_ID not in translator.encode_targets([text])[0]
+
+
+def check_spelling(glossary: Glossary, translator: Translator) -> None:
+    """Refuse terms that the vocabulary of a model cannot spell.
+
+    Raises:
+      UserError: the target of a term has a character that the vocabulary does not have.
+    """
+    for term in glossary.terms:
+        if not is_spelt(translator, term.target):
+            raise UserError(
+                f"the model's vocabulary cannot spell {term.target!r}, which is wanted for "
+                f"{term.source!r}; leave the term out"
+            )
+
+
+class WithTerms(NamedTuple):
+    """Translations that use the terms of a glossary."""
+
+    lines: list[str]
+    """The translations."""
+    missing: list[tuple[int, Term]]
+    """The terms that are not in them all the same, with the numbers of their lines from 0 on."""
+
+
+def translate_with_terms(
+    translator: Translator,
+    lines: Iterable[str],
+    glossary: Glossary,
+    *,
+    head: tuple[int, int] | None = None,
+    first_line: int = 1,
+    **settings: Any,
+) -> WithTerms:
+    """Translate lines, each into one line that uses the terms of a glossary.
+
+    A term is missing in the end where a line is split because it is too long, or where the model
+    ends a translation within the prefix.
+
+    Args:
+      translator: the model, which is no ensemble.
+      lines: sentences.
+      glossary: the terms.
+      head: the layer of the decoder and the head whose attention says where terms stand; see
+        `decoding.alignments.alignments`.
+      first_line: number of the first line, by which errors name them.
+      settings: the others of `Translator.translate`.
+
+    Raises:
+      UserError: as `Translator.translate` does, or the vocabulary cannot spell a term.
+    """
+    check_spelling(glossary, translator)
+    sources = list(lines)
+    found = translator.translate(sources, first_line=first_line, **settings)
+    states = {
+        n: _Line(source, wanted, found[n], partial(is_spelt, translator))
+        for n, source in enumerate(sources)
+        if (wanted := glossary.found(source))
+    }
+    for _ in range(_MOST_ROUNDS):
+        waiting = [n for n, state in states.items() if state.is_waiting]
+        if not waiting:
+            break
+        texts = [sources[n] for n in waiting], [states[n].target for n in waiting]
+        aligned = alignments(translator, *texts, head=head)
+        head = aligned.head
+        prefixes = [
+            states[n].prefix(links) for n, links in zip(waiting, aligned.links, strict=True)
+        ]
+        again = translator.translate(texts[0], prefixes=prefixes, **settings)
+        for n, text in zip(waiting, again, strict=True):
+            states[n].take(text)
+    for n, state in states.items():
+        found[n] = state.target
+    missing = [(n, one.term) for n, state in states.items() for one in state.missing]
+    return WithTerms(found, missing)
+
+
+class _Line:
+    """A sentence with the terms that its translation has to use."""
+
+    def __init__(
+        self, source: str, wanted: Sequence[Found], target: str, spells: Callable[[str], bool]
+    ) -> None:
+        self._source, self._wanted, self.target, self._spells = source, wanted, target, spells
+        self._prefix, self._is_whole, self._given_up = "", False, False
+
+    @property
+    def missing(self) -> list[Found]:
+        """Return the terms that the translation does not use."""
+        uses = Counter[str]()
+        found = []
+        for one in self._wanted:
+            uses[one.term.target] += 1
+            flags = re.NOFLAG if one.term.case else re.IGNORECASE
+            there = re.findall(one.term.pattern(one.term.target), self.target, flags)
+            if len(there) < uses[one.term.target]:
+                found.append(one)
+        return found
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the sentence is to be translated again."""
+        return not self._given_up and bool(self.missing)
+
+    def prefix(self, links: Links) -> str:
+        """Return the prefix with which the translation has to begin: up to one more term."""
+        words, fixed = self.target.split(), len(self._prefix.split())
+        linked: dict[int, list[int]] = {}
+        for of_source, of_target in links:
+            linked.setdefault(of_source, []).append(of_target)
+        places = []
+        for one in self.missing:
+            before = self._source[: one.begin]
+            first = len(before.split()) - (before[-1:].strip() != "")
+            last = len(self._source[: one.end].split())
+            own = [n for word in range(first, last) for n in linked.get(word, ())]
+            place = min(own, default=first * len(words) // max(1, len(self._source.split())))
+            places.append((max(place, fixed), one.begin, one.term))
+        place, _, term = min(places)
+        begins = words[place] if place < len(words) else ""
+        text = term.target
+        capital = text[:1].upper() + text[1:]
+        if not term.case and begins[:1].isupper() and not place and self._spells(capital):
+            text = capital
+        self._is_whole = not term.part
+        self._prefix = " ".join([*words[:place], _opening_marks(begins) + text])
+        return self._prefix
+
+    def take(self, target: str) -> None:
+        """Take the translation with that prefix; one that goes on within the term is cut there."""
+        target = " ".join(target.split())
+        self._given_up = not target.startswith(self._prefix)
+        if self._is_whole and not self._given_up:
+            target = self._prefix + re.sub(r"^\w+", "", target[len(self._prefix) :])
+        self.target = target
+
+
+def _opening_marks(word: str) -> str:
+    """Return the opening brackets and quotation marks at the beginning of a word."""
+    return word[: len(word) - len(word.lstrip(_OPENING))]
