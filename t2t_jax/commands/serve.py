@@ -56,6 +56,8 @@ class ServeCommand(LoadFlags):
     """Most positions that a search advances before waiting sentences may join."""
     longest: int = 256
     """Most subwords of a sentence that is translated as a whole."""
+    glossaries: Literal["no", "yes"] = "no"
+    """Whether requests may have glossaries, for which there is one search more."""
     warm_up: Literal["all", "none"] = "all"
     """Compile all programs before the first request; with none, requests wait for compiling."""
     bounds: Annotated[Bounds, tyro.conf.arg(name="")] = field(default_factory=Bounds)
@@ -155,7 +157,9 @@ class ServeCommand(LoadFlags):
         decoding = translator.configured(**overrides).decoding
         waiting = self.bounds.max_waiting
         limits = Limits(self.rows, self.longest, self.most_steps, waiting)
-        engine = Searches(translator, decoding, limits, read_calibration([run], translator))
+        calibration = read_calibration([run], translator)
+        has_prefixes = self.glossaries == "yes"
+        engine = Searches(translator, decoding, limits, calibration, has_prefixes=has_prefixes)
         if self.warm_up == "all":
             engine.warm_up()
         return engine

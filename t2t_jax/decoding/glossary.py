@@ -141,14 +141,14 @@ def is_spelt(translator: Translator, text: str) -> bool:
     return UNK_ID not in translator.encode_targets([text])[0]
 
 
-def check_spelling(glossary: Glossary, translator: Translator) -> None:
-    """Refuse terms that the vocabulary of a model cannot spell.
+def check_spelling(glossary: Glossary, spells: Callable[[str], bool]) -> None:
+    """Refuse terms that the vocabulary of a model cannot spell, as `spells` says.
 
     Raises:
       UserError: the target of a term has a character that the vocabulary does not have.
     """
     for term in glossary.terms:
-        if not is_spelt(translator, term.target):
+        if not spells(term.target):
             raise UserError(
                 f"the model's vocabulary cannot spell {term.target!r}, which is wanted for "
                 f"{term.source!r}; leave the term out"
@@ -190,31 +190,75 @@ def translate_with_terms(
     Raises:
       UserError: as `Translator.translate` does, or the vocabulary cannot spell a term.
     """
-    check_spelling(glossary, translator)
+    check_spelling(glossary, partial(is_spelt, translator))
     sources = list(lines)
     found = translator.translate(sources, first_line=first_line, **settings)
-    states = {
-        n: _Line(source, wanted, found[n], partial(is_spelt, translator))
-        for n, source in enumerate(sources)
-        if (wanted := glossary.found(source))
-    }
-    for _ in range(_MOST_ROUNDS):
-        waiting = [n for n, state in states.items() if state.is_waiting]
-        if not waiting:
-            break
-        texts = [sources[n] for n in waiting], [states[n].target for n in waiting]
-        aligned = alignments(translator, *texts, head=head)
+    use = TermUse(sources, found, glossary, partial(is_spelt, translator))
+    while use.waiting:
+        aligned = alignments(translator, *use.texts, head=head)
         head = aligned.head
-        prefixes = [
-            states[n].prefix(links) for n, links in zip(waiting, aligned.links, strict=True)
-        ]
-        again = translator.translate(texts[0], prefixes=prefixes, **settings)
-        for n, text in zip(waiting, again, strict=True):
-            states[n].take(text)
-    for n, state in states.items():
-        found[n] = state.target
-    missing = [(n, one.term) for n, state in states.items() for one in state.missing]
-    return WithTerms(found, missing)
+        prefixes = use.prefixes(aligned.links)
+        use.take(translator.translate(use.texts[0], prefixes=prefixes, **settings))
+    return use.ended()
+
+
+class TermUse:
+    """Sentences with the terms that their translations have to use, as far as they do."""
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        found: Sequence[str],
+        glossary: Glossary,
+        spells: Callable[[str], bool],
+    ) -> None:
+        """Begin with translations of sentences.
+
+        Args:
+          spells: says whether the model's vocabulary can spell a text.
+        """
+        self._found = list(found)
+        self._lines = {
+            n: _Line(source, wanted, found[n], spells)
+            for n, source in enumerate(sources)
+            if (wanted := glossary.found(source))
+        }
+        self._rounds = 0
+        self.waiting: list[int] = []
+        """The numbers of the sentences that are to be translated again, from 0 on."""
+        self._wait()
+
+    def _wait(self) -> None:
+        more = self._rounds < _MOST_ROUNDS
+        self.waiting = [n for n, line in self._lines.items() if more and line.is_waiting]
+
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """Return the waiting sentences, and their translations so far."""
+        lines = [self._lines[n] for n in self.waiting]
+        return [line.source for line in lines], [line.target for line in lines]
+
+    def prefixes(self, links: Sequence[Links]) -> list[str]:
+        """Return the prefixes with which the translations of the waiting sentences have to begin.
+
+        Args:
+          links: links between the words of these sentences and of their translations so far.
+        """
+        return [self._lines[n].prefix(own) for n, own in zip(self.waiting, links, strict=True)]
+
+    def take(self, targets: Sequence[str]) -> None:
+        """Take the translations of the waiting sentences that begin with these prefixes."""
+        for n, target in zip(self.waiting, targets, strict=True):
+            self._lines[n].take(target)
+        self._rounds += 1
+        self._wait()
+
+    def ended(self) -> WithTerms:
+        """Return the translations of all sentences."""
+        for n, line in self._lines.items():
+            self._found[n] = line.target
+        missing = [(n, one.term) for n, line in self._lines.items() for one in line.missing]
+        return WithTerms(self._found, missing)
 
 
 class _Line:
@@ -223,7 +267,7 @@ class _Line:
     def __init__(
         self, source: str, wanted: Sequence[Found], target: str, spells: Callable[[str], bool]
     ) -> None:
-        self._source, self._wanted, self.target, self._spells = source, wanted, target, spells
+        self.source, self._wanted, self.target, self._spells = source, wanted, target, spells
         self._prefix, self._is_whole, self._given_up = "", False, False
 
     @property
@@ -252,11 +296,11 @@ class _Line:
             linked.setdefault(of_source, []).append(of_target)
         places = []
         for one in self.missing:
-            before = self._source[: one.begin]
+            before = self.source[: one.begin]
             first = len(before.split()) - (before[-1:].strip() != "")
-            last = len(self._source[: one.end].split())
+            last = len(self.source[: one.end].split())
             own = [n for word in range(first, last) for n in linked.get(word, ())]
-            place = min(own, default=first * len(words) // max(1, len(self._source.split())))
+            place = min(own, default=first * len(words) // max(1, len(self.source.split())))
             places.append((max(place, fixed), one.begin, one.term))
         place, _, term = min(places)
         begins = words[place] if place < len(words) else ""

@@ -63,6 +63,8 @@ class Limits:
     """The most positions that are computed before sentences that wait may come in."""
     most_waiting: int = 1024
     """The most sentences that may wait; more are refused."""
+    prefixes: bool = False
+    """Whether outputs may have prefixes, of up to `longest` tokens."""
     seconds_per_token: float = 0.001
     """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
     token by which it is shorter."""
@@ -176,6 +178,7 @@ class OpenSearch:
         listener: Listener | None = None,
         client: Hashable = None,
         request: Hashable = None,
+        prefix: Sequence[int] = (),
         read: Callable[[SearchResult], Any] = lambda result: result,
     ) -> "Future[Any]":
         """Submit a sentence to the search.
@@ -188,6 +191,7 @@ class OpenSearch:
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
           client: the sender of the request: clients take turns; None is one of no other request.
           request: the request of the sentence: a client's requests take turns; None is a new one.
+          prefix: ids with which the output must begin.
           read: makes the future's result of the hypotheses `[num_best, t]`; by default, themselves.
 
         Returns:
@@ -198,8 +202,8 @@ class OpenSearch:
           ClosedError: the search is closed.
           ValueError: the source is too long, the limit too high, or a listener is given to a beam.
         """
-        most = len(tokens) + self._extra
-        sentence = Sentence(tokens, most if limit is None else limit, number)
+        most = max(len(tokens), len(prefix)) + self._extra
+        sentence = Sentence(tokens, most if limit is None else limit, number, prefix)
         self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future, request = Future[Any](), object() if request is None else request
@@ -229,11 +233,13 @@ class OpenSearch:
 
     def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
         """Refuse a sentence that is too long, and a listener where there are several hypotheses."""
-        if len(sentence.source) > self.limits.longest or sentence.limit > most:
+        if sentence.length > self.limits.longest or sentence.limit > most:
             raise ValueError(
-                f"{len(sentence.source)} tokens and {sentence.limit} of output are more than the "
+                f"{sentence.length} tokens and {sentence.limit} of output are more than the "
                 f"{self.limits.longest} and {most} that there is room for"
             )
+        if sentence.prefix and not self.limits.prefixes:
+            raise ValueError("this search has no prefixes")
         if listener is not None and self._search.strategy.beam_size > 1:
             raise ValueError("several hypotheses are searched for: there are no tokens so far")
 
@@ -302,7 +308,8 @@ class OpenSearch:
         """Return the sizes for sources of a length of the ladder; few outputs exceed their room."""
         most = length + self._extra
         room = most if length == self._lengths[-1] else length
-        return Sizes(rows, rows, length, room, most)
+        prefix = self._lengths[-1] if self.limits.prefixes else 0
+        return Sizes(rows, rows, length, room, most, prefix)
 
     def _group(self, rows: int, length: int) -> RowGroup[int]:
         params, seed, constraints = self._of_groups

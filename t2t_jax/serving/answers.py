@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.decoding.alignments import Links
+from t2t_jax.decoding.glossary import Glossary, check_spelling
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document, html_document
@@ -56,7 +57,8 @@ class Answers:
         more = asked["alternatives"]
         num_best = min(more + 1, service.engine.most_best)
         wanted = Wanted(num_best, client=asked.client)
-        translated = await self._translated(service, documents, wanted)
+        glossary = self._glossary(asked, service, num_best)
+        translated = await self._translated(service, documents, wanted, None, glossary)
         found = translated.texts(documents, num_best)
         one: Any = list if is_list else itemgetter(0)
         answer = {"translatedText": one([best[0].text for best in found])}
@@ -85,6 +87,21 @@ class Answers:
         name = self.downloads.put(content, Path(sent.name).suffix)
         return {"translatedFileUrl": f"{asked.base}download_file/{name}"}
 
+    def _glossary(self, asked: Asked, service: Service, num_best: int) -> Glossary | None:
+        """Return the terms of a request, which is for one translation that is no stream."""
+        glossary: Glossary | None = asked["glossary"]
+        if glossary is None or not glossary.terms:
+            return None
+        if num_best > 1:
+            raise RefusedError(400, "glossary is for one translation of a text, and for no stream")
+        if service.engine.prefix("") is None:
+            raise RefusedError(400, "this server has no glossaries; start it with --glossaries yes")
+        try:
+            check_spelling(glossary, service.engine.spells)
+        except UserError as error:
+            raise RefusedError(400, str(error)) from error
+        return glossary
+
     async def _file(self, sent: SentFile, language: str) -> FileDocument:
         """Return a file as documents, read in another thread."""
         most = _UNPACKED * self.bounds.max_body_bytes
@@ -111,9 +128,11 @@ class Answers:
         wanted = Wanted(num_best, is_greedy, asked["max_tokens"], asked.client)
         documents = await self._documents(asked, service, asked["split"])
         job = _Job(service, documents, wanted, asked["alignments"])
+        glossary = self._glossary(asked, service, 2 if is_stream else num_best)
         if is_stream:
             return self._stream(job)
-        return await self._described(job, await self._translated(service, documents, wanted))
+        translated = await self._translated(service, documents, wanted, None, glossary)
+        return await self._described(job, translated)
 
     async def _stream(self, job: "_Job") -> AsyncGenerator[str, None]:
         """Yield the events of a stream: `partial` for each sentence as it grows, then `done`."""
@@ -170,10 +189,10 @@ class Answers:
         return await prepared(lambda texts: [document(text) for text in texts], texts)
 
     async def _translated(
-        self, service: Service, documents: Sequence[Document], wanted: Wanted, *listener: Any
+        self, service: Service, documents: Sequence[Document], wanted: Wanted, *more: Any
     ) -> Translated:
-        """Translate documents, and count their sentences and tokens."""
-        found = await service.translate(documents, wanted, *listener)
+        """Translate documents, and count their sentences and tokens; see `Service.translate`."""
+        found = await service.translate(documents, wanted, *more)
         self.metrics.lines.labels(service.name).inc(sum(map(len, found.sentences)))
         self.metrics.tokens.labels(service.name, "in").inc(found.source_tokens)
         self.metrics.tokens.labels(service.name, "out").inc(found.target_tokens)

@@ -21,6 +21,8 @@ class Wanted(NamedTuple):
     """The client that sent the request; clients take turns."""
     request: Hashable = None
     """The request that the sentences belong to; the requests of a client take turns."""
+    prefix: tuple[int, ...] = ()
+    """Ids with which a translation has to begin, from `Engine.prefix`."""
 
 
 class Load(NamedTuple):
@@ -70,6 +72,15 @@ class Engine(Protocol):
           QueueFullError: too many sentences wait (`decoding.open_search`).
           ClosedError: the engine takes no more sentences (`decoding.open_search`).
         """
+
+    def prefix(self, text: str) -> tuple[int, ...] | None:
+        """Encode a text with which a translation has to begin.
+
+        None says that the engine has no search for that, or that the text is too long for it.
+        """
+
+    def spells(self, text: str) -> bool:
+        """Return whether the vocabulary can spell a translation."""
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
         """Align the words of sentences and their translations; return None if the engine cannot."""

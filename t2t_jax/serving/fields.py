@@ -1,16 +1,19 @@
 """The fields of requests: the JSON Schema of each one bounds its values and describes it."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from t2t_jax.decoding.glossary import Glossary, Term
 from t2t_jax.serving.bodies import Fields, SentFile
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema in the form that OpenAPI takes."""
 
+_MOST_TERMS = 1000
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _KINDS: Mapping[type, str] = {
@@ -129,6 +132,12 @@ def file_field(about: str) -> Field:
     return Field(schema, _read_file, missing=": the file to translate, in a form")
 
 
+def terms_field(about: str) -> Field:
+    """Return a field of an object with a translation for each of some terms, read as a glossary."""
+    schema = _schema("object", about, additionalProperties={"type": "string"})
+    return Field(schema, _read_terms)
+
+
 def _schema(kind: str, about: str, **more: Any) -> JsonSchema:
     given = {name: value for name, value in more.items() if value is not None}
     return {"type": kind, **given, "description": about}
@@ -203,6 +212,26 @@ def _read_file(name: str, value: Any, schema: JsonSchema) -> SentFile:
     if not isinstance(value, SentFile):
         raise _wrong(name, value, "a file, as multipart/form-data")
     return value
+
+
+def _read_terms(name: str, value: Any, schema: JsonSchema) -> Glossary:
+    if not isinstance(value, dict):
+        raise _wrong(name, value, "an object of terms and their translations")
+    _check_amount(name, len(value), "terms", _MOST_TERMS)
+    for source, target in value.items():
+        _check_text(f"a term of {name}", source)
+        _check_text(f"{name}[{source!r:.40}]", target)
+        if not source.strip() or not target.strip():
+            raise RefusedError(400, f"{name} has an empty term; leave it out")
+    folded = Counter(_one_line(source).casefold() for source in value)
+    for twice in (source for source, count in folded.items() if count > 1):
+        raise RefusedError(400, f"{name} has {twice!r:.80} twice; leave one of them")
+    terms = (Term(_one_line(source), _one_line(target)) for source, target in value.items())
+    return Glossary(tuple(terms))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _read_truth(name: str, value: Any, schema: JsonSchema) -> bool:

@@ -19,6 +19,7 @@ from t2t_jax.serving.fields import (
     beam_size_field,
     file_field,
     number_field,
+    terms_field,
     text_field,
     texts_field,
     truth_field,
@@ -28,6 +29,7 @@ from t2t_jax.serving.settings import RefusedError
 
 _TEXT = {"type": "string"}
 _ABOUT_TEXTS = "A text, or a list of texts. Each has as many lines in its translation."
+_ABOUT_TERMS = "Terms with the translations that they get, where the server has `--glossaries yes`."
 _LINKS = {
     "type": "array",
     "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
@@ -103,6 +105,7 @@ def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
         answers,
         **_pair(answers),
         format=word_field(about_format, ["text", "html"], "text"),
+        glossary=terms_field(_ABOUT_TERMS),
         **more,
     )
 

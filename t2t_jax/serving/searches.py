@@ -12,6 +12,7 @@ from functools import partial
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.alignments import Links, PairAligner
+from t2t_jax.decoding.glossary import is_spelt
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.decoding.translator import Translator, is_blank
@@ -34,8 +35,13 @@ class Searches:
         decoding: DecodingConfig,
         limits: Limits,
         calibration: Calibration | None = None,
+        *,
+        has_prefixes: bool = False,
     ) -> None:
         """Start the searches of a model that translates; `limits` are those of the first one.
+
+        Args:
+          has_prefixes: whether there is a search for translations with a prefix.
 
         Raises:
           UserError: the model does not translate.
@@ -52,6 +58,8 @@ class Searches:
         if self.most_best > 1:
             of_kinds["several"] = self._decoding, few, self.most_best
             of_kinds["greedy"] = replace(self._decoding, beam_size=1), few, 1
+        if has_prefixes:
+            of_kinds["prefix"] = self._decoding, replace(few, prefixes=True), 1
         translator.check_lines([])  # refuses a model that does not translate
         self._searches = {
             kind: translator.open_search(decoding, limits, num_best=num_best)
@@ -76,7 +84,7 @@ class Searches:
     ) -> "Future[list[Hypothesis]]":
         """Submit a sentence for translation; see `Engine`."""
         search = self._search(wanted)
-        most = len(tokens) + self._decoding.max_extra_length
+        most = max(len(tokens), len(wanted.prefix)) + self._decoding.max_extra_length
         limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens)
         return search.submit(
             tokens,
@@ -85,11 +93,22 @@ class Searches:
             listener=listener and partial(self._tell, listener),
             client=wanted.client,
             request=wanted.request,
+            prefix=wanted.prefix,
             read=self._translator.read,
         )
 
     def _tell(self, listener: Callable[[str], None], so_far: list[int]) -> None:
         listener(self._translator.vocabulary.decode([so_far])[0])
+
+    def prefix(self, text: str) -> tuple[int, ...] | None:
+        """Encode the beginning of a translation; see `Engine`."""
+        tokens = tuple(self._translator.encode_targets([text])[0][:-1])
+        fits = "prefix" in self._searches and len(tokens) <= self._decoding.max_source_length
+        return tokens if fits else None
+
+    def spells(self, text: str) -> bool:
+        """Return whether the vocabulary can spell a translation; see `Engine`."""
+        return is_spelt(self._translator, text)
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
         """Align the words of sentences and translations; see `Engine`."""
@@ -121,5 +140,7 @@ class Searches:
             search.close()
 
     def _search(self, wanted: Wanted) -> OpenSearch:
+        if wanted.prefix:
+            return self._searches["prefix"]
         kind = "several" if wanted.num_best > 1 else "greedy" if wanted.greedy else "best"
         return self._searches.get(kind, self._searches["best"])

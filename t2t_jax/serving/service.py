@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TypeVar
 
 from t2t_jax.decoding.alignments import Links
+from t2t_jax.decoding.glossary import Glossary, TermUse
 from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
@@ -89,7 +90,11 @@ class Service:
         return self.engine.load()
 
     async def translate(
-        self, documents: Sequence[Document], wanted: Wanted, listener: Listener | None = None
+        self,
+        documents: Sequence[Document],
+        wanted: Wanted,
+        listener: Listener | None = None,
+        glossary: Glossary | None = None,
     ) -> Translated:
         """Translate the sentences of documents; a cancelled call frees its rows.
 
@@ -118,13 +123,47 @@ class Service:
             for future in chain(*futures):
                 future.cancel()
         ended = iter(found)
-        of_sentences = iter(
+        translated = [
             joined_hypotheses([next(ended) for _ in part], wanted.num_best) if part else _BLANK
             for part in parts
-        )
-        of_documents = [[next(of_sentences) for _ in one.sentences] for one in documents]
+        ]
+        if glossary is not None:
+            translated = await self._with_terms(sentences, translated, wanted, glossary)
+        each = iter(translated)
+        of_documents = [[next(each) for _ in one.sentences] for one in documents]
         links = await self._links(documents, of_documents)
         return Translated(of_documents, sum(map(len, chain(*parts))), links)
+
+    async def _with_terms(
+        self,
+        sentences: Sequence[str],
+        found: list[list[Hypothesis]],
+        wanted: Wanted,
+        glossary: Glossary,
+    ) -> list[list[Hypothesis]]:
+        """Return translations that use the terms of a glossary; see `decoding.glossary`."""
+        engine, best = self.engine, [hypotheses[0].text for hypotheses in found]
+        use = TermUse(sentences, best, glossary, engine.spells)
+
+        async def again(number: int, prefix: tuple[int, ...] | None) -> None:
+            """Translate a sentence again, unless it is too long for that."""
+            if prefix is not None and len(engine.prepare([sentences[number]])[0]) == 1:
+                begun = wanted._replace(prefix=prefix)
+                _, [[future]] = await self._submitted([sentences[number]], begun, None)
+                found[number] = await asyncio.wrap_future(future)
+
+        async with asyncio.timeout(self.bounds.timeout):
+            while waiting := use.waiting:
+                links = await asyncio.to_thread(engine.align, *use.texts)
+                prefixes = use.prefixes([[]] * len(waiting) if links is None else links)
+                each = zip(waiting, map(engine.prefix, prefixes), strict=True)
+                await asyncio.gather(*(again(*one) for one in each))
+                use.take([found[number][0].text for number in waiting])
+        texts = use.ended().lines
+        return [
+            [one._replace(text=text) for one in hypotheses[:1]]
+            for hypotheses, text in zip(found, texts, strict=True)
+        ]
 
     async def _links(
         self, documents: Sequence[Document], found: Sequence[Sequence[Sequence[Hypothesis]]]

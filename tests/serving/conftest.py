@@ -35,7 +35,7 @@ def translator():
 @pytest.fixture(scope="session")
 def searches(translator):
     decoding = replace(translator.config.decoding, **DECODING)
-    engine = Searches(translator, decoding, Limits(rows=4, longest=32))
+    engine = Searches(translator, decoding, Limits(rows=4, longest=32), has_prefixes=True)
     yield engine
     engine.close()
 
@@ -68,6 +68,12 @@ class Patient:
 
     def align(self, sources, targets):
         return None
+
+    def prefix(self, text):
+        return None
+
+    def spells(self, text):
+        return True
 
     def confidence(self, hypothesis):
         return 0.5

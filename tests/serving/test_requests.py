@@ -494,6 +494,44 @@ def test_markup_stays_where_it_is():
     )
 
 
+def test_terms_of_a_request_are_used_in_text_and_markup(client):
+    fields = {"glossary": {"file": "Datei", "The page": "die Seite"}, "format": "html"}
+    texts = ["Open the <b>file</b>", "Go on", "the  PAGE of a file"]
+    found = _ask(client, "/translate", q=texts, **fields)["translatedText"]
+    shown = [re.sub("<[^>]*>", "", one) for one in found]
+    assert "Datei" in shown[0]
+    assert all(term in shown[2].lower() for term in ("datei", "die seite"))
+    assert found[0].count("<b>") == found[0].count("</b>") == 1
+    assert found[1] == _ask(client, "/translate", q="Go on", format="html")["translatedText"]
+    own = _ask(client, q=texts[0], split="lines", **fields | {"format": "text"})
+    assert "Datei" in own["translations"][0]["hypotheses"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"glossary": {"a": "b"}, "alternatives": 1}, "glossary is for one translation of a text"),
+        ({"glossary": {"a": ""}}, "glossary has an empty term; leave it out"),
+        ({"glossary": {"a": "b", "A ": "c"}}, "glossary has 'a' twice; leave one of them"),
+        ({"glossary": "a=b"}, "glossary is a string; give an object of terms and their transl"),
+        ({"glossary": {"a": 1}}, "glossary['a'] is a number; give a string"),
+        ({"glossary": {"a": "漢"}}, "the model's vocabulary cannot spell '漢', which is wanted"),
+    ],
+)
+def test_terms_that_cannot_be_used_are_refused(client, fields, message):
+    answer = client.post("/translate", json={"q": "Open", "target": "de", **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(message)
+
+
+def test_a_server_without_a_search_for_terms_says_so():
+    with running({("en", "de"): Quick()}) as (client, _):
+        fields = {"q": "Open", "target": "de", "glossary": {"open": "öffnen"}}
+        answer = client.post("/translate", json=fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("this server has no glossaries; start it with --glos")
+
+
 def test_a_file_is_translated_and_fetched():
     page = b"<p>One <b>two</b>. Three</p>"
     with running({("en", "de"): Quick(), ("fr", "de"): Quick()}) as (client, server):
