@@ -28,6 +28,8 @@ BEHIND = {
     "publish": ["hf://me/mine"],
     "explore": ["--text", "a", "--output", "v.html"],
     "data extend-vocabulary": ["new", "--corpus", "text:new", "--num-new", "9"],
+    "data backtranslate": ["--text", "t", "--out", "o"],
+    "data distill": ["--text", "t", "--out", "o"],
     "export": ["out", "--to", "safetensors"],
     "score": ["--source", "s", "--target", "t"],
     "track": ["wandb:x"],
@@ -43,7 +45,7 @@ HEAVY = {
 WITHOUT_RUN = {"data", "data clean", "init", "launch", "compare", "compare-trees"}
 OF_A_CONFIG = {"config", "coordinates", "data prepare"}
 SEVERAL = {
-    *("watch", "serve", "translate", "parse"),
+    *("watch", "serve", "translate", "parse", "data backtranslate", "data distill"),
     *("bleu", "parseval", "perplexity", "accuracy", "score"),
 }
 

@@ -1,0 +1,95 @@
+"""The commands that have a model write one side of pairs to train on."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import tyro
+
+from t2t_jax.commands.model_flags import DecodingFlags
+from t2t_jax.commands.tables import grid, print_line, print_result
+from t2t_jax.data.lines import read_lines, survey
+from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import as_path
+
+_RULES = "empty", "length", "ratio", "broken", "copies"
+
+
+@dataclass(frozen=True)
+class SyntheticCommand(DecodingFlags):
+    """Flags of a command that has a model write one side of pairs."""
+
+    command: ClassVar = "translate"
+    backward: ClassVar[bool]
+    """Whether the translations are the sources of the pairs."""
+    text: Path = tyro.MISSING
+    """File with the text to translate, a sentence a line, plain or packed."""
+    out: str = tyro.MISSING
+    """Directory or bucket for the pairs, as shards. After an interruption, the same command goes
+    on."""
+    tag: str = ""
+    """Token in front of each source, such as <BT>, by which a model tells these pairs from others;
+    a training needs it among --data.protected-tokens."""
+    rules: tuple[str, ...] = _RULES
+    """Rules of data clean by which pairs are dropped, with their usual limits."""
+
+    def run(self) -> int:
+        """Translate the text, print what was dropped, and return the exit code."""
+        from t2t_jax.data.cleaning.rules import PairCleaning
+        from t2t_jax.run.synthetic import synthesise
+
+        if self.tag.split() != [self.tag] * bool(self.tag):
+            raise UserError(f"--tag {self.tag!r} is not one token without spaces, such as <BT>")
+        size = survey(self.text)
+        translator = self.load()
+        data = translator.config.data
+        languages = data.source_language, data.target_language
+        languages = languages[::-1] if self.backward else languages
+        cleaning = PairCleaning(languages, rules=self.rules)
+        about = {
+            "text": size.digest,
+            "runs": [str(run) for run in self.workdir],
+            "steps": list(translator.steps),
+            "decoding": asdict(self.decoding),
+            "seed": self.seed,
+            "tag": self.tag,
+            "rules": list(cleaning.rules),
+        }
+
+        def translate(lines: list[str], first_line: int) -> list[str]:
+            return translator.translate(lines, first_line=first_line, **self.settings)
+
+        out = as_path(self.out)
+        counts = synthesise(
+            self._shown(read_lines(self.text, size), size.num_lines),
+            out,
+            translate,
+            cleaning,
+            json.loads(json.dumps(about)),
+            backward=self.backward,
+            tag=self.tag,
+        )
+        table = grid("rule", "pairs", "alone")
+        for name, dropped in counts.dropped.items():
+            table.add_row(name, f"{dropped.pairs:,}", f"{dropped.alone:,}")
+        print_result(table)
+        print_line(f"{counts.kept[0]:,} of {counts.read[0]:,} pairs are kept; train on them with")
+        own = f"shards:{out}/{{split}}-*.{{language}}.gz"
+        protected = f" --data.protected-tokens '{self.tag}'" if self.tag else ""
+        print_line(f"--data.corpus 'text:DIR+{own}'{protected}")
+        return 0
+
+    def _shown(self, lines: Iterator[str], number: int) -> Iterator[str]:
+        """Yield lines, while a bar shows how many were taken."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        from t2t_jax.system.console import ProgressConsole
+
+        columns = "lines", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
+            task = bar.add_task("", total=number)
+            for line in lines:
+                bar.advance(task)
+                yield line
