@@ -12,6 +12,8 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.errors import UserError
 from t2t_jax.markup.projection import with_markup
 from t2t_jax.markup.tagged import Event, tagged
+from t2t_jax.tasks.measures.judges import judge_of
+from t2t_jax.tasks.measures.minimum_risk import least_risk
 from tests.commands.test_commands import SOURCES, TARGETS, make_run
 
 LINES = [*SOURCES, ""]
@@ -185,3 +187,42 @@ def test_alignments_of_an_ensemble_are_refused_before_it_translates(workdir, fol
     both = ("--workdir", workdir, workdir, "--input", folder / "lines")
     with pytest.raises(UserError, match="--alignments are of one model; name one --workdir"):
         command("translate", *both, "--alignments", folder / "links")
+
+
+@pytest.mark.parametrize("flags", [("--temperature", 1), ("--beam-size", 4)])
+def test_of_candidates_the_one_most_like_the_others_is_written(workdir, folder, flags):
+    found = translate(workdir, folder, "--mbr", 4, *flags)
+    translator, how = t2t_jax.load(workdir), {flags[0][2:].replace("-", "_"): flags[1]}
+    if flags[0] == "--temperature":
+        each = [translator.translate(LINES, seed=seed, **how) for seed in range(4)]
+        candidates = [[*one] for one in zip(*each, strict=True)]
+    else:
+        candidates = [[one.text for one in best] for best in translator.nbest(LINES, 4, **how)]
+    assert found == least_risk(LINES, candidates, judge_of("chrf"))
+    assert found[4] == ""
+    longest = "cmd:awk -F'\\t' '{ print length($2) }'"
+    found = translate(workdir, folder, "--mbr", 4, "--mbr-metric", longest, *flags)
+    assert [len(one) for one in found] == [max(map(len, some)) for some in candidates]
+
+
+def test_more_metrics_of_a_model_and_of_files(workdir, folder, capsys):
+    length = "cmd:awk -F'\\t' '{ print length($2) + length($1) }'"
+    assert command("bleu", "--workdir", workdir, "--metric", "chrf", length, "--json") == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    ours = t2t_jax.load(workdir).translate(SOURCES)
+    expected = sum(map(len, [*ours, *SOURCES])) / len(SOURCES)
+    assert record["metrics"][length] == pytest.approx(expected)
+    assert list(record["metrics"]) == ["chrf", length]
+    assert command("bleu", "--workdir", workdir, "--metric", "chrf") == 0
+    assert re.search(r"^chrf +\d+\.\d{4} +mean over sentences *$", capsys.readouterr().out, re.M)
+    files = (
+        "--references",
+        folder / "test.de",
+        "--hypotheses",
+        folder / "test.de",
+        folder / "test.en",
+    )
+    more = ("--metric", "chrf", length, "--sources", folder / "test.en")
+    assert command("compare", *files, *more) == 0
+    [first] = re.findall(r"^.*test\.de .*$", capsys.readouterr().out, re.MULTILINE)
+    assert "100.0000" in first
