@@ -208,12 +208,7 @@ class OpenSearch:
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future, request = Future[Any](), object() if request is None else request
         with self._changed:
-            if self._closed:
-                raise ClosedError("the search takes no more sentences")
-            if len(self._waiting) >= self.limits.most_waiting:
-                self._waiting.leave_out(_Request.is_over)
-            if len(self._waiting) >= self.limits.most_waiting:
-                raise QueueFullError(f"{len(self._waiting)} sentences wait already")
+            self._make_room()
             self._number += 1
             self._waiting.add(
                 _Request(
@@ -230,6 +225,15 @@ class OpenSearch:
             )
             self._changed.notify()
         return future
+
+    def _make_room(self) -> None:
+        """Refuse a sentence where none may wait any more; those that are over leave first."""
+        if self._closed:
+            raise ClosedError("the search takes no more sentences")
+        if len(self._waiting) >= self.limits.most_waiting:
+            self._waiting.leave_out(_Request.is_over)
+        if len(self._waiting) >= self.limits.most_waiting:
+            raise QueueFullError(f"{len(self._waiting)} sentences wait already")
 
     def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
         """Refuse a sentence that is too long, and a listener where there are several hypotheses."""

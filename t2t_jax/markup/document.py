@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from t2t_jax.markup.html import parts
+from t2t_jax.markup.html import html_parts
 from t2t_jax.markup.inline import Inline, escaped
 from t2t_jax.markup.projection import Links, with_markup
 from t2t_jax.markup.tagged import Event, Tagged, tagged
@@ -73,7 +73,7 @@ def html_document(text: str, split: Splitter = one_sentence) -> Document:
     `{name}` and `%s` stay as they are. Any white space within a sentence is one space.
     """
 
-    return marked_up(parts(text), split)
+    return marked_up(html_parts(text), split)
 
 
 def marked_up(

@@ -62,7 +62,7 @@ def pieces(text: str) -> Iterator[tuple[str, Kind]]:
         yield text[place:], "kept" if within.names else "text"
 
 
-def parts(text: str) -> Iterator[str | Inline]:
+def html_parts(text: str) -> Iterator[str | Inline]:
     """Yield the parts of a text: inline text to translate, and what is between.
 
     A tag of a block, such as a paragraph, a line break or a cell, ends an inline text. All other

@@ -70,7 +70,7 @@ class _Sentence:
         share = len(words) / max(1, len(own_words))
         self._links: list[int] = []
         for number, own in enumerate(own_words):
-            other = linked.get(number, int(number * share))
+            other = min(linked.get(number, int(number * share)), len(words) - 1)
             each = range(len(own)) if words else ()
             self._links += (firsts[other] + n * len(words[other]) // len(own) for n in each)
 

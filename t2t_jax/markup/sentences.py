@@ -12,12 +12,21 @@ from t2t_jax.errors import needs_extra
 from t2t_jax.markup.document import Document, Part, Splitter, document_of
 from t2t_jax.markup.tagged import Tagged
 
-with needs_extra("serve", "the splitting of text into sentences"):
-    from sentencex import segment
-
 _WINDOW = 2000
 """The most characters of a line that sentencex splits at once: its time can grow with the square of
 the number of quotation marks, and it stops all threads meanwhile."""
+
+
+def segment(language: str, text: str) -> list[str]:
+    """Return the sentences of a text, with the white space around them.
+
+    Raises:
+      UserError: sentencex is not installed.
+    """
+    with needs_extra("serve", "the splitting of text into sentences"):
+        from sentencex import segment as of_sentencex
+    found: list[str] = of_sentencex(language, text)
+    return found
 
 
 def sentence_splitter(language: str) -> Splitter:

@@ -52,6 +52,8 @@ def filled(html: str, translation: str, links: str) -> str:
         ("a <b>b</b> c", "x y", "0-0 2-1", "<b>x</b> y"),
         ("a <b>b</b> c", "", "", "<b></b>"),
         ("<b>a</b> <i>b</i>", "x", "0-0", "<b>x</b><i></i>"),
+        # A vocabulary may see spaces, and so words, where none are in the text.
+        ("a\u200bb <b>c</b>", "x\u200by z", "0-0 2-1 3-2", "x\u200by <b>z</b>"),
         # Markup by itself stays beside the word that it touches, with its spaces.
         ("See <img>the page", "Die Seite ansehen", "1-0 2-1 0-2", "<img>Die Seite ansehen"),
         ("one<sup/> two", "zwei eins", "1-0 0-1", "zwei eins<sup/>"),
