@@ -8,7 +8,8 @@
         cp corpora/planted/clean/dev.$language corpora/planted/shards/dev-0.$language
         cp corpora/planted/clean/test.$language corpora/planted/shards/test-0.$language
     done
-    t2t-jax sweep --config configs/cleaning_small.py --workdir runs/cleaning_small --jobs 2 --seeds 2
+    t2t-jax sweep --config configs/cleaning_small.py --workdir runs/cleaning_small --jobs 2 \
+        --seeds 2
 
 The first row is of 200,000 pairs of software messages, sentences and manuals without those that the
 benchmark replaces: 180,000. In the row `noisy`, these are there as noise of seven kinds, a tenth of
