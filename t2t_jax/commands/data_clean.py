@@ -70,6 +70,7 @@ class DataCleanCommand:
         from t2t_jax.data.cleaning.report import cleaning_rows, cleaning_summary
         from t2t_jax.data.cleaning.stream import clean_corpus
         from t2t_jax.data.shards.engines import in_this_process, on_ray
+        from t2t_jax.data.shards.listing import written_place
 
         *texts, out = self.paths or [""]
         numbered = texts[:1] != [] and texts[0].startswith(_SHARDS)
@@ -83,7 +84,7 @@ class DataCleanCommand:
             table.add_row(name, pairs, alone)
         print_result(table)
         print_result("pairs: the rule is the first to drop them; alone: without the other rules")
-        name = f"'{_SHARDS}{out}/{{split}}-*.{{language}}.gz'" if numbered else f"text:{out}"
+        name = f"'{written_place(out)}'" if numbered else f"text:{out}"
         print_line(f"{cleaning_summary(report)}; train on them with --data.corpus {name}")
         return 0
 

@@ -1,6 +1,5 @@
 """The commands that have a model write one side of pairs to train on."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ class SyntheticCommand(DecodingFlags):
     def run(self) -> int:
         """Translate the text, print what was dropped, and return the exit code."""
         from t2t_jax.data.cleaning.rules import PairCleaning
+        from t2t_jax.data.shards.listing import written_place
         from t2t_jax.run.synthetic import synthesise
 
         if self.tag.split() != [self.tag] * bool(self.tag):
@@ -67,7 +67,7 @@ class SyntheticCommand(DecodingFlags):
             out,
             translate,
             cleaning,
-            json.loads(json.dumps(about)),
+            about,
             backward=self.backward,
             tag=self.tag,
         )
@@ -76,9 +76,8 @@ class SyntheticCommand(DecodingFlags):
             table.add_row(name, f"{dropped.pairs:,}", f"{dropped.alone:,}")
         print_result(table)
         print_line(f"{counts.kept[0]:,} of {counts.read[0]:,} pairs are kept; train on them with")
-        own = f"shards:{out}/{{split}}-*.{{language}}.gz"
         protected = f" --data.protected-tokens '{self.tag}'" if self.tag else ""
-        print_line(f"--data.corpus 'text:DIR+{own}'{protected}")
+        print_line(f"--data.corpus 'text:DIR+{written_place(out)}'{protected}")
         return 0
 
     def _shown(self, lines: Iterator[str], number: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -146,9 +147,10 @@ class TranslateCommand(DecodingFlags):
 
         is_html = self.format == "html"
         documents = [html_document(one) if is_html else document_of([Tagged(one)]) for one in texts]
-        how = {"glossary": self._terms(), "head": head, "first_line": first_line, **self.settings}
+        how = {"glossary": self._terms, "head": head, "first_line": first_line, **self.settings}
         return translate_documents(translator, documents, **how)
 
+    @cached_property
     def _terms(self) -> "Glossary | None":
         from t2t_jax.decoding.glossary import read_glossary
 
@@ -172,13 +174,13 @@ class TranslateCommand(DecodingFlags):
         translator = self.load()
         language = translator.config.data.source_language
         document = file_document(content, self.input.suffix, language)
-        how = {"glossary": self._terms(), "head": head, **self.settings}
+        how = {"glossary": self._terms, "head": head, **self.settings}
         found, _ = translate_documents(translator, document.documents, **how)
         write_whole(self.output, document.filled(found))
         return 0
 
     def _check(self) -> None:
-        """Refuse flags that do not go together."""
+        """Refuse flags that do not go together, and a glossary that cannot be read."""
         others = {
             "--mbr": self.mbr > 0,
             "--num-best": self.num_best > 1,
@@ -198,17 +200,15 @@ class TranslateCommand(DecodingFlags):
             raise UserError("--mbr writes one translation of a line; leave --num-best out")
         if self.prefix is not None and self.prefixes is not None:
             raise UserError("--prefix and --prefixes both say how translations begin; give one")
-        if (
-            self.alignment_head is not None
-            and self.alignments is None
-            and not (self.is_marked_up or self.format == "document")
-        ):
+        aligns = self.alignments or self.is_marked_up or self.format == "document"
+        if self.alignment_head is not None and not aligns:
             raise UserError("--alignment-head is for --alignments; name a file with that")
         if self.alignments is not None and len(self.workdir) > 1:
             raise UserError("--alignments are of one model; name one --workdir")
         files = [path for path in (self.output, self.alignments, self.confidence) if path]
         if len(set(files)) < len(files):
             raise UserError("--output, --alignments and --confidence name the same file twice")
+        _ = self._terms
 
     def _with_prefixes(
         self, chunks: Iterator[list[str]]

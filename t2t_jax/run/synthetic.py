@@ -18,6 +18,7 @@ from typing import Any
 
 from t2t_jax.data.cleaning.clean import CleanedCounts, CleaningState, Dropped, clean_pairs
 from t2t_jax.data.cleaning.rules import PairCleaning
+from t2t_jax.data.shards.listing import written_shard
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 
@@ -60,8 +61,7 @@ def synthesise(
         texts = [*islice(lines, LINES)]
         if not texts:
             return counts
-        name = f"train-{number:05}"
-        record = out / f"{name}.json"
+        record = out / f"train-{number:05}.json"
         if record.is_file():
             counts += _read(record)
             continue
@@ -69,9 +69,10 @@ def synthesise(
         pairs = (translations, texts) if backward else (texts, translations)
         (sources, targets), own = clean_pairs(pairs, cleaning, CleaningState())
         sides = [f"{tag} {one}" if tag else one for one in sources], targets
-        for language, side in zip(cleaning.languages, sides, strict=True):
+        paths = written_shard(out, "train", number, cleaning.languages)
+        for path, side in zip(paths, sides, strict=True):
             content = "".join(f"{one}\n" for one in side).encode()
-            write_whole(out / f"{name}.{language}.gz", gzip.compress(content, mtime=0))
+            write_whole(path, gzip.compress(content, mtime=0))
         write_whole(record, json.dumps(asdict(own), ensure_ascii=False).encode())
         counts += own
     raise AssertionError
@@ -81,9 +82,9 @@ def _check_directory(out: Path, about: Mapping[str, Any]) -> None:
     """Make the directory, or refuse one whose pairs were made otherwise."""
     path, content = out / "synthetic.json", json.dumps(about, indent=1)
     if path.is_file():
-        before = json.loads(path.read_bytes())
-        if before != json.loads(content):
-            differing = sorted(name for name in about if before.get(name) != about[name])
+        before, now = json.loads(path.read_bytes()), json.loads(content)
+        if before != now:
+            differing = sorted(name for name in now if before.get(name) != now[name])
             raise UserError(
                 f"{out} has pairs that were made with another {', '.join(differing) or 'setting'}; "
                 "choose another directory, or ask as before"

@@ -128,7 +128,7 @@ class Service:
             for part in parts
         ]
         if glossary is not None:
-            translated = await self._with_terms(sentences, translated, wanted, glossary)
+            translated = await self._with_terms(sentences, parts, translated, wanted, glossary)
         each = iter(translated)
         of_documents = [[next(each) for _ in one.sentences] for one in documents]
         links = await self._links(documents, of_documents)
@@ -137,6 +137,7 @@ class Service:
     async def _with_terms(
         self,
         sentences: Sequence[str],
+        parts: Sequence[Sequence[list[int]]],
         found: list[list[Hypothesis]],
         wanted: Wanted,
         glossary: Glossary,
@@ -147,7 +148,7 @@ class Service:
 
         async def again(number: int, prefix: tuple[int, ...] | None) -> None:
             """Translate a sentence again, unless it is too long for that."""
-            if prefix is not None and len(engine.prepare([sentences[number]])[0]) == 1:
+            if prefix is not None and len(parts[number]) == 1:
                 begun = wanted._replace(prefix=prefix)
                 _, [[future]] = await self._submitted([sentences[number]], begun, None)
                 found[number] = await asyncio.wrap_future(future)

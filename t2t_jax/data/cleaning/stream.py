@@ -37,6 +37,7 @@ from t2t_jax.data.cleaning.pairs import Keys, Side
 from t2t_jax.data.cleaning.report import cleaning_report, write_cleaning_report
 from t2t_jax.data.cleaning.rules import SCORED, PairCleaning
 from t2t_jax.data.shards.engines import Engine, in_this_process
+from t2t_jax.data.shards.listing import written_shard
 from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.splits import Chunk, Split
 from t2t_jax.errors import UserError
@@ -87,8 +88,9 @@ def clean_corpus(
         inputs = {split: part.fingerprint() for split, part in splits.items()}
 
         def files(split: str, number: int) -> tuple[Path, ...]:
-            name, end = (f"{split}-{number:05}", ".gz") if numbered else (split, "")
-            return tuple(directory / f"{name}.{language}{end}" for language in cleaning.languages)
+            if numbered:
+                return tuple(written_shard(directory, split, number, cleaning.languages))
+            return tuple(directory / f"{split}.{language}" for language in cleaning.languages)
 
         others = [
             _Writing(shard, files(split, number))
