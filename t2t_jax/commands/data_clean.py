@@ -17,8 +17,8 @@ from t2t_jax.system.bucket import as_path
 
 if TYPE_CHECKING:
     from t2t_jax.data.cleaning.rules import PairCleaning, Scorer
-    from t2t_jax.data.corpus import TextFile
     from t2t_jax.data.splits import Split
+    from t2t_jax.data.text_files import TextFile
 
 _SHARDS = "shards:"
 
@@ -101,7 +101,8 @@ class DataCleanCommand:
     def splits(self, texts: Sequence[str]) -> "Mapping[str, Split]":
         """Return the splits of the text, each with its shards."""
         from t2t_jax.config import DataConfig
-        from t2t_jax.data.corpus import TextFile, corpus_directory, open_corpus, parallel_files
+        from t2t_jax.data.corpus import open_corpus
+        from t2t_jax.data.text_files import TextFile, corpus_directory, parallel_files
 
         languages = self.source_language, self.target_language
         if len(texts) not in (1, 2):
@@ -155,9 +156,9 @@ class DataCleanCommand:
 
 
 def _split(files: "tuple[TextFile, TextFile]", languages: tuple[str, str]) -> "Split":
-    from t2t_jax.data.corpus import aligned_digest
     from t2t_jax.data.shards.reading import Shard
     from t2t_jax.data.splits import Split
+    from t2t_jax.data.text_files import aligned_digest
 
     shard = Shard(tuple(file.path for file in files), languages)
     return Split(partial(aligned_digest, *files), shard.pairs, shards=(shard,))

@@ -86,15 +86,18 @@ class TranslateCommand(DecodingFlags):
             if not self.is_marked_up:
                 self.check_lines(translator, self.input)
             beside = FilesBeside(translator, self.workdir, alignments, head, confidences)
-            done = 0
+            done, before = 0, list[str]()
             for texts, prefixes in chunks:
+                how = {"first_line": done + 1, "before": before, **self.settings}
+                before = [*before, *texts]
+                before = before[max(0, len(before) - translator.config.data.context_sentences) :]
                 if self.is_marked_up:
-                    lines, head = self._marked_up(translator, texts, done + 1, head)
+                    lines, head = self._marked_up(translator, texts, head, how)
                     file.writelines(f"{line}\n".encode() for line in lines)
                     file.flush()
                     done += len(texts)
                     continue
-                how = {"prefixes": prefixes, "first_line": done + 1, **self.settings}
+                how["prefixes"] = prefixes
                 if self.mbr:
                     found = self._least_risk(translator, texts, how)
                 else:
@@ -137,18 +140,20 @@ class TranslateCommand(DecodingFlags):
         self,
         translator: "Translator",
         texts: list[str],
-        first_line: int,
         head: tuple[int, int] | None,
+        how: dict[str, Any],
     ) -> tuple[list[str], tuple[int, int] | None]:
         """Translate lines; return them, and the head whose attention put tags and terms."""
         from t2t_jax.decoding.documents import translate_documents
         from t2t_jax.markup.document import document_of, html_document
         from t2t_jax.markup.tagged import Tagged
 
-        is_html = self.format == "html"
-        documents = [html_document(one) if is_html else document_of([Tagged(one)]) for one in texts]
-        how = {"glossary": self._terms, "head": head, "first_line": first_line, **self.settings}
-        return translate_documents(translator, documents, **how)
+        if self.format == "html":
+            documents = [*map(html_document, texts)]
+            how["before"] = [" ".join(html_document(one).sentences) for one in how["before"]]
+        else:
+            documents = [document_of([Tagged(one)]) for one in texts]
+        return translate_documents(translator, documents, glossary=self._terms, head=head, **how)
 
     @cached_property
     def _terms(self) -> "Glossary | None":

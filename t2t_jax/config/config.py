@@ -75,12 +75,15 @@ class Config:
             "training.source_loss is for model.architecture='decoder_only' with causal attention, "
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
         )
-        require(
-            facts.drops_merges or not self.data.bpe_dropout,
-            f"data.bpe_dropout={self.data.bpe_dropout} is for "
-            f"{' and '.join(n for n, row in TASKS.items() if row.drops_merges)} alone, and the "
-            f"task of {self.data.corpus} is {task_name(self.data.corpus, task)}; leave it out",
-        )
+        for name, fact in (("bpe_dropout", "drops_merges"), ("context_sentences", "reads_context")):
+            value = getattr(self.data, name)
+            require(
+                getattr(facts, fact) or not value,
+                f"data.{name}={value} is for "
+                f"{' and '.join(n for n, row in TASKS.items() if getattr(row, fact))} alone, and "
+                f"the task of {self.data.corpus} is {task_name(self.data.corpus, task)}; leave it "
+                "out",
+            )
         require(
             not facts.predicts_labels or model.embeddings["output"] == "output_projection",
             f"data.task={task!r} predicts labels, which share no matrix with subwords; set "

@@ -36,6 +36,8 @@ class TaskFacts:
     """Whether the targets of the task are labels, which share no matrix with subwords."""
     drops_merges: bool = False
     """Whether training may draw other subwords in each step, as `data.bpe_dropout` says."""
+    reads_context: bool = False
+    """Whether a sentence may have those before it as its context (`data.context_sentences`)."""
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
 
@@ -56,10 +58,11 @@ TASKS = _Tasks(
         ("encoder_decoder", "decoder_only"),
         "t2t_jax.data.corpus:pair_splits",
         ("bleu", "BLEU"),
-        ("translate", "serve", "calibrate", "bleu", "score", "explore", "heads"),
+        ("translate", "serve", "calibrate", "bleu", "score", "contrast", "explore", "heads"),
         schemes=(),
         writes_text=True,
         drops_merges=True,
+        reads_context=True,
         hub_task="translation",
     ),
     parsing=TaskFacts(

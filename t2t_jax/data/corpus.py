@@ -9,12 +9,11 @@ Lines of text are handed on exactly as they were written: BLEU compares against 
 taken off is the end of the line.
 """
 
-import functools
 import importlib.resources
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,20 @@ from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
-from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.shards.listing import shard_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
+from t2t_jax.data.text_files import (
+    TextFile,
+    corpus_directory,
+    find_text,
+    other_names,
+    split_of,
+    text_splits,
+)
 from t2t_jax.data.tfds import tfds_splits
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
 from t2t_jax.errors import UserError
-from t2t_jax.system.bucket import as_path, is_directory
+from t2t_jax.system.bucket import as_path
 
 _BUNDLED = "bundled:"
 
@@ -135,13 +141,14 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
-        return _text_splits(_bundled(), *languages)
+        return text_splits(_bundled(), *languages)
     if scheme == "text" and place:
-        return _text_splits(corpus_directory(place), *languages)
+        ids = config.context_sentences > 0
+        return text_splits(corpus_directory(place), *languages, with_ids=ids)
     if scheme in CORPORA and place:
         directory = as_path(os.path.expanduser(place))
         check_holds(scheme, directory)
-        return _text_splits(directory, *languages)
+        return text_splits(directory, *languages)
     if scheme == "tfds" and place:
         return tfds_splits(place, *languages)
     if scheme == "shards" and place:
@@ -159,9 +166,9 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if not all(places):
         raise _unknown(name)
     first, *more = map(corpus_directory, places)
-    files = {name: [file] for name in SPLITS if (file := _find(first, f"{name}.mrg"))}
+    files = {name: [file] for name in SPLITS if (file := find_text(first, f"{name}.mrg"))}
     for directory in more:
-        file = _find(directory, "train.mrg")
+        file = find_text(directory, "train.mrg")
         if file is None:
             raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
         files.setdefault("train", []).append(file)
@@ -170,7 +177,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
             f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
         )
     return {
-        name: _split(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
+        name: split_of(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
     }
 
 
@@ -195,7 +202,7 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
             )
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
     shards = [shard for corpus, _ in mixed for shard in corpus.parts["train"].shards]
-    train = _split(_survey_mixture, _read_mixture, *mixed)
+    train = split_of(_survey_mixture, _read_mixture, *mixed)
     train = train._replace(sample=partial(_read_samples, *mixed), shards=shards)
     return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
 
@@ -214,111 +221,6 @@ def _read_samples(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
     for corpus, times in mixed:
         for _ in range(times):
             yield from corpus.sample("train")
-
-
-def corpus_directory(name: str) -> Path:
-    """Return the directory of a name, which may begin with ~; refuse one that is not there."""
-    directory = as_path(os.path.expanduser(name))
-    if not is_directory(directory):
-        raise UserError(f"corpus directory {directory} does not exist")
-    return directory
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """A file of a corpus: plain text, or packed by gzip."""
-
-    path: Path
-    packed: Path | None = None
-    """A packed file beside it that should hold the same text; None if there is none."""
-
-    @cached_property
-    def survey(self) -> Survey:
-        """Return the hash of the file and its number of lines, as found on the first call."""
-        found = survey(self.path)
-        if self.packed and survey(self.packed).digest != found.digest:
-            raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
-        return found
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the file, but refuse one that has changed since the survey."""
-        return read_lines(self.path, self.survey)
-
-
-def _text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
-    files = parallel_files(directory, source_language, target_language)
-    return {name: _split(aligned_digest, _read_text, *pair) for name, pair in files.items()}
-
-
-def parallel_files(
-    directory: Path, source_language: str, target_language: str
-) -> dict[str, tuple[TextFile, TextFile]]:
-    """Return the files of source and target of every split in a directory of parallel text.
-
-    Raises:
-      UserError: there is no split, or a side of one is missing.
-    """
-    splits = {}
-    for name in (*SPLITS, *_other_names(directory, source_language)):
-        source, target = (
-            _find(directory, f"{name}.{language}")
-            for language in (source_language, target_language)
-        )
-        if source and target:
-            splits[name] = source, target
-        elif name in SPLITS and (source or target):
-            missing = f"{name}.{target_language if source else source_language}"
-            there = source or target
-            raise UserError(f"{directory} has {there and there.path}, but no {missing} beside it")
-    if not splits:
-        raise UserError(
-            f"corpus directory {directory} has no train.{source_language} and "
-            f"train.{target_language} (nor with .gz)"
-        )
-    return splits
-
-
-def _other_names(directory: Path, language: str) -> list[str]:
-    """Return the names of possible test sets, from the names of the files of a language."""
-    try:
-        files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
-    except OSError as error:
-        raise UserError(f"corpus directory {directory} cannot be read: {error.strerror}") from error
-    names = {file.removesuffix(f".{language}") for file in files if file.endswith(f".{language}")}
-    return sorted(names.difference(SPLITS, [""]))
-
-
-def _find(directory: Path, name: str) -> TextFile | None:
-    """Return the file of this name, or with `.gz` after it; None if there is neither.
-
-    Raises:
-      UserError: something of this name is no file, and the split is train, dev or test.
-    """
-    paths = (directory / name, directory / f"{name}.gz")
-    files = [path for path in paths if path.is_file()]
-    for path in paths:
-        if name.startswith(SPLITS) and os.path.lexists(path) and path not in files:
-            raise UserError(
-                f"{path} is a directory, a pipe or a broken link; put a file in its place"
-            )
-    return TextFile(*files) if files else None
-
-
-def _split(
-    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
-) -> Split:
-    return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
-
-
-def aligned_digest(source: TextFile, target: TextFile) -> str:
-    """Return a hash of two files of parallel text, which must have equally many lines."""
-    counts = source.survey.num_lines, target.survey.num_lines
-    check_aligned(source.path, counts[0], target.path, counts[1])
-    return digest(source.survey.digest, target.survey.digest)
-
-
-def _read_text(source: TextFile, target: TextFile) -> Iterator[Chunk]:
-    return chunks(zip(source.lines(), target.lines(), strict=True))
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
@@ -343,13 +245,13 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
         )
     files = {
         split: file
-        for split in (*SPLITS, *_other_names(directory, suffix))
-        if (file := _find(directory, f"{split}.{suffix}"))
+        for split in (*SPLITS, *other_names(directory, suffix))
+        if (file := find_text(directory, f"{split}.{suffix}"))
     }
     if not files:
         raise UserError(f"corpus directory {directory} has no train.{suffix} (nor with .gz)")
     return {
-        split: _split(_survey_documents, _read_documents, config.documents, file)
+        split: split_of(_survey_documents, _read_documents, config.documents, file)
         for split, file in files.items()
     }
 
@@ -364,7 +266,7 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """
     if name == _BUNDLED:
         languages = config.source_language, config.target_language
-        return _labels_of(_text_splits(_bundled(), *languages), partial(_read_languages, languages))
+        return _labels_of(text_splits(_bundled(), *languages), partial(_read_languages, languages))
     return _beside_text(name, config, "label", _BUNDLED)
 
 
@@ -385,7 +287,7 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
 def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     if scheme == "text" and place:
-        return _text_splits(corpus_directory(place), "txt", suffix)
+        return text_splits(corpus_directory(place), "txt", suffix)
     raise UserError(
         f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
         f"train.txt and train.{suffix} in DIR, or {others}"
@@ -395,7 +297,7 @@ def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dic
 def _labels_of(
     whole: Mapping[str, Split], read: Callable[[Split], Iterator[Chunk]]
 ) -> dict[str, Split]:
-    return {split: _split(_survey_labels, read, part) for split, part in whole.items()}
+    return {split: split_of(_survey_labels, read, part) for split, part in whole.items()}
 
 
 def _survey_labels(part: Split) -> str:

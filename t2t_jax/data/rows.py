@@ -28,6 +28,15 @@ class Chosen(NamedTuple):
     """The place of each example in its row, counted from 1."""
 
 
+class Side(NamedTuple):
+    """The sources, or the targets, of consecutive pairs."""
+
+    tokens: Integer[np.ndarray, " tokens"]
+    """The tokens of all sentences, one after the other."""
+    lengths: Int32[np.ndarray, " pairs"]
+    """The number of tokens of each sentence."""
+
+
 @runtime_checkable
 class Examples(Protocol):
     """Pairs of a source and a target, from which a model learns or on which it is scored.

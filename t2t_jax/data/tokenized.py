@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
@@ -20,8 +19,9 @@ from jaxtyping import Bool, Int32, Int64, Integer
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
+from t2t_jax.data.context import DocumentContext, context_of
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, Side, filled, offsets_of, ranges
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -36,15 +36,6 @@ _LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by defau
 
 _VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
 _COUNTS_SCHEMA = Schema({"skipped": dict, "num_pairs_read": int})
-
-
-class _Side(NamedTuple):
-    """The sources, or the targets, of consecutive pairs."""
-
-    tokens: Integer[np.ndarray, " tokens"]
-    """The tokens of all sentences, one after the other."""
-    lengths: Int32[np.ndarray, " pairs"]
-    """The number of tokens of each sentence."""
 
 
 @dataclass(frozen=True)
@@ -165,16 +156,17 @@ def prepare_pairs(
         written.
     """
     max_length = config.max_length if split == "train" else None
+    context = context_of(config, vocabulary)
 
     def make() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
             return mix(
                 [(prepare_pairs(config, one, vocabulary, split), n) for one, n in corpus.mixed]
             )
-        return tokenize(corpus.pairs(split), vocabulary, max_length)
+        return tokenize(corpus.pairs(split), vocabulary, max_length, context)
 
     key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length)
-    return kept(config, key, make)
+    return kept(config, key if context is None else (*key, "context", *context), make)
 
 
 def prepare_text(
@@ -233,36 +225,46 @@ def _hash(*parts: object) -> str:
 
 
 def tokenize(
-    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None
+    pairs: Iterable[Chunk],
+    vocabulary: Vocabulary,
+    max_length: int | None,
+    context: DocumentContext | None = None,
 ) -> TokenizedSplit:
     """Tokenise pairs chunk by chunk, with only one chunk of their text in memory at a time.
 
     Args:
       max_length: the most tokens of a side. Longer pairs, and those with an empty side, are left
         out and counted. None keeps all pairs.
+      context: the sentences that stand before a sentence. Blank pairs, which end documents, are
+        then no examples.
     """
     most = max(vocabulary.source_size, len(vocabulary))
     dtype = np.uint16 if most <= 1 << 16 else np.int32
     skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
     num_pairs_read = 0
-    sources: list[_Side] = []
-    targets: list[_Side] = []
+    extended = context and context.following()
+    sources: list[Side] = []
+    targets: list[Side] = []
     for lines in pairs:
         encoders = vocabulary.encode, vocabulary.encode_targets
         source, target = (
             flattened(_encode(encode, side, max_length), dtype)
             for encode, side in zip(encoders, lines, strict=True)
         )
-        num_pairs_read += len(lines[0])
+        blank = (source.lengths == 1) & (target.lengths == 1)  # 1 is EOS_ID alone
+        keep = ~blank if context else np.ones_like(blank)
+        num_pairs_read += int(np.count_nonzero(keep))
         if max_length is not None:
             is_long = np.maximum(source.lengths, target.lengths) > max_length
-            faults = source.lengths == 1, target.lengths == 1, is_long  # 1 is EOS_ID alone
+            faults = source.lengths == 1, target.lengths == 1, is_long
             reason = np.select(faults, [1, 2, 3])
             for number, name in enumerate(skipped, start=1):
-                skipped[name] += int(np.count_nonzero(reason == number))
-            source, target = _select(source, reason == 0), _select(target, reason == 0)
-        sources.append(source)
-        targets.append(target)
+                skipped[name] += int(np.count_nonzero(keep & (reason == number)))
+            keep &= reason == 0
+        if extended:
+            source, target = extended((source, target))
+        sources.append(_select(source, keep))
+        targets.append(_select(target, keep))
     return TokenizedSplit(*joined(sources, dtype), *joined(targets, dtype), skipped, num_pairs_read)
 
 
@@ -307,8 +309,8 @@ def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarra
 def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
     """Join the pairs of several splits, those of each split as often as its number says."""
     repeated = [split for split, times in mixed for _ in range(times)]
-    sources = [_Side(split.source_tokens, split.source_lengths) for split in repeated]
-    targets = [_Side(split.target_tokens, split.target_lengths) for split in repeated]
+    sources = [Side(split.source_tokens, split.source_lengths) for split in repeated]
+    targets = [Side(split.target_tokens, split.target_lengths) for split in repeated]
     dtype = sources[0].tokens.dtype.type  # the vocabulary's, so that of all
     skipped = Counter[str]()
     for split in repeated:
@@ -351,19 +353,24 @@ def _encode(
     return rows
 
 
-def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
+def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> Side:
     """Return the tokens of sentences one after the other, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
-    return _Side(tokens, lengths)
+    return Side(tokens, lengths)
 
 
-def _select(side: _Side, keep: Bool[np.ndarray, " pairs"]) -> _Side:
-    return _Side(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
+def unflattened(side: Side) -> list[list[int]]:
+    """Return the tokens of each sentence."""
+    return [row.tolist() for row in np.split(side.tokens, np.cumsum(side.lengths)[:-1])]
+
+
+def _select(side: Side, keep: Bool[np.ndarray, " pairs"]) -> Side:
+    return Side(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
 
 
 def joined(
-    sides: list[_Side], dtype: type[np.integer]
+    sides: list[Side], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
     """Return the tokens of all sides together, and the offsets of the sentences in them."""
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])

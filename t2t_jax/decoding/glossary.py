@@ -198,7 +198,8 @@ def translate_with_terms(
         aligned = alignments(translator, *use.texts, head=head)
         head = aligned.head
         prefixes = use.prefixes(aligned.links)
-        use.take(translator.translate(use.texts[0], prefixes=prefixes, **settings))
+        how = settings | {"before": None}  # the lines no longer follow each other
+        use.take(translator.translate(use.texts[0], prefixes=prefixes, **how))
     return use.ended()
 
 

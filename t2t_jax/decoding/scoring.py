@@ -12,6 +12,7 @@ from jaxtyping import Array, Float32, Float64, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.layout import ladder_length
+from t2t_jax.data.tokenized import flattened, unflattened
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import LONGEST_PASS, check_one_pass
 from t2t_jax.decoding.translator import Translator, diverged, is_blank
@@ -42,8 +43,12 @@ def score(
     targets: Iterable[str],
     *,
     first_line: int = 1,
+    alone: bool = False,
 ) -> list[ForcedScore]:
     """Score pairs of lines. An ensemble gives the mean of its models' distributions, as always.
+
+    A model that was trained with `data.context_sentences` has the lines before a line as its
+    context, and only what comes after the context of a target is scored.
 
     A line break within a line counts as a space. A blank target of a blank source has probability
     1 and no subwords, like the translation of a blank line. Every other blank line is scored as a
@@ -56,9 +61,11 @@ def score(
         are scored.
       first_line: number of the first line, for lines that are a part of a longer text. Errors
         name lines by their numbers.
+      alone: whether each pair is a document by itself, so that it has no context.
 
     Returns:
-      A score for each pair, in the order of the lines. A score depends on the pair alone.
+      A score for each pair, in the order of the lines. A score depends on the pair alone, and its
+      context.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -72,6 +79,11 @@ def score(
     check_pairs(sources, targets)
     capacity = tokens_per_pass(translator)
     encoded = translator.encode(sources), translator.encode_targets(targets)
+    own = list(map(len, encoded[1]))
+    if translator.context is not None and not alone:
+        flat = flattened(encoded[0], np.int32), flattened(encoded[1], np.int32)
+        source, target = translator.context.pairs(flat)
+        encoded = unflattened(source), unflattened(target)
     pairs = list(zip(*encoded, strict=True))
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
@@ -87,7 +99,7 @@ def score(
     found = [ForcedScore(0.0, (), ())] * len(pairs)
     for lines, log_probs in one_ahead(launched):
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
-            found[line] = _read(row, pairs[line][1], first_line + line)
+            found[line] = _read(row, pairs[line][1], own[line], first_line + line)
     return found
 
 
@@ -104,7 +116,7 @@ def cross_entropies(
     limit = min(translator.longest_sentence, LONGEST_PASS)
     encoded = translator.encode(sources), translator.encode_targets(targets)
     fits = [max(map(len, pair)) <= limit for pair in zip(*encoded, strict=True)]
-    scores = score(translator, compress(sources, fits), compress(targets, fits))
+    scores = score(translator, compress(sources, fits), compress(targets, fits), alone=True)
     found = np.full(len(fits), np.inf)
     found[fits] = [-one.log_prob / max(1, len(one.tokens)) for one in scores]
     return found
@@ -169,9 +181,11 @@ def _log_probs(
     return -model.losses(params, batch, 0.0)[1]
 
 
-def _read(row: list[float], target: list[int], number: int) -> ForcedScore:
-    token_log_probs = tuple(row[: len(target)])
+def _read(row: list[float], target: list[int], own: int, number: int) -> ForcedScore:
+    """Return the score of a target from those of its tokens, of which the last ones are its own."""
+    context = len(target) - own
+    token_log_probs = tuple(row[context : len(target)])
     log_prob = sum(token_log_probs)
     if not math.isfinite(log_prob):
         raise diverged(number)
-    return ForcedScore(log_prob, token_log_probs, tuple(target))
+    return ForcedScore(log_prob, token_log_probs, tuple(target[context:]))

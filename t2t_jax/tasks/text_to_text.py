@@ -2,11 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data.bpe_dropout import drawn_text
+from t2t_jax.data.context import CONTEXT_BREAK, context_of
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.shards.pieces import TrainText
@@ -34,10 +36,19 @@ class TextToText(Task):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
+        """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`.
+
+        Raises:
+          UserError: the vocabulary that is given lacks the entry that `data.context_sentences`
+            needs.
+        """
         if given is not None:
+            context_of(config.data, given)  # refuses a vocabulary that lacks its entry
             return given
-        return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
+        data = config.data
+        if data.context_sentences and CONTEXT_BREAK not in data.protected_tokens:
+            data = replace(data, protected_tokens=(*data.protected_tokens, CONTEXT_BREAK))
+        return prepare_vocabulary(data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the pairs of train, without those that are too long.
@@ -51,10 +62,13 @@ class TextToText(Task):
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how pairs of lines become examples; see `Task.train_text`."""
         most, drawn = config.data.max_length, config.data.bpe_dropout
+        context = context_of(config.data, vocabulary)
+        of_context = () if context is None else (context.sentences, config.data.context_sides)
+        by_batching = config.data.batching * (drawn > 0)
         return TrainText(
-            partial(tokenize, vocabulary=vocabulary, max_length=most),
+            partial(tokenize, vocabulary=vocabulary, max_length=most, context=context),
             partial(_examples, config, vocabulary),
-            ("pairs", most, config.training.source_loss, drawn, config.data.batching * (drawn > 0)),
+            ("pairs", most, config.training.source_loss, drawn, by_batching, *of_context),
         )
 
     def examples(
@@ -71,7 +85,8 @@ class TextToText(Task):
             return pairs
         for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
             line, length = int(lengths.argmax()) + 1, int(lengths.max())
-            name = f"{side} line {line} in the {split} split of {corpus.name}"
+            kind = "sentence" if config.data.context_sentences else "line"  # blank ones left out
+            name = f"{side} {kind} {line} in the {split} split of {corpus.name}"
             check_one_pass(name, length, longest)
             refused = side == "source" and config.decoding.long_lines == "refuse"
             if refused and length > longest_source(config.decoding, longest):

@@ -32,6 +32,7 @@ BEHIND = {
     "data distill": ["--text", "t", "--out", "o"],
     "export": ["out", "--to", "safetensors"],
     "score": ["--source", "s", "--target", "t"],
+    "contrast": ["--input", "i"],
     "track": ["wandb:x"],
     "train": ["--config", "configs/quickstart.py"],
     "preflight": ["--config", "configs/quickstart.py"],
@@ -46,7 +47,7 @@ WITHOUT_RUN = {"data", "data clean", "init", "launch", "compare", "compare-trees
 OF_A_CONFIG = {"config", "coordinates", "data prepare"}
 SEVERAL = {
     *("watch", "serve", "translate", "parse", "data backtranslate", "data distill"),
-    *("bleu", "parseval", "perplexity", "accuracy", "score"),
+    *("bleu", "parseval", "perplexity", "accuracy", "score", "contrast"),
 }
 
 

@@ -127,6 +127,8 @@ _NOT_STATED = {
     "model.compute_dtype",
     "data.protected_tokens",
     "data.bpe_dropout",
+    "data.context_sentences",
+    "data.context_sides",
     "data.max_length",
     "data.cache_dir",
     "data.prefetch",

@@ -1,0 +1,147 @@
+"""Files of text in a directory: one a split, or one a side of each split of parallel text."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from t2t_jax.data.context import with_blank_lines
+from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
+from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
+from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import as_path, is_directory
+
+
+def corpus_directory(name: str) -> Path:
+    """Return the directory of a name, which may begin with ~; refuse one that is not there."""
+    directory = as_path(os.path.expanduser(name))
+    if not is_directory(directory):
+        raise UserError(f"corpus directory {directory} does not exist")
+    return directory
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of a corpus: plain text, or packed by gzip."""
+
+    path: Path
+    packed: Path | None = None
+    """A packed file beside it that should hold the same text; None if there is none."""
+
+    @cached_property
+    def survey(self) -> Survey:
+        """Return the hash of the file and its number of lines, as found on the first call."""
+        found = survey(self.path)
+        if self.packed and survey(self.packed).digest != found.digest:
+            raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the file, but refuse one that has changed since the survey."""
+        return read_lines(self.path, self.survey)
+
+
+def text_splits(
+    directory: Path, source_language: str, target_language: str, *, with_ids: bool = False
+) -> dict[str, Split]:
+    """Return the splits of a directory of parallel text, by its files' names.
+
+    Args:
+      with_ids: whether a file `train.doc` with the name of each pair's document makes blank lines
+        between documents.
+    """
+    files = parallel_files(directory, source_language, target_language)
+    splits = {name: split_of(aligned_digest, _read_text, *pair) for name, pair in files.items()}
+    for name, pair in files.items():
+        if with_ids and (ids := find_text(directory, f"{name}.doc")):
+            splits[name] = split_of(_digest_with_ids, _read_with_ids, *pair, ids)
+    return splits
+
+
+def _digest_with_ids(source: TextFile, target: TextFile, ids: TextFile) -> str:
+    lines = source.survey.num_lines, ids.survey.num_lines
+    if lines[0] != lines[1]:
+        raise UserError(
+            f"{ids.path} has {lines[1]} lines, but {source.path} has {lines[0]}; each line of the "
+            "one names the document of that line of the other"
+        )
+    return digest("ids", aligned_digest(source, target), ids.survey.digest)
+
+
+def _read_with_ids(source: TextFile, target: TextFile, ids: TextFile) -> Iterator[Chunk]:
+    return with_blank_lines(zip(source.lines(), target.lines(), strict=True), ids.lines())
+
+
+def parallel_files(
+    directory: Path, source_language: str, target_language: str
+) -> dict[str, tuple[TextFile, TextFile]]:
+    """Return the files of source and target of every split in a directory of parallel text.
+
+    Raises:
+      UserError: there is no split, or a side of one is missing.
+    """
+    splits = {}
+    for name in (*SPLITS, *other_names(directory, source_language)):
+        source, target = (
+            find_text(directory, f"{name}.{language}")
+            for language in (source_language, target_language)
+        )
+        if source and target:
+            splits[name] = source, target
+        elif name in SPLITS and (source or target):
+            missing = f"{name}.{target_language if source else source_language}"
+            there = source or target
+            raise UserError(f"{directory} has {there and there.path}, but no {missing} beside it")
+    if not splits:
+        raise UserError(
+            f"corpus directory {directory} has no train.{source_language} and "
+            f"train.{target_language} (nor with .gz)"
+        )
+    return splits
+
+
+def other_names(directory: Path, language: str) -> list[str]:
+    """Return the names of possible test sets, from the names of the files of a language."""
+    try:
+        files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
+    except OSError as error:
+        raise UserError(f"corpus directory {directory} cannot be read: {error.strerror}") from error
+    names = {file.removesuffix(f".{language}") for file in files if file.endswith(f".{language}")}
+    return sorted(names.difference(SPLITS, [""]))
+
+
+def find_text(directory: Path, name: str) -> TextFile | None:
+    """Return the file of this name, or with `.gz` after it; None if there is neither.
+
+    Raises:
+      UserError: something of this name is no file, and the split is train, dev or test.
+    """
+    paths = (directory / name, directory / f"{name}.gz")
+    files = [path for path in paths if path.is_file()]
+    for path in paths:
+        if name.startswith(SPLITS) and os.path.lexists(path) and path not in files:
+            raise UserError(
+                f"{path} is a directory, a pipe or a broken link; put a file in its place"
+            )
+    return TextFile(*files) if files else None
+
+
+def split_of(
+    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
+) -> Split:
+    """Return a split of two functions, both of what is given; the first is called once."""
+    return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
+
+
+def aligned_digest(source: TextFile, target: TextFile) -> str:
+    """Return a hash of two files of parallel text, which must have equally many lines."""
+    counts = source.survey.num_lines, target.survey.num_lines
+    check_aligned(source.path, counts[0], target.path, counts[1])
+    return digest(source.survey.digest, target.survey.digest)
+
+
+def _read_text(source: TextFile, target: TextFile) -> Iterator[Chunk]:
+    return chunks(zip(source.lines(), target.lines(), strict=True))
