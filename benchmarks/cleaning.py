@@ -39,7 +39,7 @@ from t2t_jax.commands.flags import parse_flags
 from t2t_jax.data.cleaning.clean import CleaningState, rules_that_drop
 from t2t_jax.data.cleaning.rules import PairCleaning
 from t2t_jax.data.cleaning.stream import clean_corpus
-from t2t_jax.data.corpus import corpus_directory, parallel_files
+from t2t_jax.data.text_files import corpus_directory, parallel_files
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
 

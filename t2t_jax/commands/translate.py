@@ -37,8 +37,8 @@ class TranslateCommand(DecodingFlags):
     command: ClassVar = "translate"
     format: Literal["text", "html", "document"] = "text"
     """What is translated: lines of text; lines of html, whose tags are put at the translated words;
-    or a document as a whole, whose suffix says its kind: txt, html, srt, vtt, docx, pptx, odt, odp,
-    ods, epub."""
+    or a document as a whole, whose suffix says its kind: txt, md, html, srt, vtt, docx, pptx, odt,
+    odp, ods, epub."""
     glossary: Path | None = None
     """File of terms that translations use: in each line a source term, a tab and a target term."""
     mbr: int = 0

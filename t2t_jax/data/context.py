@@ -16,7 +16,7 @@ from jaxtyping import Int64
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
-from t2t_jax.data.rows import Side, offsets_of, ranges
+from t2t_jax.data.rows import FlatSentences, offsets_of, ranges
 from t2t_jax.data.splits import Chunk, chunks
 from t2t_jax.data.vocabulary import Rows, Vocabulary
 from t2t_jax.errors import UserError
@@ -24,7 +24,7 @@ from t2t_jax.errors import UserError
 CONTEXT_BREAK = "<brk>"
 """The entry of a vocabulary that ends a sentence of the context."""
 
-Pairs = tuple[Side, Side]
+Pairs = tuple[FlatSentences, FlatSentences]
 """The sources of consecutive pairs, and their targets."""
 
 
@@ -41,7 +41,7 @@ class DocumentContext(NamedTuple):
     target_break: int | None
     """The same in targets; None if targets have no context."""
 
-    def sources(self, side: Side, most: float, first: int = 0) -> Side:
+    def sources(self, side: FlatSentences, most: float, first: int = 0) -> FlatSentences:
         """Return sources with their contexts, of which targets have none or are not yet known.
 
         Args:
@@ -64,7 +64,7 @@ class DocumentContext(NamedTuple):
         found = _joined(source, starts, self.source_break, first)
         return found, _joined(target, starts, self.target_break, first)
 
-    def _starts(self, sides: tuple[Side, ...], most: float) -> Int64[np.ndarray, " n"]:
+    def _starts(self, sides: tuple[FlatSentences, ...], most: float) -> Int64[np.ndarray, " n"]:
         """Return the number of the first sentence of each context; its own where there is none."""
         blank = sides[0].lengths == 1  # the end of sentence alone
         own = np.arange(len(blank))
@@ -99,22 +99,26 @@ class DocumentContext(NamedTuple):
         return target[len(target) - target[::-1].index(self.target_break) :]
 
 
-def _joined(side: Side, starts: Int64[np.ndarray, " n"], separator: int, first: int) -> Side:
+def _joined(
+    side: FlatSentences, starts: Int64[np.ndarray, " n"], separator: int, first: int
+) -> FlatSentences:
     """Return sentences from a number on, each joined to those before it from its start on."""
     offsets = offsets_of(side.lengths)
     lengths = (offsets[1:] - offsets[starts])[first:]
     tokens = np.asarray(side.tokens)[ranges(offsets[starts][first:], lengths)]
     is_break = tokens == EOS_ID
     is_break[np.cumsum(lengths) - 1] = False
-    return Side(np.where(is_break, tokens.dtype.type(separator), tokens), lengths.astype(np.int32))
+    return FlatSentences(
+        np.where(is_break, tokens.dtype.type(separator), tokens), lengths.astype(np.int32)
+    )
 
 
-def _rest(side: Side, first: int) -> Side:
-    return Side(side.tokens[side.lengths[:first].sum() :], side.lengths[first:])
+def _rest(side: FlatSentences, first: int) -> FlatSentences:
+    return FlatSentences(side.tokens[side.lengths[:first].sum() :], side.lengths[first:])
 
 
-def _one_after_other(first: Side, second: Side) -> Side:
-    return Side(*map(np.concatenate, zip(first, second, strict=True)))
+def _one_after_other(first: FlatSentences, second: FlatSentences) -> FlatSentences:
+    return FlatSentences(*map(np.concatenate, zip(first, second, strict=True)))
 
 
 def context_of(config: DataConfig, vocabulary: Vocabulary) -> DocumentContext | None:

@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
     """The place of each example in its row, counted from 1."""
 
 
-class Side(NamedTuple):
+class FlatSentences(NamedTuple):
     """The sources, or the targets, of consecutive pairs."""
 
     tokens: Integer[np.ndarray, " tokens"]

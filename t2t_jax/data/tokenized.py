@@ -21,7 +21,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.context import DocumentContext, context_of
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, Side, filled, offsets_of, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, FlatSentences, filled, offsets_of, ranges
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -243,8 +243,8 @@ def tokenize(
     skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
     num_pairs_read = 0
     extended = context and context.following()
-    sources: list[Side] = []
-    targets: list[Side] = []
+    sources: list[FlatSentences] = []
+    targets: list[FlatSentences] = []
     for lines in pairs:
         encoders = vocabulary.encode, vocabulary.encode_targets
         source, target = (
@@ -309,8 +309,8 @@ def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarra
 def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
     """Join the pairs of several splits, those of each split as often as its number says."""
     repeated = [split for split, times in mixed for _ in range(times)]
-    sources = [Side(split.source_tokens, split.source_lengths) for split in repeated]
-    targets = [Side(split.target_tokens, split.target_lengths) for split in repeated]
+    sources = [FlatSentences(split.source_tokens, split.source_lengths) for split in repeated]
+    targets = [FlatSentences(split.target_tokens, split.target_lengths) for split in repeated]
     dtype = sources[0].tokens.dtype.type  # the vocabulary's, so that of all
     skipped = Counter[str]()
     for split in repeated:
@@ -353,24 +353,24 @@ def _encode(
     return rows
 
 
-def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> Side:
+def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> FlatSentences:
     """Return the tokens of sentences one after the other, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
-    return Side(tokens, lengths)
+    return FlatSentences(tokens, lengths)
 
 
-def unflattened(side: Side) -> list[list[int]]:
+def unflattened(side: FlatSentences) -> list[list[int]]:
     """Return the tokens of each sentence."""
     return [row.tolist() for row in np.split(side.tokens, np.cumsum(side.lengths)[:-1])]
 
 
-def _select(side: Side, keep: Bool[np.ndarray, " pairs"]) -> Side:
-    return Side(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
+def _select(side: FlatSentences, keep: Bool[np.ndarray, " pairs"]) -> FlatSentences:
+    return FlatSentences(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
 
 
 def joined(
-    sides: list[Side], dtype: type[np.integer]
+    sides: list[FlatSentences], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
     """Return the tokens of all sides together, and the offsets of the sentences in them."""
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])

@@ -78,13 +78,7 @@ def score(
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     check_pairs(sources, targets)
     capacity = tokens_per_pass(translator)
-    encoded = translator.encode(sources), translator.encode_targets(targets)
-    own = list(map(len, encoded[1]))
-    if translator.context is not None and not alone:
-        flat = flattened(encoded[0], np.int32), flattened(encoded[1], np.int32)
-        source, target = translator.context.pairs(flat)
-        encoded = unflattened(source), unflattened(target)
-    pairs = list(zip(*encoded, strict=True))
+    pairs, own = _encoded(translator, sources, targets, alone=alone)
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
             check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
@@ -101,6 +95,19 @@ def score(
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
             found[line] = _read(row, pairs[line][1], own[line], first_line + line)
     return found
+
+
+def _encoded(
+    translator: Translator, sources: Sequence[str], targets: Sequence[str], *, alone: bool
+) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
+    """Return pairs of lines as ids, with contexts, and the number of each target's own ids."""
+    encoded = translator.encode(sources), translator.encode_targets(targets)
+    own = list(map(len, encoded[1]))
+    if translator.context is not None and not alone:
+        flat = flattened(encoded[0], np.int32), flattened(encoded[1], np.int32)
+        source, target = translator.context.pairs(flat)
+        encoded = unflattened(source), unflattened(target)
+    return list(zip(*encoded, strict=True)), own
 
 
 def cross_entropies(

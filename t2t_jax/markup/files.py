@@ -4,6 +4,7 @@
 |---|---|
 | .txt | every sentence |
 | .html .htm .xhtml | text and titles |
+| .md .markdown | text, but for code, addresses and front matter |
 | .srt .vtt | every cue by itself |
 | .docx .pptx | paragraphs, with those of headers, notes, comments and text boxes |
 | .odt .odp .ods | paragraphs and headings |
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from t2t_jax.errors import UserError, warn
 from t2t_jax.markup.document import Document, html_document, marked_up
+from t2t_jax.markup.markdown import markdown_escaped, markdown_parts
 from t2t_jax.markup.office import office_escaped, office_parts, with_runs
 from t2t_jax.markup.sentences import sentence_splitter, text_document
 from t2t_jax.markup.subtitles import Subtitles
@@ -42,7 +44,8 @@ _PARTS: Mapping[str, str] = {
     **dict.fromkeys((".odt", ".odp", ".ods"), _ODF_PARTS),
     ".epub": r".*\.(x?html?|ncx)",
 }
-SUFFIXES = (".txt", ".html", ".htm", ".xhtml", ".srt", ".vtt", *_PARTS)
+_MARKDOWN = ".md", ".markdown"
+SUFFIXES = (".txt", ".html", ".htm", ".xhtml", *_MARKDOWN, ".srt", ".vtt", *_PARTS)
 """The kinds of files."""
 
 
@@ -81,7 +84,12 @@ def file_document(
     if suffix in (".srt", ".vtt"):
         cues = Subtitles(text, split)
         return FileDocument(cues.documents, lambda found: cues.filled(found).encode())
-    document = text_document(text, language) if suffix == ".txt" else html_document(text, split)
+    if suffix in _MARKDOWN:
+        document = marked_up(markdown_parts(text), split, markdown_escaped)
+    elif suffix == ".txt":
+        document = text_document(text, language)
+    else:
+        document = html_document(text, split)
     return FileDocument([document], lambda found: found[0].encode())
 
 

@@ -137,7 +137,7 @@ class _Sentence:
     ) -> Range:
         """Return the words for an element, in one of the gaps between others."""
         if element.kept is not None:
-            if (same := self._copied(element, gaps)) is not None:
+            if (same := self._copied(element, scores, gaps)) is not None:
                 return same
         elif not element.opening:
             at_start = gaps[0][0] == words[0]
@@ -157,15 +157,36 @@ class _Sentence:
         nearest = min((n for gap in gaps for n in range(*gap)), key=distance)
         return nearest, nearest + 1
 
-    def _copied(self, element: Element, gaps: Sequence[Range]) -> Range | None:
-        """Return the words of the translation in which the text of an element stands as it is."""
-        text = self._source[element.begin : element.end]
+    def _copied(
+        self, element: Element, scores: Sequence[int], gaps: Sequence[Range]
+    ) -> Range | None:
+        """Return the words of the translation in which the text of an element stands as it is.
+
+        Of several such places, it is the first one of those that are linked into the element.
+        """
+        found: list[Range] = []
         for low, high in gaps:
-            begin = self._target.find(text, self.words[low][0], self.words[high - 1][1])
-            if begin >= 0:
-                own = [n for n in range(low, high) if self.words[n][1] > begin]
-                end = next(n for n in own if self.words[n][1] >= begin + len(text))
-                return own[0], end + 1
+            last, begin = self.words[high - 1][1], self.words[low][0]
+            while (place := self._place(element, begin, last)) is not None:
+                own = [n for n in range(low, high) if self.words[n][1] > place[0]]
+                end = next(n for n in own if self.words[n][1] >= place[1])
+                found.append((own[0], end + 1))
+                begin = place[1]
+        return max(found, key=lambda own: sum(scores[slice(*own)]) > 0, default=None)
+
+    def _place(self, element: Element, begin: int, end: int) -> Range | None:
+        """Return where the text of an element stands in some of the translation as it is.
+
+        There it is no part of a word or number, unless it is in the source.
+        """
+        text = self._source[element.begin : element.end].strip()
+        first = self._source.find(text, element.begin)
+        joined = _joins_around(self._source, first, first + len(text))
+        while text and (place := self._target.find(text, begin, end)) >= 0:
+            begin, last = place + 1, place + len(text)
+            around = _joins_around(self._target, place, last)
+            if around[0] <= joined[0] and around[1] <= joined[1]:
+                return place, last
         return None
 
     def _alone(self, element: Element, gaps: Sequence[Range], words: Range) -> Range:
@@ -211,8 +232,8 @@ class _Sentence:
         own = self._source[element.begin : element.end].strip()
         if own == self._source.strip():
             return begin, end
-        if element.kept is not None and (copied := self._target.find(own, begin, end)) >= 0:
-            return copied, copied + len(own)
+        if element.kept is not None and (same := self._place(element, begin, end)) is not None:
+            return same
         is_kept = element.kept is not None
         if (is_kept or own[:1].isalnum()) and (
             marks := _MARKS_BEFORE.match(self._target, begin, end)
@@ -228,6 +249,16 @@ class _Sentence:
         """Return what is put between two words with the spaces that it needs."""
         before, after = self._target[:place][-1:], self._target[place:][:1]
         return f"{' ' * before.isalnum()}{kept}{' ' * after.isalnum()}"
+
+
+def _joins_around(text: str, begin: int, end: int) -> tuple[bool, bool]:
+    """Return whether a part of a text begins within a word or number, and whether it ends so."""
+
+    def joins(place: int) -> bool:
+        both = text[place - 1 : place], text[place : place + 1]
+        return all(map(str.isdigit, both)) or all(one.lower() != one.upper() for one in both)
+
+    return joins(begin), joins(end)
 
 
 def _units_of_words(text: str) -> list[list[Range]]:

@@ -13,7 +13,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.context import CONTEXT_BREAK, DocumentContext, context_of
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.rows import Side
+from t2t_jax.data.rows import FlatSentences
 from t2t_jax.data.tokenized import flattened, prepare_pairs, tokenize, unflattened
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
@@ -75,7 +75,9 @@ def test_contexts_are_those_found_sentence_by_sentence_whatever_the_chunks(
 
 
 def test_sources_without_targets_have_the_contexts_of_training():
-    side = Side(np.array([10, EOS_ID, 11, 12, EOS_ID, 13, EOS_ID]), np.array([2, 3, 2], np.int32))
+    side = FlatSentences(
+        np.array([10, EOS_ID, 11, 12, EOS_ID, 13, EOS_ID]), np.array([2, 3, 2], np.int32)
+    )
     context = DocumentContext(1, 16, BREAK, None)
     assert unflattened(context.sources(side, 16, 1)) == [
         [10, BREAK, 11, 12, EOS_ID],
@@ -108,7 +110,7 @@ def _texts(config: Config, split: str) -> tuple[list[tuple[str, str]], dict[str,
     vocabulary = task_of(config.data.corpus).vocabulary(config, corpus)
     found = prepare_pairs(config.data, corpus, vocabulary, split)
     sides = [
-        vocabulary.decode(unflattened(Side(np.asarray(tokens), lengths)))
+        vocabulary.decode(unflattened(FlatSentences(np.asarray(tokens), lengths)))
         for tokens, lengths in (
             (found.source_tokens, found.source_lengths),
             (found.target_tokens, found.target_lengths),
