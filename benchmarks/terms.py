@@ -21,7 +21,8 @@ from pathlib import Path
 from measuring import machine
 
 from t2t_jax.data.lines import read_lines
-from t2t_jax.decoding.glossary import Glossary, Term, translate_with_terms
+from t2t_jax.data.terms import Glossary, Term
+from t2t_jax.decoding.glossary import translate_with_terms
 from t2t_jax.run.loading import load
 from t2t_jax.system.program import run
 from t2t_jax.tasks.measures.bleu import corpus_scores

@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "data prepare": "tokenise a corpus in shards, before trainings read it",
         "data backtranslate": "make pairs of text in the target language, by a model",
         "data distill": "make pairs of text in the source language, by a model",
+        "data terms": "make pairs from which a model learns to use wanted terms",
         "data extend-vocabulary": "add subwords to the vocabulary of a trained model",
     },
     "training": {

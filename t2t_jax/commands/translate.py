@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.glossary import Glossary
+    from t2t_jax.data.terms import Glossary
     from t2t_jax.decoding.translations import Hypothesis
     from t2t_jax.decoding.translator import Translator
 
@@ -157,7 +157,7 @@ class TranslateCommand(DecodingFlags):
 
     @cached_property
     def _terms(self) -> "Glossary | None":
-        from t2t_jax.decoding.glossary import read_glossary
+        from t2t_jax.data.terms import read_glossary
 
         return None if self.glossary is None else read_glossary(self.glossary)
 

@@ -7,133 +7,24 @@ model goes on from the term (prefix-constrained search: Wuebker et al. 2016, "Mo
 for Prefix-Constrained Machine Translation"). That is repeated from left to right until every term
 is there. So a sentence that uses its terms costs nothing more, and no program is compiled for a
 glossary.
+
+A model that was trained on marked terms (`data.terms`) gets marked sources, and then misses few.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from t2t_jax.batch import UNK_ID
-from t2t_jax.data.lines import read_lines
+from t2t_jax.data.terms import Found, Glossary, Term, marks_terms
 from t2t_jax.decoding.alignments import Links, alignments
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 
-_OPTIONS = "case", "part"
 _MOST_ROUNDS = 16
 _OPENING = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
-
-
-class Term(NamedTuple):
-    """A term of a glossary."""
-
-    source: str
-    """The term in the source language."""
-    target: str
-    """The translation that is wanted."""
-    case: bool = False
-    """Whether upper and lower case count; else the translation is written as in the glossary, but
-    for a capital at the beginning of a sentence."""
-    part: bool = False
-    """Whether the term may be a part of a longer word, in the source and in the translation."""
-
-    def pattern(self, text: str) -> str:
-        """Return a regular expression for one of the two sides, any white space being one space."""
-        escaped = r"\s+".join(map(re.escape, text.split()))
-        return escaped if self.part else rf"(?<!\w){escaped}(?!\w)"
-
-
-class Found(NamedTuple):
-    """A term in a source."""
-
-    begin: int
-    """The place of its first character."""
-    end: int
-    """The place behind its last one."""
-    term: Term
-
-
-@dataclass(frozen=True)
-class Glossary:
-    """Terms with the translations that are wanted."""
-
-    terms: tuple[Term, ...]
-    """The terms, of which no two have the same source."""
-
-    @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], Mapping[str, Term], bool]]:
-        """The terms for which case counts, and then the others, each kind as one pattern."""
-        found: list[tuple[re.Pattern[str], Mapping[str, Term], bool]] = []
-        for case in (True, False):
-            own = {_key(one.source, case): one for one in self.terms if one.case == case}
-            longest_first = sorted(own.values(), key=lambda one: -len(one.source))
-            every = "|".join(one.pattern(one.source) for one in longest_first)
-            if every:
-                pattern = re.compile(every, re.NOFLAG if case else re.IGNORECASE)
-                found.append((pattern, own, case))
-        return found
-
-    def found(self, line: str) -> list[Found]:
-        """Return the terms of a source in order; of several at a place, the longest."""
-        every = (
-            Found(*match.span(), term)
-            for pattern, own, case in self._patterns
-            for match in pattern.finditer(line)
-            if (term := own.get(_key(match[0], case))) is not None
-        )
-        taken: list[Found] = []
-        for one in sorted(every, key=lambda one: (one.begin, -one.end)):
-            if not taken or one.begin >= taken[-1].end:
-                taken.append(one)
-        return taken
-
-
-def _key(text: str, case: bool) -> str:
-    text = " ".join(text.split())
-    return text if case else text.casefold()
-
-
-def read_glossary(path: Path) -> Glossary:
-    """Read a glossary: a line for each term, with the source, the target, and perhaps options.
-
-    Tabs separate the three. Options are `case` and `part` of `Term`. Blank lines, and those that
-    begin with `#`, are left out.
-
-    Raises:
-      UserError: the file cannot be read, or a line has an empty side, an unknown option, or a
-        source with another target than before.
-    """
-    terms: dict[tuple[str, bool], tuple[int, Term]] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip() and not line.startswith("#"):
-            term = _term(line, f"{path} line {number}")
-            key = _key(term.source, term.case), term.case
-            before, other = terms.setdefault(key, (number, term))
-            if other.target != term.target:
-                raise UserError(
-                    f"{path} line {number} has {term.target!r} for {term.source!r}, and line "
-                    f"{before} {other.target!r}; leave one of them"
-                )
-    return Glossary(tuple(term for _, term in terms.values()))
-
-
-def _term(line: str, where: str) -> Term:
-    """Return the term of a line of a glossary."""
-    source, target, options, *more = [*line.split("\t"), "", ""][: max(3, 1 + line.count("\t"))]
-    if more or not source.strip() or not target.strip():
-        raise UserError(
-            f"{where} is not a source term, a tab and a target term; give both, and behind another "
-            f"tab options if you like ({', '.join(_OPTIONS)})"
-        )
-    asked = options.split()
-    if unknown := [option for option in asked if option not in _OPTIONS]:
-        raise UserError(f"{where} has the option {unknown[0]!r}; there are {', '.join(_OPTIONS)}")
-    source, target = (" ".join(side.split()) for side in (source, target))
-    return Term(source, target, "case" in asked, "part" in asked)
 
 
 def is_spelt(translator: Translator, text: str) -> bool:
@@ -192,14 +83,16 @@ def translate_with_terms(
     """
     check_spelling(glossary, partial(is_spelt, translator))
     sources = list(lines)
-    found = translator.translate(sources, first_line=first_line, **settings)
+    given = glossary.marked(sources) if marks_terms(translator.vocabulary) else sources
+    found = translator.translate(given, first_line=first_line, **settings)
     use = TermUse(sources, found, glossary, partial(is_spelt, translator))
     while use.waiting:
         aligned = alignments(translator, *use.texts, head=head)
         head = aligned.head
         prefixes = use.prefixes(aligned.links)
         how = settings | {"before": None}  # the lines no longer follow each other
-        use.take(translator.translate(use.texts[0], prefixes=prefixes, **how))
+        again = [given[number] for number in use.waiting]
+        use.take(translator.translate(again, prefixes=prefixes, **how))
     return use.ended()
 
 

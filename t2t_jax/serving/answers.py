@@ -13,8 +13,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from t2t_jax.data.terms import Glossary
 from t2t_jax.decoding.alignments import Links
-from t2t_jax.decoding.glossary import Glossary, check_spelling
+from t2t_jax.decoding.glossary import check_spelling
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document, html_document

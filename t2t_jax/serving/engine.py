@@ -42,6 +42,8 @@ class Engine(Protocol):
 
     most_best: int
     """The most translations of a sentence."""
+    marks_terms: bool
+    """Whether sentences may have terms with their translations behind them (`data.terms`)."""
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """Encode each sentence as one list of ids, or as several if it is too long for one.

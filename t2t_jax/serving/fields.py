@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from t2t_jax.decoding.glossary import Glossary, Term
+from t2t_jax.data.terms import Glossary, Term
 from t2t_jax.serving.bodies import Fields, SentFile
 from t2t_jax.serving.settings import Bounds, RefusedError
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from t2t_jax.config import DecodingConfig
+from t2t_jax.data.terms import marks_terms
 from t2t_jax.decoding.alignments import Links, PairAligner
 from t2t_jax.decoding.glossary import is_spelt
 from t2t_jax.decoding.open_search import Limits, OpenSearch
@@ -27,6 +28,7 @@ class Searches:
 
     Attributes:
       most_best: the most translations of a sentence: the beam size.
+      marks_terms: whether the model was trained on marked terms.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Searches:
         limits = replace(limits, longest=longest)
         self._translator, self._calibration = translator, calibration
         self._decoding = replace(decoding, max_source_length=longest)
+        self.marks_terms = marks_terms(translator.vocabulary)
         self.most_best = 1 if decoding.temperature > 0 else decoding.beam_size
         shows = translator.model.shows_attention
         self._aligner = PairAligner(translator, longest) if shows else None

@@ -8,8 +8,9 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar
 
+from t2t_jax.data.terms import Glossary
 from t2t_jax.decoding.alignments import Links
-from t2t_jax.decoding.glossary import Glossary, TermUse
+from t2t_jax.decoding.glossary import TermUse
 from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
@@ -115,7 +116,10 @@ class Service:
                 "send less at once",
             )
         wanted = wanted._replace(request=object())
-        parts, futures = await self._submitted(sentences, wanted, listener)
+        given = sentences
+        if glossary is not None and self.engine.marks_terms:
+            given = glossary.marked(sentences)
+        parts, futures = await self._submitted(given, wanted, listener)
         try:
             async with asyncio.timeout(self.bounds.timeout):
                 found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
@@ -128,7 +132,10 @@ class Service:
             for part in parts
         ]
         if glossary is not None:
-            translated = await self._with_terms(sentences, parts, translated, wanted, glossary)
+            use = TermUse(
+                sentences, [one[0].text for one in translated], glossary, self.engine.spells
+            )
+            translated = await self._with_terms(use, given, parts, translated, wanted)
         each = iter(translated)
         of_documents = [[next(each) for _ in one.sentences] for one in documents]
         links = await self._links(documents, of_documents)
@@ -136,15 +143,14 @@ class Service:
 
     async def _with_terms(
         self,
+        use: TermUse,
         sentences: Sequence[str],
         parts: Sequence[Sequence[list[int]]],
         found: list[list[Hypothesis]],
         wanted: Wanted,
-        glossary: Glossary,
     ) -> list[list[Hypothesis]]:
         """Return translations that use the terms of a glossary; see `decoding.glossary`."""
-        engine, best = self.engine, [hypotheses[0].text for hypotheses in found]
-        use = TermUse(sentences, best, glossary, engine.spells)
+        engine = self.engine
 
         async def again(number: int, prefix: tuple[int, ...] | None) -> None:
             """Translate a sentence again, unless it is too long for that."""

@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_jax.decoding.glossary import (
-    Glossary,
-    Term,
-    _Line,
-    read_glossary,
-    translate_with_terms,
-)
+from t2t_jax.data.terms import Glossary, Term, read_glossary
+from t2t_jax.decoding.glossary import _Line, translate_with_terms
 from t2t_jax.errors import UserError
 
 TEXT = "# comment\nsign  in\tanmelden\nOK\tOkay\tcase\n\nfile\tDatei\tpart\nFile name\tDateiname\n"
@@ -151,3 +146,21 @@ def test_what_the_vocabulary_cannot_spell_is_refused(tiny, monkeypatch):
     monkeypatch.setattr(tiny, "encode_targets", lambda lines: [[1, 3] for _ in lines])
     with pytest.raises(UserError, match="cannot spell 'geh', which is wanted for 'go'; leave the"):
         translate_with_terms(tiny, ["go"], Glossary((Term("go", "geh"),)))
+
+
+def test_a_model_that_was_trained_on_marked_terms_gets_its_sources_marked(tiny, monkeypatch):
+    given = []
+
+    def translate(lines, **settings):
+        given.append(lines)
+        return ["nicht"] * len(lines) if len(given) == 1 else ["ein fenster"] * len(lines)
+
+    monkeypatch.setattr(tiny, "translate", translate)
+    glossary = Glossary((Term("baum", "fenster"),))
+    translate_with_terms(tiny, ["rot", "ein baum"], glossary)
+    assert given == [["rot", "ein baum"], ["ein baum"]]
+    given.clear()
+    monkeypatch.setattr("t2t_jax.decoding.glossary.marks_terms", lambda vocabulary: True)
+    translate_with_terms(tiny, ["rot", "ein baum"], glossary)
+    marked = "ein <term>baum<as>fenster</term>"
+    assert given == [["rot", marked], [marked]]

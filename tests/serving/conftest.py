@@ -72,6 +72,8 @@ class Patient:
     def prefix(self, text):
         return None
 
+    marks_terms = False
+
     def spells(self, text):
         return True
 
