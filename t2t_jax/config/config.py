@@ -75,6 +75,10 @@ class Config:
             "training.source_loss is for model.architecture='decoder_only' with causal attention, "
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
         )
+        require(
+            facts.reads_context or self.evaluation.metric is None,
+            f"evaluation.metric={self.evaluation.metric!r} judges translations; leave it out",
+        )
         for name, fact in (("bpe_dropout", "drops_merges"), ("context_sentences", "reads_context")):
             value = getattr(self.data, name)
             require(

@@ -71,5 +71,7 @@ def score_name(evaluation: Record) -> str:
 
 def _score(evaluation: Record) -> tuple[str, str]:
     """Return the field and the name of the score by which the best checkpoint is chosen."""
+    if "metric" in evaluation:
+        return "metric_score", evaluation["metric"]
     scores = (task.score for task in TASKS.values() if task.score[0] in evaluation)
     return next(scores, ("score", "score"))

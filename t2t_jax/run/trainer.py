@@ -158,6 +158,8 @@ def _evaluate(run: Run, step: int, state: TrainState) -> None:
     evaluation = work() if jax.process_count() > 1 else run.stop.attempt(work)
     if evaluation is not None:
         measure = how | {"max_extra_length": run.config.decoding.max_extra_length}
+        if settings.metric is not None:
+            measure["metric"] = settings.metric
         # In this order, as `training.checkpoint` says: states, the best, the log.
         with run.progress.during(CHECKPOINTS):
             run.log.checkpoint(run.checkpoints.wait())

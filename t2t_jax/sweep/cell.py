@@ -180,8 +180,12 @@ def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
       UserError: the result is of an unknown corpus.
     """
     from t2t_jax.tasks import task_of
+    from t2t_jax.tasks.task import Measure
 
-    return task_of(result["corpus"], result.get("task", "auto")).grid
+    found = task_of(result["corpus"], result.get("task", "auto")).grid
+    if "metric" in result:
+        return found._replace(beside=Measure("metric_score", str(result["metric"])))
+    return found
 
 
 def _check_scores(result: Record) -> None:

@@ -1,6 +1,7 @@
 """Translation of parallel text, scored by sacreBLEU's and the paper's BLEU and by chrF."""
 
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from t2t_jax import paper
 from t2t_jax.config import Config
@@ -9,12 +10,21 @@ from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.installed import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
+from t2t_jax.tasks.measures.judges import judge_of
 from t2t_jax.tasks.measures.newstest import (
     NEWSTEST2014_FILTERED,
     NEWSTEST2014_FULL,
     name_of_test_set,
 )
-from t2t_jax.tasks.task import Compared, GridMeasures, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import (
+    Compared,
+    GridMeasures,
+    Measure,
+    PublishedExperiment,
+    Scored,
+    Scoring,
+    Task,
+)
 from t2t_jax.tasks.text_to_text import TextToText
 
 _PAPERS_BLEU = "tokenized_split_bleu"
@@ -39,10 +49,25 @@ class Translation(TextToText):
         """Return the pairs of a split, before which it is checked that they can be scored.
 
         Raises:
-          UserError: sacreBLEU or sacremoses is not installed, or the pairs of text are refused.
+          UserError: sacreBLEU or sacremoses is not installed, or `evaluation.metric` is not there,
+            or the pairs of text are refused.
         """
+        if config.evaluation.metric is not None:
+            judge_of(config.evaluation.metric)
         check_installed("train", "BLEU", *OF_SCORES)
         return super().examples(config, corpus, vocabulary, split, longest)
+
+    def scored(self, asked: Scoring) -> Scored:
+        """Translate the sources of a split, and score the translations; see `Task.scored`."""
+        found, name = super().scored(asked), asked.translator.config.evaluation.metric
+        if name is None:
+            return found
+        from t2t_jax.tasks.measures.bleu import JudgedScores
+
+        score = fmean(judge_of(name)(found.sources, found.hypotheses, found.references))
+        return found._replace(
+            scores=JudgedScores(**vars(found.scores), metric=name, metric_score=score)
+        )
 
     def score_outputs(
         self,

@@ -563,6 +563,7 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "evaluation.num_sentences": 9,
         "evaluation.num_samples": 9,
         "evaluation.beam_size": 9,
+        "evaluation.metric": "chrf",
         "decoding.beam_size": 9,
         "decoding.length_penalty": 0.9,
         "decoding.beam_rule": "transformers",

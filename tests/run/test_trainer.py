@@ -22,6 +22,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.run.history import score_name
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
@@ -508,6 +509,31 @@ def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
     assert 0 < max(scores.values()) <= 100
     (pieces,) = best.vocabulary.pieces([range(len(best.vocabulary))])
     assert {"▁(NP", "▁)VP"} <= set(pieces)  # the vocabulary was learned across scripts
+
+
+def test_another_metric_chooses_the_best_and_ends_the_run(config, tmp_path):
+    # A number that falls from evaluation to evaluation, whatever the translations are.
+    count = tmp_path / "count"
+    command = f"echo . >> {count}; awk -v n=$(wc -l < {count}) '{{ print 50 - n }}'"
+    changes = {
+        "evaluation.metric": f"cmd:{command}",
+        "evaluation.every_steps": 5,
+        "training.stop_after_evaluations_without_gain": 2,
+    }
+    workdir = tmp_path / "run"
+    assert train(config.replace(changes), workdir).exit_code == 0
+    records = _records(workdir, "dev")
+    assert [(one["step"], one["metric_score"], one["score"]) for one in records] == [
+        (5, 49.0, 49.0),
+        (10, 48.0, 48.0),
+        (15, 47.0, 47.0),
+    ]
+    assert all(one["metric"] == f"cmd:{command}" == score_name(one) for one in records)
+    assert load(workdir, step="best").steps == (5,)
+    with pytest.raises(UserError, match="there is no metric 'blue'"):
+        train(config.replace({"evaluation.metric": "blue"}), tmp_path / "other")
+    with pytest.raises(UserError, match="judges translations"):
+        Config().replace({"data.corpus": "trees:a", "evaluation.metric": "chrf"})
 
 
 def test_load_needs_nothing_but_the_run_directory(undisturbed, tmp_path):

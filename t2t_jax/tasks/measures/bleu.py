@@ -65,6 +65,25 @@ class CorpusScores:
         )
 
 
+@dataclass(frozen=True)
+class JudgedScores(CorpusScores):
+    """Scores of a corpus with the mean of another metric, which chooses the best checkpoint."""
+
+    metric: str
+    """The metric, as `evaluation.metric` names it."""
+    metric_score: float
+    """Its mean over sentences; higher is better."""
+
+    @property
+    def best(self) -> float:
+        """Return the score that chooses the best checkpoint; higher is better."""
+        return self.metric_score
+
+    def __str__(self) -> str:
+        """Return the scores in a line, with the signature of BLEU."""
+        return f"{self.metric} {self.metric_score:.4g}  {super().__str__()}"
+
+
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], language: str
 ) -> CorpusScores:

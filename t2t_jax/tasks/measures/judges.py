@@ -1,5 +1,6 @@
 """Judges of single translations: measures of sacreBLEU, COMET, or any command; higher is better."""
 
+import functools
 import os
 import subprocess
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ Judge: TypeAlias = Callable[[Sequence[str], Sequence[str], Sequence[str]], list[
 NAMES = "chrf, bleu, cmd:COMMAND or comet:MODEL"
 
 
+@functools.cache
 def judge_of(name: str) -> Judge:
     """Return the judge of a name.
 
