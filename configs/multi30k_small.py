@@ -1,0 +1,60 @@
+"""What makes a small model of Multi30k better, one thing after another, for two CPU cores.
+
+    t2t-jax sweep --config configs/multi30k_small.py --workdir runs/multi30k_small --jobs 2
+
+The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
+validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
+`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+
+The base has a quarter of the paper's width and half of its layers, and the paper's recipe: 8,000
+steps of 1,024 tokens in packed rows, a vocabulary of 6,000. Each further row has all changes of the
+rows before it: a rate that stays high and falls at the end, relative positions, BPE-dropout, more
+dropout, a moving average of the parameters, twice the width, twice the steps.
+"""
+
+from t2t_jax import Config
+
+CORPUS = "text:corpora/multi30k"
+
+BASE = Config().replace(
+    {
+        "model.d_model": 128,
+        "model.num_heads": 4,
+        "model.d_ff": 512,
+        "model.num_encoder_layers": 3,
+        "model.num_decoder_layers": 3,
+        "data.corpus": CORPUS,
+        "data.vocab_size": 6000,
+        "data.max_length": 64,
+        "data.batching": "pack",
+        "data.source_tokens_per_step": 1024,
+        "data.target_tokens_per_step": 1152,
+        "training.num_train_steps": 8000,
+        "training.warmup_steps": 800,
+        "training.log_every_steps": 100,
+        "checkpoint.every_steps": 1000,
+        "checkpoint.every_minutes": None,
+        "checkpoint.keep": 1,
+        "checkpoint.keep_best": False,
+        "checkpoint.average": 1,
+        "evaluation.every_steps": 100_000,
+        "evaluation.num_sentences": 100,
+        "evaluation.num_samples": 1,
+        "decoding.length_penalty": 1.0,
+    }
+)
+
+_CHANGES = {
+    "schedule": {"training.schedule": "wsd", "training.decay_fraction": 0.4},
+    "positions": {"model.position": "relative_bias"},
+    "bpe-dropout": {"data.bpe_dropout": 0.1},
+    "dropout": {"model.dropout_rate": 0.2},
+    "average": {"training.ema_decay": 0.999},
+    "width": {"model.d_model": 256, "model.d_ff": 1024, "model.dropout_rate": 0.3},
+    "steps": {"training.num_train_steps": 16_000},
+}
+
+VARIANTS = {"base": BASE}
+for _name, _change in _CHANGES.items():
+    VARIANTS[_name] = [*VARIANTS.values()][-1].replace(_change)
