@@ -59,6 +59,9 @@ FORMATS = Rows(
     gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
     bert=Format("a BERT for transformers", f"{_OF_TRANSFORMERS} BertForMaskedLM"),
     vit=Format("a ViT for transformers", f"{_OF_TRANSFORMERS} ViTForImageClassification"),
+    onnx=Format(
+        "graphs for onnxruntime, on servers, phones and in browsers", dtypes=("float32", "int8")
+    ),
     program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
