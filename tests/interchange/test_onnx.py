@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from itertools import islice
 
 import jaxtyping
@@ -67,15 +68,19 @@ class _Engine:
         return [tuple(row[: row.index(end) + 1] if end in row else row) for row in cut]
 
 
-@pytest.fixture(autouse=True)
-def _sizes_may_be_symbols(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A function that writes a model, once for all tests of it, and returns its directory too."""
 
+    @cache
+    def written(name, dtype=None):
+        model, directory = portable(_CARRIED[name]), tmp_path_factory.mktemp("onnx") / "out"
+        write_model(model, "onnx", directory, dtype)
+        return model, directory, _Engine(directory)
 
-def _written(fields, directory, dtype=None):
-    model = portable(fields)
-    write_model(model, "onnx", directory / "out", dtype)
-    return model, _Engine(directory / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # sizes are symbols
+        yield written
 
 
 def _lines(count):
@@ -93,8 +98,8 @@ def _found(model, lines):
 
 
 @pytest.mark.parametrize("name", thorough_after(1, _CARRIED))
-def test_every_step_has_the_logits_and_the_attention_of_the_model(name, tmp_path):
-    model, engine = _written(_CARRIED[name], tmp_path)
+def test_every_step_has_the_logits_and_the_attention_of_the_model(name, written):
+    model, _, engine = written(name)
     sources, translator = _padded(model, _lines(3)), translator_of(model)
     tokens, logits, attention = engine.greedy(sources, 9)
     targets = one_a_row(tokens)._replace(segments=np.ones_like(tokens))  # none of it is padding
@@ -105,31 +110,37 @@ def test_every_step_has_the_logits_and_the_attention_of_the_model(name, tmp_path
     np.testing.assert_allclose(attention, np.einsum("nbhts->btnhs", maps), atol=1e-5)
 
 
-@pytest.mark.parametrize("count", thorough_after(1, [100, 1000]))
-def test_greedy_search_finds_the_same_tokens(count, tmp_path):
-    model, engine = _written(OPTIONS["modern"], tmp_path)
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("paper", 100),
+        pytest.param("modern", 1000, marks=pytest.mark.thorough),
+    ],
+)
+def test_greedy_search_finds_the_same_tokens(name, count, written):
+    model, _, engine = written(name)
     lines = _lines(count)
     assert engine.translations(_padded(model, lines)) == _found(model, lines)
 
 
-def test_integers_of_8_bits_find_nearly_the_same(tmp_path):
-    model, engine = _written(OPTIONS["pre-norm"], tmp_path, "int8")
+def test_integers_of_8_bits_find_nearly_the_same(written):
+    model, _, engine = written("paper", "int8")
     sources, translator = _padded(model, _lines(20)), translator_of(model)
     tokens, logits, _ = engine.greedy(sources, 20)
     targets = one_a_row(tokens)._replace(segments=np.ones_like(tokens))
     ours = translator.model.logits(translator.params, Batch(one_a_row(sources), targets))
-    assert np.mean(np.argmax(ours, -1) == tokens) > 0.98
+    assert np.mean(np.argmax(ours, -1) == tokens) > 0.95
     assert np.corrcoef(np.ravel(ours), np.ravel(logits))[0, 1] > 0.999
 
 
 @pytest.mark.parametrize("dtype", thorough_after(1, [None, "int8"]))
-def test_the_readme_of_the_directory_translates_without_the_package(dtype, tmp_path):
-    model, _ = _written(OPTIONS["paper"], tmp_path, dtype)
-    readme = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+def test_the_readme_of_the_directory_translates_without_the_package(dtype, written):
+    model, directory, _ = written("paper", dtype)
+    readme = (directory / "README.md").read_text(encoding="utf-8")
     program = "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))
     assert "jax" not in program
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path / "out", capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=directory, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     if dtype is None:

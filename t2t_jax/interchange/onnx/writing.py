@@ -5,6 +5,7 @@
     OUT/model.json          the ids, the names of the arrays, the languages and the settings
     OUT/vocabulary.model    the SentencePiece model that splits text into subwords
     OUT/README.md           the lines of Python that translate
+    OUT/index.html          the page that translates in a browser, if there is to be one
 
 A cache grows by one position in each step, and is empty before the first.
 """
@@ -26,6 +27,7 @@ from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
 from t2t_jax.interchange.carried import Carried, any_value, common_search
+from t2t_jax.interchange.onnx.page import check_splits, page_files, runtime_files
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.kernels.choice import XLA_KERNELS
 from t2t_jax.modules.matrices import Parameters
@@ -94,18 +96,29 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
+def write(model: PortableModel, directory: Path, dtype: str, page: Path | None = None) -> None:
     """Write a model as graphs of ONNX.
 
+    Args:
+      page: the file of npm's package onnxruntime-web, for a page beside the graphs; None is none.
+
     Raises:
-      UserError: onnx, or for int8 onnxruntime, is not installed.
+      UserError: onnx, or for int8 onnxruntime, is not installed; `page` is another file, or the
+        page cannot split text as the model does.
     """
     with needs_extra("onnx", "the format onnx"):
         import onnx
 
         from t2t_jax.interchange.onnx.graph import graph_of
         from t2t_jax.interchange.onnx.operations import OPERATIONS
+    beside = dict(model.vocabulary.files)
+    if page is not None:
+        check_splits(model.vocabulary)
+        beside |= runtime_files(page)
     functions = _Functions.of(model)
+    about = _about(model, functions, dtype)
+    if page is not None:
+        beside |= page_files(about)
     for name, inputs, outputs in (
         ("encoder", {"sources": functions.sources}, [f"memory.{x}" for x in functions.memory]),
         ("decoder", functions.step_inputs, functions.step_outputs),
@@ -115,9 +128,8 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         onnx.save(graph, path)
         if dtype == "int8":
             _quantize(path)
-    for name, content in model.vocabulary.files.items():
+    for name, content in beside.items():
         (directory / name).write_bytes(content)
-    about = _about(model, functions, dtype)
     (directory / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     agreement = ", but for what 8 bits round" if dtype == "int8" else ""
     text = _README.format(agreement=agreement, longest=about["longest_source"], padding=PAD_ID)
