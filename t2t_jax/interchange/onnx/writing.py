@@ -11,6 +11,7 @@ A cache grows by one position in each step, and is empty before the first.
 """
 
 import json
+import logging
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +144,15 @@ def _quantize(path: Path) -> None:
     """
     with needs_extra("onnx", "the dtype int8 of the format onnx"):
         from onnxruntime.quantization import QuantType, quantize_dynamic
-    quantize_dynamic(path, path, per_channel=True, weight_type=QuantType.QUInt8)
+    logging.getLogger().addFilter(_is_no_advice)
+    try:
+        quantize_dynamic(path, path, per_channel=True, weight_type=QuantType.QUInt8)
+    finally:
+        logging.getLogger().removeFilter(_is_no_advice)
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return "pre-processing" not in record.getMessage()  # the graphs need none
 
 
 def _about(model: PortableModel, functions: "_Functions", dtype: str) -> dict[str, Any]:
