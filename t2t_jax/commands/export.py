@@ -8,7 +8,13 @@ import tyro
 
 from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
-from t2t_jax.interchange.formats import WRITTEN, check_dtype, described_formats, write_model
+from t2t_jax.interchange.formats import (
+    WRITTEN,
+    check_dtype,
+    check_options,
+    described_formats,
+    write_model,
+)
 
 if TYPE_CHECKING:
     _Format: TypeAlias = str
@@ -28,6 +34,9 @@ class ExportCommand:
     to: Annotated[_Format, tyro.conf.arg(help=described_formats(WRITTEN))] = tyro.MISSING
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is the usual one of the format."""
+    page: Path | None = None
+    """For onnx: the package onnxruntime-web of npm, as `npm pack` makes it; a page that translates
+    in browsers is then beside the model."""
     average: int | None = None
     """Number of the last checkpoints to average; None is the moving average of a run with
     training.ema_decay, or else the run's checkpoint.average."""
@@ -38,9 +47,11 @@ class ExportCommand:
         """Write the model, and return the exit code."""
         from t2t_jax.interchange.portable import portable_model
 
+        options = {} if self.page is None else {"page": self.page}
         check_dtype(self.to, self.dtype)
+        check_options(self.to, options)
         model = portable_model(self.workdir, average=self.average, step=self.step)
-        write_model(model, self.to, self.output, self.dtype)
+        write_model(model, self.to, self.output, self.dtype, **options)
         print_line(
             f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
         )

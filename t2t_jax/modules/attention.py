@@ -164,8 +164,10 @@ class MultiHeadAttention(nn.Module):
         score = self.scores.function
         if mask is None:
             mask = attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
-        elif not isinstance(mask, SegmentMask) and len(mask) != len(query):
-            mask = jnp.broadcast_to(mask, (len(query), *mask.shape[1:]))  # one mask for all rows
+        elif not isinstance(mask, SegmentMask) and mask.shape[0] != query.shape[0]:
+            mask = jnp.broadcast_to(
+                mask, (query.shape[0], *mask.shape[1:])
+            )  # one mask for all rows
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
             self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
         heads, rows = heads_and_rows(
@@ -219,6 +221,10 @@ class MultiHeadAttention(nn.Module):
           context: the context of the stack.
         """
         query, score = self.queries(x, context), self.scores.function
+        if self.is_mutable_collection("intermediates"):  # a graph for other engines shows them
+            order = (0, 1, 2, 3) if isinstance(remembered, InOrder) else (0, 3, 1, 2)
+            key = remembered[0].transpose(order)
+            self.sow("intermediates", "weights", _weights(query, key, mask, None, score))
         if isinstance(remembered, InOrder):
             heads = fused_cached_attention(query, *remembered, mask)
         else:
