@@ -38,7 +38,7 @@ def main() -> None:
     names = ["logits", *(f"present.{name}" for name in about["cache"])]
 
     def search(rows: int) -> None:
-        sources = np.random.default_rng(0).integers(4, 400, (rows, _SOURCE)).astype(np.int32)
+        sources = np.random.default_rng(0).integers(4, 100, (rows, _SOURCE)).astype(np.int32)
         memory = encoder.run(about["memory"], {"sources": sources})
         state = dict(zip(about["memory"], memory, strict=True))
         cache = {
