@@ -31,7 +31,8 @@ class ForcedScore(NamedTuple):
     log_prob: float
     """Log-probability of the whole target under the model, in nats."""
     token_log_probs: tuple[float, ...]
-    """Log-probability of each subword, given the source and the subwords before it."""
+    """Log-probability of each subword, given the source and the subwords before it. It is 0 for
+    what every target begins with, such as the mark of its language."""
     tokens: tuple[int, ...]
     """Ids of the subwords, end of sentence included."""
 
@@ -84,10 +85,10 @@ def score(
         (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
         for lines, rows, length in batches(lengths, capacity, row_parts(translator.mesh))
     )
-    found = [ForcedScore(0.0, (), ())] * len(pairs)
+    found, begin = [ForcedScore(0.0, (), ())] * len(pairs), len(translator.vocabulary.target_begin)
     for lines, log_probs in one_ahead(launched):
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
-            found[line] = _read(row, pairs[line][1], first_line + line)
+            found[line] = _read(row, pairs[line][1], begin, first_line + line)
     return found
 
 
@@ -169,8 +170,9 @@ def _log_probs(
     return -model.losses(params, batch, 0.0)[1]
 
 
-def _read(row: list[float], target: list[int], number: int) -> ForcedScore:
-    token_log_probs = tuple(row[: len(target)])
+def _read(row: list[float], target: list[int], begin: int, number: int) -> ForcedScore:
+    begin = min(begin, len(target) - 1)  # a blank target is its end alone
+    token_log_probs = (*[0.0] * begin, *row[begin : len(target)])
     log_prob = sum(token_log_probs)
     if not math.isfinite(log_prob):
         raise diverged(number)

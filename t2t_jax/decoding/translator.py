@@ -1,5 +1,6 @@
 """A trained model that translates lines of text into lines of text."""
 
+import copy
 import dataclasses
 import math
 import os
@@ -121,6 +122,26 @@ class Translator:
         if quantize not in self._for_decoding:
             self._for_decoding[quantize] = _prepare(self.model, self.params, quantize)
         return self._for_decoding[quantize]
+
+    def between(self, source: str | None, target: str | None) -> "Translator":
+        """Return the translator for other languages, for a model that is told them by marks.
+
+        Both share their parameters.
+
+        Args:
+          source: the language of sources, as the vocabulary's `between` takes it; None keeps it.
+          target: the language of translations, in the same way.
+
+        Raises:
+          UserError: the model has no such language.
+        """
+        data = self.config.data
+        pair = source or data.source_language, target or data.target_language
+        other = copy.copy(self)
+        other.vocabulary = self.vocabulary.between(*pair)
+        languages = dict(zip(("data.source_language", "data.target_language"), pair, strict=True))
+        other.config = self.config.replace(languages)
+        return other
 
     def translate(
         self,
