@@ -39,6 +39,7 @@ class Format(NamedTuple):
     """The dtypes of weights that its `write` can have, the usual one first."""
 
 
+_LANGUAGES = "source_language", "target_language"
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
 
 FORMATS = Rows(
@@ -59,6 +60,13 @@ FORMATS = Rows(
     gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
     bert=Format("a BERT for transformers", f"{_OF_TRANSFORMERS} BertForMaskedLM"),
     vit=Format("a ViT for transformers", f"{_OF_TRANSFORMERS} ViTForImageClassification"),
+    m2m100=Format(
+        "an M2M100 or NLLB for transformers",
+        f"{_OF_TRANSFORMERS} an M2M100 or NLLB",
+        options=_LANGUAGES,
+    ),
+    mbart=Format("an mBART for transformers", f"{_OF_TRANSFORMERS} an mBART", options=_LANGUAGES),
+    bart=Format("a BART for transformers", f"{_OF_TRANSFORMERS} a BART", options=_LANGUAGES),
     program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
