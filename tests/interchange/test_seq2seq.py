@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from t2t_jax import UserError, load, train
 from t2t_jax.__main__ import main
-from t2t_jax.batch import EOS_ID, Batch, one_a_row
+from t2t_jax.batch import BOS_ID, EOS_ID, Batch, one_a_row
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
@@ -90,7 +90,7 @@ def test_tokens_are_those_of_generate(models, kind, search, beam_size):
         assert [order[one] for one in best.tokens] == [one for one in row if one != order[0]]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])
 def test_scores_are_those_of_the_search_and_leave_the_mark_out(models, kind):
     translator = translator_of(models[kind])
     [[found]] = translator.nbest(lines(0)[:1], 1, beam_size=1, max_extra_length=100)
@@ -140,7 +140,8 @@ def test_what_goes_in_goes_out(models, kind, tmp_path):
         if (_GOLDENS / kind / file).exists():
             theirs = json.loads((_GOLDENS / kind / file).read_text("utf-8"))
             for name, value in json.loads((out / file).read_text("utf-8")).items():
-                assert theirs.get(name) in (value, None), (file, name)
+                if name != "forced_eos_token_id":  # it only ends what is cut
+                    assert theirs.get(name) in (value, None), (file, name)
     again = read_model(form, out)
     assert again.config == models[kind].config
     assert again.vocabulary.fingerprint == models[kind].vocabulary.fingerprint
@@ -189,6 +190,9 @@ def test_an_imported_run_translates_into_several_languages_and_trains_on(tmp_pat
         ("m2m100", {"tie_word_embeddings": False}, "only True"),
         ("m2m100", {"vocab_size": 300}, "an id of its own below vocab_size=300"),
         ("nllb", {"pad_token_id": 2}, "special ids"),
+        ("mbart", {"normalize_before": False}, "only True"),
+        ("bart", {"normalize_before": True}, "only False"),
+        ("bart", {"max_position_embeddings": 64}, "max_position_embeddings=64"),
         ("nllb", {"encoder_attention_heads": 8, "decoder_attention_heads": 8, "d_model": 8}, "16"),
     ],
 )
@@ -200,7 +204,7 @@ def test_other_models_are_refused(kind, changes, said, tmp_path):
         read_model(_FORMATS[kind], place)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])
 def test_missing_and_foreign_tensors_are_named(kind, tmp_path):
     place = Path(shutil.copytree(_GOLDENS / kind, tmp_path / "model"))
     tensors = load_file(place / "model.safetensors")
@@ -230,3 +234,33 @@ def test_languages_are_named_by_codes_of_the_model(models, tmp_path):
     (place / "tokenizer_config.json").write_text('{"legacy_behaviour": true}', encoding="utf-8")
     legacy = read_model("m2m100", place, target_language="fra").vocabulary
     assert legacy.encode(["file"])[0][-2:] == [EOS_ID, legacy.marks["eng_Latn"]]
+
+
+def test_a_sentencepiece_model_splits_as_the_tokenizer_does(models, tmp_path):
+    place = Path(shutil.copytree(_GOLDENS / "mbart50", tmp_path / "model"))
+    (place / "tokenizer.json").unlink()
+    vocabulary, theirs = read_model("mbart", place).vocabulary, models["mbart50"].vocabulary
+    assert vocabulary.first == theirs.first
+    assert vocabulary.marks == theirs.marks
+    given = [*lines(0), "Zahlen: 1.234,5 – «ß»", "", "  two   spaces"]
+    rows = vocabulary.encode(given)
+    assert rows == theirs.encode(given)
+    assert vocabulary.decode(rows) == theirs.decode(rows)
+    ids = range(len(vocabulary))
+    unknown = vocabulary.unk_id
+    assert [vocabulary.spelling(one) for one in ids if one != unknown] == [
+        theirs.spelling(one) for one in ids if one != unknown
+    ]
+    write_model(read_model("mbart", place), "mbart", tmp_path / "out")
+    assert read_model("mbart", tmp_path / "out").vocabulary.fingerprint == vocabulary.fingerprint
+
+
+def test_a_model_that_starts_with_its_language_has_that_one_alone(models):
+    vocabulary = models["mbart"].vocabulary
+    assert vocabulary.encode(["file"])[0][-2:] == [EOS_ID, vocabulary.marks["en_XX"]]
+    assert vocabulary.between("fr", "de").pair == ("fr_XX", "de_DE")
+    with pytest.raises(UserError, match="import it again with --target-language ro"):
+        vocabulary.between("en", "ro")
+    other = read_model("mbart", _GOLDENS / "mbart", target_language="ro")
+    assert other.config.model.start_token == "begin"
+    assert other.vocabulary.marks["ro_RO"] == BOS_ID

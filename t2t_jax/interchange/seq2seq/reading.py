@@ -77,17 +77,20 @@ def read_seq2seq(
     entries = read_entries(path, theirs["vocab_size"])
     theirs = {**theirs, **_start_settings(path, theirs)}
     pair = _pair(path, entries, theirs, source_language, target_language)
-    if theirs[_START] is None:
+    if theirs[_START] is None and (kind.starts_with_end or not pair.codes):
         theirs[_START] = theirs["eos_token_id"]
-        if pair.codes and not kind.starts_with_end:
-            theirs[_START] = entries.languages[pair.codes[1]]
+    elif theirs[_START] in (None, *entries.languages.values()):
+        theirs[_START] = entries.languages[pair.codes[1]]
     vocabulary, order = _vocabulary(path, kind, theirs, entries, pair)
     config = _config(path, kind, theirs, vocabulary, pair)
     arrays = _arrays(pretrained.read_tensors(path, _spellings), kind, config, order)
     if kind.has_table:
-        config = with_position_table(config, len(arrays["target_position"]))
+        length = len(arrays["target_position"])
+        wanted = {"max_position_embeddings": length}
+        pretrained.refuse_other_options(path / "config.json", theirs, wanted)
+        config = with_position_table(config, length)
     ids = order.tolist()
-    config, _ = with_their_search(config, path, theirs, ids, carried=(_FORCED,))
+    config, _ = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
     return PortableModel(config, vocabulary, arrays, ())
 
 

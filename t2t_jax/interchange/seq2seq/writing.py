@@ -30,9 +30,11 @@ from t2t_jax.interchange.pretrained import their_fields, written
 from t2t_jax.interchange.seq2seq.entries import (
     SENTENCEPIECE,
     SETTINGS,
+    SPECIAL,
     TABLE,
     TOKENIZER,
     language_codes,
+    unused,
 )
 from t2t_jax.interchange.seq2seq.kinds import Kind
 from t2t_jax.interchange.seq2seq.reading import BIAS, SHARED
@@ -141,15 +143,15 @@ def _write_vocabulary(
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
     back = np.argsort(order).tolist()
     names = [vocabulary.pieces([[ours]])[0][0] for ours in back]
-    marks = [names[int(order[number])] for number in sorted(vocabulary.marks.values())]
-    marks.sort(key=names.index)
+    marks = [names[number] for number in sorted(order[list(vocabulary.marks.values())])]
     settings |= {"tokenizer_class": _tokenizer_class(vocabulary, kind, marks)}
     files = vocabulary.text.files
     if isinstance(vocabulary.text, PairedVocabulary):
         (directory / SENTENCEPIECE).write_bytes(files["source.spm"])
-        _write_json(directory / "special_tokens_map.json", {"additional_special_tokens": marks})
+        end = min(map(names.index, marks), default=len(names))
+        added = [name for n, name in enumerate(names[end:], end) if name != unused(n)]
+        _write_json(directory / SPECIAL, {"additional_special_tokens": added})
         if marks and marks[0].startswith("__"):
-            end = min(map(names.index, marks))
             table = {name: number for number, name in enumerate(names[:end])}
             _write_json(directory / TABLE, table)
             settings |= language_codes(list(vocabulary.marks))
