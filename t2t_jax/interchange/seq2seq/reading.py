@@ -45,7 +45,7 @@ _COPIES = {
     "decoder.output_projection.weight": ("lm_head.weight",),
 }
 """The uses of the shared matrix as fairseq names them, and other names of transformers for them."""
-_WITHOUT = r"model\.(encoder|decoder)\.(embed_positions\.weights|version)"
+_WITHOUT = r"(model\.)?(encoder|decoder)\.(embed_positions\.weights|version)"
 """Names of buffers."""
 
 
@@ -101,6 +101,7 @@ def _spellings(name: str) -> Iterator[str]:
     if name in _COPIES:
         yield from _COPIES[name]
         yield f"model.{SHARED}"
+        yield SHARED
 
 
 def _start_settings(path: Path, theirs: Record) -> dict[str, int | None]:
@@ -201,6 +202,8 @@ def _arrays(
     tensors.take_copy(SHARED, embedding)
     found = {}
     if kind.has_output_bias:
-        found["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
+        found["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
+        if BIAS in tensors:
+            found["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
     found |= parameters_of_fairseq(tensors, config.model, _WITHOUT)
     return found | {"embedding": rows_in(found["embedding"], order)}
