@@ -17,6 +17,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.decoding.scoring import score
+from t2t_jax.inspect.beam_record import record_search
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.numbering import new_order
 from tests.interchange.models import translator_of
@@ -112,6 +113,12 @@ def test_a_prefix_follows_the_mark_of_the_language(models):
     assert list(found.tokens[: len(begun)]) == begun
     assert begun[0] == translator.vocabulary.marks["deu_Latn"]
     assert found.text.startswith("Datei")
+
+
+def test_a_recorded_search_is_given_the_mark_too(models):
+    translator = translator_of(models["nllb"])
+    [[found]] = translator.nbest(["Open the file"], 1, beam_size=2)
+    assert record_search(translator, "Open the file", beam_size=2).winner == found.tokens
 
 
 def test_each_part_of_a_long_line_has_the_marks(models):
