@@ -13,6 +13,8 @@ rows before it: a rate that stays high and falls at the end, relative positions,
 dropout, a moving average of the parameters, twice the width, twice the steps.
 """
 
+from typing import Any
+
 from t2t_jax import Config
 
 CORPUS = "text:corpora/multi30k"
@@ -45,7 +47,7 @@ BASE = Config().replace(
     }
 )
 
-_CHANGES = {
+_CHANGES: dict[str, dict[str, Any]] = {
     "schedule": {"training.schedule": "wsd", "training.decay_fraction": 0.4},
     "positions": {"model.position": "relative_bias"},
     "bpe-dropout": {"data.bpe_dropout": 0.1},

@@ -301,8 +301,13 @@ def run_vocabulary(
 
 
 def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
-    """Read the vocabulary of another run, and refuse one without a config's protected tokens."""
-    vocabulary = read_vocabulary(other)
+    """Read the vocabulary of another run, and refuse one without a config's protected tokens.
+
+    One that marks texts with their languages is that for the languages of the config.
+    """
+    vocabulary, data = read_vocabulary(other), config.data
+    if vocabulary.marked_languages and data.facts.writes_text:
+        vocabulary = vocabulary.between(data.source_language, data.target_language)
     known = vocabulary.protected_tokens
     missing = [token for token in config.data.protected_tokens if token not in known]
     if missing:

@@ -11,8 +11,8 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import parts
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import rung
-from t2t_jax.decoding.translations import Hypothesis
-from t2t_jax.decoding.translator import Translator, is_blank
+from t2t_jax.decoding.translations import Hypothesis, is_blank
+from t2t_jax.decoding.translator import Translator
 
 _SHORTEST = 16
 _WORD_ID = 8  # the id of any subword that is not special

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from t2t_jax.commands.model_flags import DecodingFlags
+from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
 from t2t_jax.commands.on_split import OnSplit
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BleuCommand(OnSplit, DecodingFlags):
+class BleuCommand(LanguageFlags, OnSplit, DecodingFlags):
     """Score a model on a split: BLEU as sacreBLEU and as the paper have it, chrF, perplexity."""
 
     examples: ClassVar = (

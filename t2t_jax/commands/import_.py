@@ -38,10 +38,11 @@ class ImportCommand:
     OPUS-MT's models were trained."""
 
     source_language: str | None = None
-    """Source language under the name for the run, such as en where the model's files have eng; None
-    is the name in the files."""
+    """Source language under the name for the run, such as en where the model's files have eng; of a
+    model of several, the one that it is to read first; None is the one in the files."""
     target_language: str | None = None
-    """Target language under the name for the run; None is the name in the files."""
+    """Target language under the name for the run; of a model of several, the one that it is to
+    write first; None is the one in the files."""
 
     def run(self) -> int:
         """Write the run directory, and return the exit code."""

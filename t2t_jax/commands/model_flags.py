@@ -68,6 +68,22 @@ class ModelFlags(LoadFlags):
 
 
 @dataclass(frozen=True)
+class LanguageFlags(ModelFlags):
+    """Flags that choose a trained model, and two languages of a model of several, such as NLLB."""
+
+    source_language: str | None = None
+    """Source language, for a model of several; None is the run's."""
+    target_language: str | None = None
+    """Target language, for a model of several; None is the run's."""
+
+    def load(self) -> "Translator":
+        """Load the model, for these languages."""
+        found = super().load()
+        languages = self.source_language, self.target_language
+        return found.between(*languages) if any(languages) else found
+
+
+@dataclass(frozen=True)
 class DecodingFlags(ModelFlags):
     """Flags that choose a trained model, and the settings of its decoding."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import tyro
 
-from t2t_jax.commands.model_flags import ModelFlags
+from t2t_jax.commands.model_flags import LanguageFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.data.lines import check_aligned, read_lines
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ScoreCommand(ModelFlags):
+class ScoreCommand(LanguageFlags):
     """Compute the log-probability of given translations under a model (forced decoding).
 
     Each pair of lines gives a line `log-probability ||| log-probability of each subword`, in nats,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import tyro
 
-from t2t_jax.commands.model_flags import DecodingFlags
+from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
 from t2t_jax.commands.tables import grid, print_line, print_result
 from t2t_jax.data.lines import read_lines, survey
 from t2t_jax.errors import UserError
@@ -17,7 +17,7 @@ _RULES = "empty", "length", "ratio", "broken", "copies"
 
 
 @dataclass(frozen=True)
-class SyntheticCommand(DecodingFlags):
+class SyntheticCommand(LanguageFlags, DecodingFlags):
     """Flags of a command that has a model write one side of pairs."""
 
     command: ClassVar = "translate"
@@ -57,6 +57,8 @@ class SyntheticCommand(DecodingFlags):
             "tag": self.tag,
             "rules": list(cleaning.rules),
         }
+        if translator.vocabulary.marked_languages:
+            about["languages"] = list(languages)
 
         def translate(lines: list[str], first_line: int) -> list[str]:
             return translator.translate(lines, first_line=first_line, **self.settings)

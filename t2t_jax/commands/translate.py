@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from t2t_jax.commands.beside import FilesBeside, head_of
-from t2t_jax.commands.model_flags import DecodingFlags
+from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TranslateCommand(DecodingFlags):
+class TranslateCommand(LanguageFlags, DecodingFlags):
     """Translate UTF-8 text: each line of input gives one line of output, in order.
 
     Only a line feed ends a line. A line that is too long is split, or refused: in a file, before

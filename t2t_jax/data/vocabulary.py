@@ -59,6 +59,36 @@ class Vocabulary(ABC):
         return frozenset()
 
     @property
+    def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids before the subwords of a source that is not empty, and those after."""
+        return (), (EOS_ID,)
+
+    @property
+    def target_begin(self) -> tuple[int, ...]:
+        """Return the ids before the subwords of a target that is not empty, as its language's."""
+        return ()
+
+    @property
+    def marked_languages(self) -> tuple[str, ...]:
+        """Return the codes of the languages that the vocabulary marks texts with, if it does."""
+        return ()
+
+    def between(self, source: str, target: str) -> "Vocabulary":
+        """Return the vocabulary for texts of two of its languages.
+
+        Args:
+          source: the language of sources: its code, or the part of that before an underscore.
+          target: the language of targets, in the same way.
+
+        Raises:
+          UserError: the vocabulary has no mark for such a language.
+        """
+        raise UserError(
+            f"the model translates one pair of languages, and has no mark for {source} or "
+            f"{target}; leave the languages out, or use a model of several, as of m2m100"
+        )
+
+    @property
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """Return the files, by name, from which other programs split text as this one does."""
@@ -122,7 +152,7 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_KINDS = "paired", "moses", "labelled", "pretrained"
+_KINDS = "paired", "moses", "labelled", "pretrained", "framed"
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
+from t2t_jax.config import DecodingConfig
 from t2t_jax.errors import UserError
 
 
@@ -78,3 +79,23 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
 
 def _not_a(name: str, value: Any, expected: str) -> TypeError:
     return TypeError(f"{name} is {value!r:.60} of type {type(value).__name__}; give {expected}")
+
+
+def check_num_best(num_best: int, decoding: DecodingConfig) -> None:
+    """Refuse a number of translations of a line that a search cannot give.
+
+    Raises:
+      TypeError: the number is no integer.
+      UserError: the search gives fewer, or the number is not positive.
+    """
+    if whole_number(num_best, "num_best") < 1:
+        raise UserError(f"num_best={num_best} is not positive")
+    if decoding.temperature > 0 and num_best > 1:
+        raise UserError(
+            f"num_best={num_best} with temperature={decoding.temperature}: sampling gives one "
+            "translation a line; use temperature=0, or sample several times with other seeds"
+        )
+    if num_best > decoding.beam_size:
+        raise UserError(
+            f"num_best={num_best} is more than beam_size={decoding.beam_size}; raise beam_size"
+        )

@@ -80,7 +80,7 @@ def parts(
         if len(source) <= limit:
             found.append(LinePart(line, 0, source))
             continue
-        if decoding.long_lines == "refuse" or limit < 2:
+        if decoding.long_lines == "refuse" or limit <= sum(map(len, vocabulary.source_frame)):
             name = f"line {first_line + line}"
             raise too_long(name, len(source), decoding, longest_sentence)
         cut = split(source, vocabulary, int(limit))
@@ -162,17 +162,18 @@ def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[lis
       limit: most tokens of a part, its end of sentence included.
 
     Yields:
-      The ids of each part, with an end of sentence.
+      The ids of each part, with an end of sentence, and with the marks that a source has.
     """
-    *tokens, end = source
+    before, after = vocabulary.source_frame
+    tokens = source[len(before) : len(source) - len(after)]
     [pieces] = vocabulary.pieces([tokens])
-    start, room = 0, limit - 1
+    start, room = 0, limit - len(before) - len(after)
     while len(tokens) - start > room:
         places = range(start + max(1, room // 2), start + room + 1)
         place = max(places, key=lambda place: (_merit(pieces, place), place))
-        yield [*tokens[start:place], end]
+        yield [*before, *tokens[start:place], *after]
         start = place
-    yield [*tokens[start:], end]
+    yield [*before, *tokens[start:], *after]
 
 
 def _merit(pieces: list[str], place: int) -> int:

@@ -15,7 +15,8 @@ from t2t_jax.data.layout import ladder_length
 from t2t_jax.data.tokenized import flattened, unflattened
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import LONGEST_PASS, check_one_pass
-from t2t_jax.decoding.translator import Translator, diverged, is_blank
+from t2t_jax.decoding.translations import diverged, is_blank
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
@@ -32,7 +33,8 @@ class ForcedScore(NamedTuple):
     log_prob: float
     """Log-probability of the whole target under the model, in nats."""
     token_log_probs: tuple[float, ...]
-    """Log-probability of each subword, given the source and the subwords before it."""
+    """Log-probability of each subword, given the source and the subwords before it. It is 0 for
+    what every target begins with, such as the mark of its language."""
     tokens: tuple[int, ...]
     """Ids of the subwords, end of sentence included."""
 
@@ -90,10 +92,10 @@ def score(
         (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
         for lines, rows, length in batches(lengths, capacity, row_parts(translator.mesh))
     )
-    found = [ForcedScore(0.0, (), ())] * len(pairs)
+    found, begin = [ForcedScore(0.0, (), ())] * len(pairs), len(translator.vocabulary.target_begin)
     for lines, log_probs in one_ahead(launched):
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
-            found[line] = _read(row, pairs[line][1], own[line], first_line + line)
+            found[line] = _read(row, pairs[line][1], own[line], begin, first_line + line)
     return found
 
 
@@ -188,10 +190,15 @@ def _log_probs(
     return -model.losses(params, batch, 0.0)[1]
 
 
-def _read(row: list[float], target: list[int], own: int, number: int) -> ForcedScore:
-    """Return the score of a target from those of its tokens, of which the last ones are its own."""
-    context = len(target) - own
-    token_log_probs = tuple(row[context : len(target)])
+def _read(row: list[float], target: list[int], own: int, begin: int, number: int) -> ForcedScore:
+    """Return the score of a target from those of its tokens.
+
+    Args:
+      own: the number of tokens behind its context.
+      begin: the number of these that every target begins with; a blank one has none.
+    """
+    context, begin = len(target) - own, min(begin, own - 1)
+    token_log_probs = (*[0.0] * begin, *row[context + begin : len(target)])
     log_prob = sum(token_log_probs)
     if not math.isfinite(log_prob):
         raise diverged(number)

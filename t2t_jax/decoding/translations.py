@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
+from t2t_jax.errors import UserError
+
 
 class Hypothesis(NamedTuple):
     """One translation of a line."""
@@ -53,3 +55,16 @@ def best_choices(
         longer = [(score + one.score, (*chosen, one)) for score, chosen in found for one in part]
         found = sorted(longer, key=lambda one: -one[0])[:num_best]
     return [chosen for _, chosen in found]
+
+
+def is_blank(tokens: list[int]) -> bool:
+    """Return whether an encoded line is nothing but the end of sentence."""
+    return len(tokens) == 1
+
+
+def diverged(number: int) -> UserError:
+    """Make the error for a line whose probabilities are not finite."""
+    return UserError(
+        f"the model gives no finite probabilities for line {number}; its training has "
+        "diverged: use an earlier step, or train again at a lower learning rate"
+    )

@@ -1,5 +1,6 @@
 """A trained model that translates lines of text into lines of text."""
 
+import copy
 import dataclasses
 import math
 import os
@@ -14,7 +15,7 @@ from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.config.sections import Quantize
 from t2t_jax.data.context import context_of
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.arguments import texts, whole_number
+from t2t_jax.decoding.arguments import check_num_best, texts, whole_number
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import (
@@ -28,7 +29,7 @@ from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.decoding.search_memory import check_search_memory
-from t2t_jax.decoding.translations import Hypothesis, joined_hypotheses
+from t2t_jax.decoding.translations import Hypothesis, diverged, is_blank, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
@@ -131,6 +132,26 @@ class Translator:
             self._for_decoding[quantize] = _prepare(self.model, self.params, quantize)
         return self._for_decoding[quantize]
 
+    def between(self, source: str | None, target: str | None) -> "Translator":
+        """Return the translator for other languages, for a model that is told them by marks.
+
+        Both share their parameters.
+
+        Args:
+          source: the language of sources, as the vocabulary's `between` takes it; None keeps it.
+          target: the language of translations, in the same way.
+
+        Raises:
+          UserError: the model has no such language.
+        """
+        data = self.config.data
+        pair = source or data.source_language, target or data.target_language
+        other = copy.copy(self)
+        other.vocabulary = self.vocabulary.between(*pair)
+        languages = dict(zip(("data.source_language", "data.target_language"), pair, strict=True))
+        other.config = self.config.replace(languages)
+        return other
+
     def translate(
         self,
         lines: Iterable[str],
@@ -211,7 +232,7 @@ class Translator:
         self.check_translates()
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         decoding = self.configured(**overrides).decoding
-        _check_num_best(num_best, decoding)
+        check_num_best(num_best, decoding)
         lines = texts(lines, "lines", first_line)
         given = self.parts(lines, decoding, first_line, prefixes, before)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
@@ -367,7 +388,7 @@ class Translator:
           UserError: the search cannot give so many hypotheses.
         """
         self.check_process()
-        _check_num_best(num_best, decoding)
+        check_num_best(num_best, decoding)
         return OpenSearch(
             self.model,
             decoding,
@@ -420,30 +441,3 @@ def _stripped(lines: Iterable[str]) -> list[str]:
 def _number(part: LinePart, first_line: int) -> int:
     """Return the number that sampling depends on for a part; a first part has its line's number."""
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
-
-
-def is_blank(tokens: list[int]) -> bool:
-    """Return whether an encoded line is nothing but the end of sentence."""
-    return len(tokens) == 1
-
-
-def diverged(number: int) -> UserError:
-    """Make the error for a line whose probabilities are not finite."""
-    return UserError(
-        f"the model gives no finite probabilities for line {number}; its training has "
-        "diverged: use an earlier step, or train again at a lower learning rate"
-    )
-
-
-def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
-    if whole_number(num_best, "num_best") < 1:
-        raise UserError(f"num_best={num_best} is not positive")
-    if decoding.temperature > 0 and num_best > 1:
-        raise UserError(
-            f"num_best={num_best} with temperature={decoding.temperature}: sampling gives one "
-            "translation a line; use temperature=0, or sample several times with other seeds"
-        )
-    if num_best > decoding.beam_size:
-        raise UserError(
-            f"num_best={num_best} is more than beam_size={decoding.beam_size}; raise beam_size"
-        )

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from t2t_jax.batch import EOS_ID
+from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchState, length_penalty
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import rung, strategy_of
@@ -70,7 +72,8 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     penalty = decoding.length_penalty, strategy.offset
     search = Search(translator.model, strategy, translator.mesh, 1)
     params = translator.prepared(decoding.quantize)
-    work = begin_work(search, Sizes(1, 1, length, room, room), params)
+    given = constraints_of(DecodingConfig(), translator.vocabulary)  # the language, if it is marked
+    work = begin_work(search, Sizes(1, 1, length, room, room), params, given)
     inputs = np.zeros((1, length), np.int32)
     inputs[0, : len(tokens)] = tokens
     first = jnp.zeros(1, jnp.int32)
@@ -78,7 +81,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     nodes: dict[_Tokens, Node] = {}
     for step in range(1, limit + 1):
         work, progress = proceed(
-            search, params, work, arrivals, jnp.uint32(0), jnp.int32(0), None, jnp.int32(1)
+            search, params, work, arrivals, jnp.uint32(0), jnp.int32(0), given, jnp.int32(1)
         )
         # From the second step on no sentence arrives: row 1 of 1 is no row.
         arrivals = arrivals._replace(rows=first + 1)

@@ -19,7 +19,11 @@ from t2t_jax.data.vocabularies.moses import moses_vocabulary
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq, renamed
+from t2t_jax.interchange.fairseq_arrays import (
+    parameters_of_fairseq,
+    renamed,
+    with_position_table,
+)
 from t2t_jax.interchange.fairseq_settings import Options, model_fields, options_of
 from t2t_jax.interchange.model_files import beside, config_of, read_bytes, read_text
 from t2t_jax.interchange.numbering import BEGIN, END, PAD, UNKNOWN, new_order, rows_in
@@ -55,7 +59,7 @@ def read(path: Path) -> PortableModel:
     weights = Tensors(file, dict(renamed(tensors_of(checkpoint["model"], file))))
     arrays = parameters_of_fairseq(weights, config.model)
     if "target_position" in arrays:
-        config = _with_positions(config, len(arrays["target_position"]))
+        config = with_position_table(config, len(arrays["target_position"]))
     (source_names, source_order), (target_names, target_order) = (
         new_order(pieces, _FIRST) for pieces in (source, target)
     )
@@ -128,16 +132,6 @@ def _config(
             "those there that the model was trained with"
         )
     return config_of(file, changes)
-
-
-def _with_positions(config: Config, length: int) -> Config:
-    """Return the config for a learned table of positions, with limits within its length."""
-    half = length // 2
-    limits = {
-        "data.max_length": min(config.data.max_length, half),
-        "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
-    }
-    return config.replace({"model.max_positions": length, **limits})
 
 
 def _vocabulary(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import Config, ModelConfig
 from t2t_jax.interchange.places import Place, fairseq_places, norm_places
 from t2t_jax.interchange.tensors import Tensors
 
@@ -21,7 +21,7 @@ _NORMS = {
 _NO_PARAMETERS = re.compile(r".*\.(version|embed_positions\.(_float_tensor|weights))")
 _JOINED = re.compile(r"(.*)\.in_proj_(weight|bias)")
 _NUMBERED_NORM = re.compile(r"(encoder|decoder)(\..*)\.layer_norms\.([012])\.(weight|bias)")
-_RESERVED_POSITIONS = 2
+RESERVED_POSITIONS = 2
 """The rows of a learned table before the first position: fairseq counts from padding's id, 1."""
 
 
@@ -48,37 +48,58 @@ def renamed(
             yield name, array
 
 
+def fairseq_model_places(model: ModelConfig, prefix: str = "") -> Iterator[Place]:
+    """Yield the places of all parameters but embeddings, positions and a bias of the output.
+
+    Args:
+      model: the config of the model.
+      prefix: what the names begin with in the other library.
+    """
+    for name, stack in zip(_NORMS, model.stacks, strict=True):
+        side = "source" if name == "encoder" else "target"
+        if model.embedding_norm:
+            yield from norm_places(f"{side}_embedding_norm", f"{prefix}{name}.layernorm_embedding")
+        for number in range(stack.num_layers):
+            yield from fairseq_places(name, number, prefix)
+        if model.norm_order == "pre":
+            yield from norm_places(f"{name}.norm", f"{prefix}{name}.layer_norm")
+
+
 def parameters_of_fairseq(
-    taking: Tensors, model: ModelConfig
+    taking: Tensors, model: ModelConfig, without: str = ""
 ) -> dict[str, Float32[np.ndarray, "..."]]:
     """Return the parameters by the names of `modules.names`, with entries in fairseq's order.
 
     Args:
       taking: the arrays, under the names that `renamed` gives.
       model: the config of the model; its `max_positions` is not read.
+      without: a pattern of the names of arrays that are no parameters.
 
     Raises:
       UserError: an array is missing, or one is left that such a model does not have.
     """
-    found, places = _embeddings(taking, model), list[Place]()
-    for name, stack in zip(_NORMS, model.stacks, strict=True):
-        side = "source" if name == "encoder" else "target"
+    found = _embeddings(taking, model)
+    for stack, side in (("encoder", "source"), ("decoder", "target")):
         if model.position == "learned":
-            table = taking.take(f"{name}.embed_positions.weight", None, model.d_model)
-            found[f"{side}_position"] = table[_RESERVED_POSITIONS:]
-        if model.embedding_norm:
-            places += norm_places(f"{side}_embedding_norm", f"{name}.layernorm_embedding")
-        for number in range(stack.num_layers):
-            places += fairseq_places(name, number)
-        if model.norm_order == "pre":
-            places += norm_places(f"{name}.norm", f"{name}.layer_norm")
-    found |= {place.ours: place.array(taking) for place in places}
-    taking.finish()
+            table = taking.take(f"{stack}.embed_positions.weight", None, model.d_model)
+            found[f"{side}_position"] = table[RESERVED_POSITIONS:]
+    found |= {place.ours: place.array(taking) for place in fairseq_model_places(model)}
+    taking.finish(without)
     if model.position == "learned":  # of tables of different lengths, the shorter one counts
         names = "source_position", "target_position"
         length = min(len(found[name]) for name in names)
         found |= {name: found[name][:length] for name in names}
     return found
+
+
+def with_position_table(config: Config, length: int) -> Config:
+    """Return the config for a learned table of positions, with limits within its length."""
+    half = length // 2
+    limits = {
+        "data.max_length": min(config.data.max_length, half),
+        "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
+    }
+    return config.replace({"model.max_positions": length, **limits})
 
 
 def _embeddings(taking: Tensors, model: ModelConfig) -> dict[str, _Array]:

@@ -43,6 +43,7 @@ class Format(NamedTuple):
     """The flags of `t2t-jax export` that its `write` takes by name."""
 
 
+_LANGUAGES = "source_language", "target_language"
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
 
 FORMATS = Rows(
@@ -68,6 +69,13 @@ FORMATS = Rows(
         dtypes=("float32", "int8"),
         written_with=("page",),
     ),
+    m2m100=Format(
+        "an M2M100 or NLLB for transformers",
+        f"{_OF_TRANSFORMERS} an M2M100 or NLLB",
+        options=_LANGUAGES,
+    ),
+    mbart=Format("an mBART for transformers", f"{_OF_TRANSFORMERS} an mBART", options=_LANGUAGES),
+    bart=Format("a BART for transformers", f"{_OF_TRANSFORMERS} a BART", options=_LANGUAGES),
     program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},

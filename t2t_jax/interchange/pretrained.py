@@ -90,6 +90,49 @@ def read_pretrained_config(
     return theirs
 
 
+def encoder_decoder_fields(
+    activation: str, *, scaled: bool = False, attention_dropout: float = 0.0
+) -> Counterparts:
+    """Return the fields of Marian, M2M100, mBART and BART, with the values for missing ones."""
+    return {
+        "d_model": Counterpart("d_model", SIZE),
+        "encoder_layers": Counterpart("num_encoder_layers", DEPTH),
+        "decoder_layers": Counterpart("num_decoder_layers", DEPTH),
+        "encoder_attention_heads": Counterpart("num_heads", DEPTH),
+        "encoder_ffn_dim": Counterpart("d_ff", SIZE),
+        "activation_function": Counterpart("feed_forward", str, activation),
+        "dropout": Counterpart("dropout_rate", RATE, 0.1),
+        "attention_dropout": Counterpart("attention_dropout_rate", RATE, attention_dropout),
+        "activation_dropout": Counterpart("activation_dropout_rate", RATE, 0.0),
+        "scale_embedding": Counterpart("scale_embeddings", bool, scaled),
+    }
+
+
+def read_encoder_decoder_config(
+    path: Path, kind: str, fields: Counterparts, others: Schema, fixed: Mapping[str, Any]
+) -> Record:
+    """Return the fields of config.json, whose decoder has to have the sizes of the encoder.
+
+    The arguments and errors are those of `read_pretrained_config`.
+    """
+    required: Mapping[str, Kinds] = {
+        **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), SIZE),
+        "decoder_attention_heads": DEPTH,
+        **dict.fromkeys(("pad_token_id", "eos_token_id"), ID),
+        **others.required,
+    }
+    optional: Mapping[str, Kinds] = {
+        "tie_word_embeddings": bool,
+        "max_position_embeddings": SIZE,
+        **others.optional,
+    }
+    theirs = read_pretrained_config(path, kind, fields, Schema(required, optional), fixed)
+    sides = "attention_heads", "ffn_dim"
+    wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
+    refuse_other_options(path / "config.json", theirs, wanted)
+    return theirs
+
+
 def refuse_other_options(file: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
     """Refuse a model in which an option has another value than the wanted one."""
     for name, value in wanted.items():
@@ -109,8 +152,11 @@ def _spellings(name: str) -> Iterator[str]:
             yield f"{name.removesuffix(new)}{old}"
 
 
-def read_tensors(path: Path) -> Tensors:
+def read_tensors(path: Path, spellings: Callable[[str], Iterator[str]] = _spellings) -> Tensors:
     """Read the tensors of a model in a directory, which may lie in several files.
+
+    Args:
+      spellings: the names that an array may have in the file, by its name.
 
     Raises:
       UserError: a file is missing or damaged.
@@ -122,9 +168,9 @@ def read_tensors(path: Path) -> Tensors:
     for name, read in readers.items():
         file, index = path / name, path / f"{name}.index.json"
         if file.exists():
-            return Tensors(file, read(file), _spellings)
+            return Tensors(file, read(file), spellings)
         if index.exists():
-            return Tensors(index, _in_parts(index, read), _spellings)
+            return Tensors(index, _in_parts(index, read), spellings)
     raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
 
 

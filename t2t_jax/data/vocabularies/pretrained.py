@@ -17,6 +17,7 @@ from t2t_jax.system.records import Each, Schema
 _SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
 _NONE = -1
 _CONTINUES = "##"
+_SPACE = "\u2581"
 _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
@@ -78,6 +79,8 @@ class PretrainedVocabulary(Vocabulary):
             return b""
         if self._spells_bytes:
             return bytes(_BYTES[char] for char in piece)
+        if self._spells_spaces:
+            return piece.replace(_SPACE, " ").encode()
         if piece.startswith(_CONTINUES):
             return piece.removeprefix(_CONTINUES).encode()
         return f" {piece}".encode()
@@ -97,6 +100,11 @@ class PretrainedVocabulary(Vocabulary):
     def _spells_bytes(self) -> bool:
         """Return whether each character of an entry stands for a byte, as in GPT-2."""
         return '"ByteLevel"' in self._definition
+
+    @cached_property
+    def _spells_spaces(self) -> bool:
+        """Return whether an entry has a mark for a space, as those of SentencePiece."""
+        return '"Metaspace"' in self._definition
 
 
 def _byte_characters() -> dict[str, int]:

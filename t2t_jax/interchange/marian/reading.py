@@ -16,16 +16,10 @@ from jaxtyping import Float32, Int
 from t2t_jax.batch import PAD_ID
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
-from t2t_jax.interchange.marian.generation import (
-    FILE,
-    GENERATION,
-    decoding_fields,
-    left_out,
-    settings_of,
-)
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, config_of, read_bytes, read_json
+from t2t_jax.interchange.generation import with_their_search
+from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
@@ -37,33 +31,13 @@ from t2t_jax.system.records import Record, Schema
 Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
 """The sinusoids that a model is to have: those of transformers, or those of marian-nmt."""
 
-FIELDS = {
-    "d_model": pretrained.Counterpart("d_model", SIZE),
-    "encoder_layers": pretrained.Counterpart("num_encoder_layers", DEPTH),
-    "decoder_layers": pretrained.Counterpart("num_decoder_layers", DEPTH),
-    "encoder_attention_heads": pretrained.Counterpart("num_heads", DEPTH),
-    "encoder_ffn_dim": pretrained.Counterpart("d_ff", SIZE),
-    "activation_function": pretrained.Counterpart("feed_forward", str, "gelu"),
-    "dropout": pretrained.Counterpart("dropout_rate", RATE, 0.1),
-    "attention_dropout": pretrained.Counterpart("attention_dropout_rate", RATE, 0.0),
-    "activation_dropout": pretrained.Counterpart("activation_dropout_rate", RATE, 0.0),
-    "scale_embedding": pretrained.Counterpart("scale_embeddings", bool, False),
-}
+FIELDS = pretrained.encoder_decoder_fields("gelu")
 """The fields of config.json that stand for fields of ours."""
 EPSILON = 1e-5
 """The epsilon that the norms of `MarianMTModel` add to the variance."""
 _OTHERS = Schema(
-    {
-        **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), SIZE),
-        "decoder_attention_heads": DEPTH,
-        **dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), ID),
-    },
-    {
-        "share_encoder_decoder_embeddings": bool,
-        "tie_word_embeddings": bool,
-        "decoder_vocab_size": (SIZE, type(None)),
-        "max_position_embeddings": SIZE,
-    },
+    {"decoder_start_token_id": ID},
+    {"share_encoder_decoder_embeddings": bool, "decoder_vocab_size": (SIZE, type(None))},
 )
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
@@ -79,10 +53,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = pretrained.read_pretrained_config(path, "marian", FIELDS, _OTHERS, {})
-    sides = "attention_heads", "ffn_dim"
-    wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
-    pretrained.refuse_other_options(path / "config.json", theirs, wanted)
+    theirs = pretrained.read_encoder_decoder_config(path, "marian", FIELDS, _OTHERS, {})
     vocabulary, orders = _read_vocabulary(path, theirs)
     tensors = pretrained.read_tensors(path)
     arrays: Arrays = dict(_our_arrays(tensors, theirs, orders))
@@ -94,8 +65,8 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
                 f"{tensors.file} has tensors of other sizes than config.json has: {error}"
             ) from error
     config = _our_config(path, theirs, vocabulary, orders[1], positions)
-    config, renormalises = _with_their_search(config, path, theirs, orders[1])
-    if renormalises:
+    config, renormalises = with_their_search(config, path, theirs, orders[1].tolist())
+    if renormalises and PAD_ID in config.decoding.forbidden_ids:
         bias = arrays["output_bias"].copy()
         bias[PAD_ID] = _NEVER  # padding has no probability
         arrays = {**arrays, "output_bias": bias}
@@ -194,28 +165,6 @@ def _our_config(
         **_languages(path / "tokenizer_config.json"),
     }
     return pretrained.our_config(path, theirs, FIELDS, changes)
-
-
-def _with_their_search(
-    config: Config, path: Path, theirs: Record, order: Int[np.ndarray, " entries"]
-) -> tuple[Config, bool]:
-    """Return the config with the model's search, and whether padding takes no probability."""
-    file = path / FILE
-    is_apart = file.exists()
-    if not is_apart:  # then transformers reads config.json too
-        file = path / "config.json"
-    given = read_json(file, GENERATION)
-    settings = settings_of(given)
-    ids = {int(number): place for place, number in enumerate(order)}
-    fields = decoding_fields(settings, ids, theirs["pad_token_id"], file)
-    if lacking := left_out(given, settings, theirs if is_apart else given):
-        warn(
-            f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
-            "counterpart: without, translations may be others than those of transformers"
-        )
-    config = config_of(file, fields, config)
-    forbids_padding = PAD_ID in config.decoding.forbidden_ids
-    return config, settings["renormalize_logits"] and forbids_padding
 
 
 def _languages(file: Path) -> dict[str, str]:

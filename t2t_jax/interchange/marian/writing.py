@@ -40,7 +40,7 @@ from t2t_jax.interchange.carried import (
     sizes_of_transformers,
     tied_output,
 )
-from t2t_jax.interchange.marian.generation import generation_config
+from t2t_jax.interchange.generation import generation_config, longest_target
 from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
@@ -97,7 +97,7 @@ def write(model: PortableModel, directory: Path) -> None:
     sizes = vocabulary.source_size, len(vocabulary)
     special = _special_ids(model.config.model, len(vocabulary), first)
     forbidden = [(number - first) % len(vocabulary) for number in decoding.forbidden_ids]
-    search = generation_config(decoding, _longest(model.config), forbidden)
+    search = generation_config(decoding, longest_target(model.config), forbidden)
     config = {**model_config(model.config, len(vocabulary)), **special}
     written(directory, config, dict(_their_arrays(model, first)), _README)
     described = {
@@ -172,7 +172,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "decoder_attention_heads": model.num_heads,
         "decoder_ffn_dim": model.d_ff,
         "activation_function": ACTIVATIONS[model.feed_forward].replace("silu", "swish"),  # as usual
-        "max_position_embeddings": max(config.decoding.max_source_length, _longest(config)),
+        "max_position_embeddings": max(config.decoding.max_source_length, longest_target(config)),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
         **_special_ids(model, vocab_size, 0),
@@ -203,9 +203,3 @@ def _tokenizer_config(model: PortableModel, pieces: list[str], *, separate: bool
         "eos_token": pieces[EOS_ID],
         "unk_token": pieces[model.vocabulary.unk_id],
     }
-
-
-def _longest(config: Config) -> int:
-    """Return the most tokens of a target, including its start."""
-    source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
-    return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra

@@ -4,14 +4,15 @@ They are in generation_config.json, or, without such a file, in config.json. Set
 counterpart in `DecodingConfig` are taken over; others that would change an output are named.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from t2t_jax.batch import EOS_ID
-from t2t_jax.config import DecodingConfig
-from t2t_jax.errors import UserError
+from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.errors import UserError, warn
+from t2t_jax.interchange.model_files import config_of, read_json
 from t2t_jax.system.records import Record, Schema
 
 FILE = "generation_config.json"
@@ -53,6 +54,39 @@ _WITHOUT_EFFECT = {
     "forced_eos_token_id",  # it only ends an output that is cut: the text stays the same
 }
 _PREFIXES_WITHOUT_EFFECT = "_", "output_", "assistant_", "num_assistant_"
+
+
+def with_their_search(
+    config: Config,
+    path: Path,
+    theirs: Record,
+    order: Sequence[int],
+    carried: Collection[str] = (),
+) -> tuple[Config, bool]:
+    """Return the config with the search of a model, and whether the search renormalises.
+
+    Args:
+      config: the config without the search.
+      path: the directory of the model.
+      theirs: the fields of its config.json.
+      order: the model's id of each of our entries.
+      carried: further settings that the import takes over otherwise.
+    """
+    file = path / FILE
+    is_apart = file.exists()
+    if not is_apart:  # then transformers reads config.json too
+        file = path / "config.json"
+    given = read_json(file, GENERATION)
+    settings = settings_of(given)
+    ids = {int(number): place for place, number in enumerate(order)}
+    fields = decoding_fields(settings, ids, theirs["pad_token_id"], file)
+    rest = {name: value for name, value in given.items() if name not in carried}
+    if lacking := left_out(rest, settings, theirs if is_apart else rest):
+        warn(
+            f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
+            "counterpart: without, translations may be others than those of transformers"
+        )
+    return config_of(file, fields, config), settings["renormalize_logits"]
 
 
 def settings_of(given: Record) -> dict[str, Any]:
@@ -174,3 +208,9 @@ def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[in
         found |= {"temperature": decoding.temperature, "top_k": decoding.top_k}
         found["top_p"] = decoding.top_p
     return found
+
+
+def longest_target(config: Config) -> int:
+    """Return the most tokens of a target, including its start."""
+    source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
+    return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra

@@ -1,0 +1,223 @@
+"""A vocabulary that puts marks around the text of another one, as M2M100, NLLB, mBART and BART do.
+
+A mark is an entry of the vocabulary. That of a language says what language a source is in, or what
+language a target is to be in; others stand around every text.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parse_vocabulary, parsed
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import Each, Schema
+
+LANGUAGE = -1
+"""The place, among the marks around a text, of the mark of its language."""
+
+_MARKS = Each(list, int)
+_SCHEMA = Schema(
+    {
+        "kind": str,
+        "languages": Each(dict, int),
+        "pair": Each(list, str),
+        "source_before": _MARKS,
+        "source_after": _MARKS,
+        "target_before": _MARKS,
+        "silent": _MARKS,
+        "first": _MARKS,
+        "text": dict,
+    }
+)
+_MANY = 12
+
+
+class FramedVocabulary(Vocabulary):
+    """A vocabulary of text, with marks around sources and ahead of targets."""
+
+    def __init__(self, serialized: bytes) -> None:
+        """Read the vocabulary as `framed_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+          UserError: a library is missing that the vocabulary of the text needs.
+        """
+        super().__init__(serialized)
+        self._content = content = parsed(serialized, _SCHEMA)
+        if content["text"].get("kind") == "framed":
+            raise ValueError("damaged: its text has marks of its own")
+        self.text: Vocabulary = parse_vocabulary(_bytes(content["text"]))
+        """The vocabulary that splits the text."""
+        self.marks: Mapping[str, int] = content["languages"]
+        """The id of the mark of each language, by the code of the language."""
+        self._silent = frozenset(content["silent"])
+        self.first: list[int] = content["first"]
+        """The numbers that the first entries have in the program that the model comes from, where
+        all others are in the same order."""
+        size = min(len(self.text), self.text.source_size)
+        marks = *self.marks.values(), *self._silent
+        around = [content[name] for name in ("source_before", "source_after", "target_before")]
+        if not all(0 <= number < size for number in marks):
+            raise ValueError("damaged: it has marks that are no entries")
+        if not all(LANGUAGE <= number < size for row in around for number in row):
+            raise ValueError("damaged: it has marks around a text that are no entries")
+        if any(LANGUAGE in row for row in around) and not (
+            len(content["pair"]) == 2 and set(content["pair"]) <= self.marks.keys()
+        ):
+            raise ValueError("damaged: it does not say the two languages of its texts")
+
+    def __len__(self) -> int:
+        """Return the number of ids of targets."""
+        return len(self.text)
+
+    @property
+    def source_size(self) -> int:
+        """Return the number of ids of sources."""
+        return self.text.source_size
+
+    @property
+    def unk_id(self) -> int:
+        """Return the id of text that the vocabulary cannot spell."""
+        return self.text.unk_id
+
+    @property
+    def protected_tokens(self) -> frozenset[str]:
+        """Return the strings that are neither split nor joined with others."""
+        return self.text.protected_tokens
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files that split text, without marks."""
+        return self.text.files
+
+    @cached_property
+    def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids before the subwords of a source that is not empty, and those after."""
+        return self._around("source_before", 0), self._around("source_after", 0)
+
+    @cached_property
+    def target_begin(self) -> tuple[int, ...]:
+        """Return the ids before the subwords of a target that is not empty."""
+        return self._around("target_before", 1)
+
+    @property
+    def marked_languages(self) -> tuple[str, ...]:
+        """Return the codes of the languages that the vocabulary marks texts with."""
+        return tuple(self.marks)
+
+    @property
+    def pair(self) -> tuple[str, ...]:
+        """Return the codes of the languages of sources and of targets; () without languages."""
+        return tuple(self._content["pair"])
+
+    def between(self, source: str, target: str) -> "Vocabulary":
+        """Return the vocabulary for texts of two of its languages; see `Vocabulary.between`."""
+        if not self.marks:
+            return super().between(source, target)
+        pair = [language_code(name, self.marked_languages) for name in (source, target)]
+        if pair == self._content["pair"]:
+            return self
+        if pair[1] != self.pair[1] and LANGUAGE not in self._content["target_before"]:
+            raise UserError(
+                f"the model is one that starts its translations with the mark of {self.pair[1]}, "
+                f"not of {target}; import it again with --target-language {target}"
+            )
+        return FramedVocabulary(_bytes({**self._content, "pair": pair}))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each source, with its marks; an empty line is `[EOS_ID]`."""
+        before, after = self.source_frame
+        rows = self.text.encode(lines)
+        return [[*before, *row[:-1], *after] if len(row) > 1 else row for row in rows]
+
+    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each target, with its marks; an empty line is `[EOS_ID]`."""
+        before, rows = self.target_begin, self.text.encode_targets(lines)
+        return [[*before, *row] if len(row) > 1 else row for row in rows]
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """Return the subword that each id of a source stands for, row by row."""
+        return self.text.pieces(ids)
+
+    def target_pieces(self, ids: Rows) -> list[list[str]]:
+        """Return the subword that each id of a target stands for, row by row."""
+        return self.text.target_pieces(ids)
+
+    def spelling(self, token: int) -> bytes:
+        """Return the bytes that an id of a target adds to a text; a mark adds none."""
+        return b"" if token in self._silent else self.text.spelling(token)
+
+    def source_spelling(self, token: int) -> bytes:
+        """Return the bytes that an id of a source stands for; a mark stands for none."""
+        return b"" if token in self._silent else self.text.source_spelling(token)
+
+    def decode(self, ids: Rows) -> list[str]:
+        """Return the text of each row of a target's ids up to its first `EOS_ID`, unmarked."""
+        return self.text.decode(before_end(ids, without=tuple(self._silent)))
+
+    def _around(self, name: str, side: int) -> tuple[int, ...]:
+        return tuple(
+            self.marks[self.pair[side]] if number == LANGUAGE else number
+            for number in self._content[name]
+        )
+
+
+def language_code(name: str, codes: Sequence[str]) -> str:
+    """Return the code of a language: the name itself, or the one that begins with it and `_`.
+
+    Raises:
+      UserError: there is no such code, or there are several.
+    """
+    if name in codes:
+        return name
+    found = [code for code in codes if re.split("[_-]", code)[0] == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"the language {name} is one of {', '.join(found)} here; name one of them")
+    some = ", ".join(codes[:_MANY]) + (f" and {len(codes) - _MANY} more" * (len(codes) > _MANY))
+    raise UserError(f"the model has no language {name!r:.40}; it has {some or 'none'}")
+
+
+def framed_vocabulary(
+    text: Vocabulary,
+    *,
+    source: tuple[Sequence[int], Sequence[int]],
+    target: Sequence[int],
+    silent: Sequence[int],
+    languages: Mapping[str, int] | None = None,
+    pair: Sequence[str] = (),
+    first: Sequence[int] = (),
+) -> FramedVocabulary:
+    """Make a vocabulary of one that splits text, and of marks, which are ids of its entries.
+
+    Args:
+      text: the vocabulary of the text, an object of JSON.
+      source: the marks before a source, and those after it, its end of sentence among these;
+        `LANGUAGE` stands for that of the language.
+      target: the marks before a target.
+      silent: the ids of all entries that stand for no text.
+      languages: the id of the mark of each language, by its code.
+      pair: the codes of the languages of sources and of targets.
+      first: the numbers of the first entries in the program that the model comes from.
+
+    Raises:
+      ValueError: the parts do not make a vocabulary.
+    """
+    content = {
+        "kind": "framed",
+        "languages": dict(languages or {}),
+        "pair": list(pair),
+        "source_before": list(source[0]),
+        "source_after": list(source[1]),
+        "target_before": list(target),
+        "silent": list(silent),
+        "first": list(first),
+        "text": json.loads(text.serialized),
+    }
+    return FramedVocabulary(_bytes(content))
+
+
+def _bytes(content: Mapping[str, object]) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode()

@@ -1,0 +1,117 @@
+"""The facts in which M2M100, mBART and BART of transformers differ from each other."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from t2t_jax.config import Config
+from t2t_jax.interchange import pretrained
+from t2t_jax.interchange.carried import (
+    Carried,
+    any_value,
+    common_search,
+    sizes_of_transformers,
+)
+
+EPSILON = 1e-5
+"""The epsilon that the norms of these models add to the variance."""
+FIRST_POSITION = 2
+"""The position of the first token, where positions are sinusoids."""
+
+
+class Kind(NamedTuple):
+    """A kind of encoder-decoder in transformers."""
+
+    model_type: str
+    """The name of the kind in config.json."""
+    model_class: str
+    """The class in transformers."""
+    fields: pretrained.Counterparts
+    """The fields of config.json that stand for fields of ours."""
+    fixed: Mapping[str, Any]
+    """Options with the only value of each that transformers computes with."""
+    norm_order: Literal["pre", "post"]
+    """Where the norms are; with "pre", a stack ends with one more."""
+    has_table: bool
+    """Whether positions are learned and the embeddings normalised; if not, they are sinusoids."""
+    has_output_bias: bool
+    """Whether logits have a bias."""
+    starts_with_end: bool
+    """Whether a target starts with the end of a sentence, unless the files say otherwise; if not,
+    it starts with the mark of its language."""
+    has_languages: bool
+    """Whether an entry of the vocabulary says what language a text is in."""
+
+    @property
+    def model_fields(self) -> dict[str, Any]:
+        """Return the fields of our config that all models of the kind have alike."""
+        return {
+            "model.attention_bias": True,
+            "model.norm_epsilon": EPSILON,
+            "model.norm_order": self.norm_order,
+            "model.position": "learned" if self.has_table else "sinusoidal_t2t",
+            "model.first_position": 0 if self.has_table else FIRST_POSITION,
+            "model.embedding_norm": self.has_table,
+            "model.output_bias": self.has_output_bias,
+            "model.share_embeddings": True,
+        }
+
+    def carried(self, config: Config) -> Carried:
+        """Return the fields of a config that the format can hold, each with its values."""
+        return {
+            **sizes_of_transformers(config.model),
+            **common_search(),
+            **{name: (value,) for name, value in self.model_fields.items()},
+            **any_value("model", "scale_embeddings", "max_positions"),
+            "model.architecture": ("encoder_decoder",),
+            "model.feed_forward": tuple(pretrained.ACTIVATIONS),
+            "model.start_token": ("begin", "end"),
+        }
+
+
+_COMMON = {"is_decoder": False, "tie_word_embeddings": True}
+
+M2M100 = Kind(
+    "m2m_100",
+    "M2M100ForConditionalGeneration",
+    pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1),
+    _COMMON,
+    norm_order="pre",
+    has_table=False,
+    has_output_bias=False,
+    starts_with_end=True,
+    has_languages=True,
+)
+MBART = Kind(
+    "mbart",
+    "MBartForConditionalGeneration",
+    pretrained.encoder_decoder_fields("gelu"),
+    {
+        **_COMMON,
+        "normalize_before": True,
+        "normalize_embedding": True,
+        "add_final_layer_norm": True,
+        "static_position_embeddings": False,
+    },
+    norm_order="pre",
+    has_table=True,
+    has_output_bias=True,
+    starts_with_end=False,
+    has_languages=True,
+)
+BART = Kind(
+    "bart",
+    "BartForConditionalGeneration",
+    pretrained.encoder_decoder_fields("gelu"),
+    {
+        **_COMMON,
+        "normalize_before": False,
+        "normalize_embedding": True,
+        "add_final_layer_norm": False,
+        "static_position_embeddings": False,
+    },
+    norm_order="post",
+    has_table=True,
+    has_output_bias=True,
+    starts_with_end=True,
+    has_languages=False,
+)

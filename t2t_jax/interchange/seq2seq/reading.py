@@ -1,0 +1,211 @@
+"""A reader of what `save_pretrained` of transformers writes for M2M100, NLLB, mBART and BART.
+
+    DIR/config.json, generation_config.json     sizes, special ids, how translations are searched
+    DIR/model.safetensors                       the parameters, or pytorch_model.bin
+    DIR/tokenizer.json ...                      the vocabulary; see `seq2seq.entries`
+
+The entries get other ids: padding is id 0, the end of a sentence id 1, and what a target begins
+with, or else the begin of a sentence, id 2.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.batch import EOS_ID
+from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.framed import (
+    LANGUAGE,
+    FramedVocabulary,
+    framed_vocabulary,
+    language_code,
+)
+from t2t_jax.errors import UserError, warn
+from t2t_jax.interchange import pretrained
+from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq, with_position_table
+from t2t_jax.interchange.generation import FILE, with_their_search
+from t2t_jax.interchange.model_files import ID, read_json
+from t2t_jax.interchange.numbering import BEGIN, UNKNOWN, rows_in
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
+from t2t_jax.interchange.seq2seq.kinds import Kind
+from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.system.records import Record, Schema
+
+SHARED, BIAS = "shared.weight", "final_logits_bias"
+_START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
+_OTHERS = Schema({}, dict.fromkeys((_START, _FORCED, "bos_token_id"), (ID, NoneType)))
+_COPIES = {
+    "encoder.embed_tokens.weight": (),
+    "decoder.embed_tokens.weight": (),
+    "decoder.output_projection.weight": ("lm_head.weight",),
+}
+"""The uses of the shared matrix as fairseq names them, and other names of transformers for them."""
+_WITHOUT = r"(model\.)?(encoder|decoder)\.(embed_positions\.weights|version)"
+"""Names of buffers."""
+
+
+class _Pair(NamedTuple):
+    """The languages of an imported model: their codes, and their names in its config."""
+
+    codes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def read_seq2seq(
+    path: Path, kind: Kind, source_language: str | None = None, target_language: str | None = None
+) -> PortableModel:
+    """Read a model.
+
+    Args:
+      kind: the kind of the model.
+      source_language: the language of sources, which later commands may choose anew; None is the
+        one that the files name, or English.
+      target_language: the language of translations; None is the one that the files name.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model, or the model has no
+        such language, or its files do not say into which language it translates.
+    """
+    theirs = pretrained.read_encoder_decoder_config(
+        path, kind.model_type, kind.fields, _OTHERS, kind.fixed
+    )
+    entries = read_entries(path, theirs["vocab_size"])
+    theirs = {**theirs, **_start_settings(path, theirs)}
+    pair = _pair(path, entries, theirs, source_language, target_language)
+    if theirs[_START] is None and (kind.starts_with_end or not pair.codes):
+        theirs[_START] = theirs["eos_token_id"]
+    elif theirs[_START] in (None, *entries.languages.values()):
+        theirs[_START] = entries.languages[pair.codes[1]]
+    vocabulary, order = _vocabulary(path, kind, theirs, entries, pair)
+    config = _config(path, kind, theirs, vocabulary, pair)
+    arrays = _arrays(pretrained.read_tensors(path, _spellings), kind, config, order)
+    if kind.has_table:
+        length = len(arrays["target_position"])
+        wanted = {"max_position_embeddings": length}
+        pretrained.refuse_other_options(path / "config.json", theirs, wanted)
+        config = with_position_table(config, length)
+    ids = order.tolist()
+    config, renormalises = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
+    if renormalises:
+        warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
+    return PortableModel(config, vocabulary, arrays, ())
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Yield the names that an array of fairseq may have in transformers."""
+    yield f"model.{name}"
+    yield name
+    if name in _COPIES:
+        yield from _COPIES[name]
+        yield f"model.{SHARED}"
+        yield SHARED
+
+
+def _start_settings(path: Path, theirs: Record) -> dict[str, int | None]:
+    """Return the ids with which targets begin, of generation_config.json or config.json."""
+    file = path / FILE
+    given = read_json(file, _OTHERS) if file.exists() else {}
+    return {
+        name: theirs.get(name) if given.get(name) is None else given[name]
+        for name in (_START, _FORCED)
+    }
+
+
+def _pair(
+    path: Path, entries: Entries, theirs: Record, source: str | None, target: str | None
+) -> _Pair:
+    """Return the languages that are asked for, or that the files of a model name."""
+    codes = list(entries.languages)
+    if not codes:
+        return _Pair()
+    settings = tokenizer_settings(path)
+    marks = {number: code for code, number in entries.languages.items()}
+    english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
+    named = [
+        source or settings.get("src_lang") or next(english, codes[0]),
+        target
+        or settings.get("tgt_lang")
+        or marks.get(theirs[_FORCED])
+        or marks.get(theirs[_START]),
+    ]
+    if named[1] is None:
+        raise UserError(
+            f"{path} does not say into which language its model is to translate; name one with "
+            f"--target-language, such as {', '.join(codes[:6])}"
+        )
+    names = [str(name) for name in named]
+    return _Pair(tuple(language_code(name, codes) for name in names), tuple(names))
+
+
+def _vocabulary(
+    path: Path, kind: Kind, theirs: Record, entries: Entries, pair: _Pair
+) -> tuple[FramedVocabulary, Int[np.ndarray, " entries"]]:
+    """Return the vocabulary, and the model's id of each of its entries."""
+    ids = {piece: number for number, piece in enumerate(entries.pieces)}
+    pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
+    given = theirs.get("bos_token_id")
+    begin: Any = ids.get(BEGIN, pad) if given is None else given
+    first = [pad, end, begin if start in (pad, end) else start, ids[UNKNOWN]]
+    if len({*first}) < len(first) or not all(one < len(ids) for one in (*first, begin)):
+        raise UserError(
+            f"{path / 'config.json'} has special ids that do not fit the vocabulary: padding, end, "
+            f"start and unknown are {first}; copy the files of one model"
+        )
+    text, order = entries.vocabulary(first)
+    ours = {int(number): place for place, number in enumerate(order)}
+    if kind.has_languages:
+        settings = tokenizer_settings(path)
+        is_of_25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
+        is_after = bool(settings.get("legacy_behaviour")) or is_of_25
+        source = ([], [EOS_ID, LANGUAGE]) if is_after else ([LANGUAGE], [EOS_ID])
+        target = [LANGUAGE] if start in (pad, end) else []
+    else:
+        source, target = ([ours[begin]], [EOS_ID]), [ours[begin]]
+    vocabulary = framed_vocabulary(
+        text,
+        source=source,
+        target=target,
+        silent=sorted(ours[number] for number in entries.added | {begin}),
+        languages={code: ours[number] for code, number in entries.languages.items()},
+        pair=pair.codes,
+        first=first,
+    )
+    return vocabulary, order
+
+
+def _config(
+    path: Path, kind: Kind, theirs: Record, vocabulary: FramedVocabulary, pair: _Pair
+) -> Config:
+    """Return our config, but for the search and the length of a table of positions."""
+    starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+    sides = "data.source_language", "data.target_language"
+    longest = max(8, theirs.get("max_position_embeddings", 1024))
+    changes: Mapping[str, Any] = {
+        **kind.model_fields,
+        "model.start_token": starts.get(theirs[_START], "begin"),
+        "data.vocab_size": len(vocabulary),
+        "decoding.max_source_length": longest,
+        **dict(zip(sides, pair.names, strict=False)),
+    }
+    return pretrained.our_config(path, theirs, kind.fields, changes)
+
+
+def _arrays(
+    tensors: Tensors, kind: Kind, config: Config, order: Int[np.ndarray, " entries"]
+) -> dict[str, Float32[np.ndarray, "..."]]:
+    """Return the parameters under our names and with our ids."""
+    width, size = config.model.d_model, len(order)
+    embedding = tensors.take("encoder.embed_tokens.weight", size, width)
+    tensors.take_copy(SHARED, embedding)
+    found = {}
+    if kind.has_output_bias:
+        found["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
+        if BIAS in tensors:
+            found["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
+    found |= parameters_of_fairseq(tensors, config.model, _WITHOUT)
+    return found | {"embedding": rows_in(found["embedding"], order)}

@@ -1,0 +1,177 @@
+"""A writer of M2M100, NLLB, mBART and BART models, as `save_pretrained` of transformers does.
+
+    OUT/config.json, generation_config.json     sizes, special ids, how translations are searched
+    OUT/model.safetensors                       the parameters
+    OUT/tokenizer.json                          the vocabulary; or sentencepiece.bpe.model, and for
+                                                M2M100 vocab.json
+    OUT/tokenizer_config.json                   the languages, and the class of the tokenizer
+    OUT/README.md                               the lines of Python that translate
+
+The entries get the ids back that they had before the model was imported.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
+from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.framed import FramedVocabulary
+from t2t_jax.data.vocabularies.paired import PairedVocabulary
+from t2t_jax.interchange.fairseq_arrays import RESERVED_POSITIONS, fairseq_model_places
+from t2t_jax.interchange.generation import FILE, generation_config, longest_target
+from t2t_jax.interchange.numbering import BEGIN, new_order
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.pretrained import their_fields, written
+from t2t_jax.interchange.seq2seq.entries import (
+    SENTENCEPIECE,
+    SETTINGS,
+    SPECIAL,
+    TABLE,
+    TOKENIZER,
+    language_codes,
+    unused,
+)
+from t2t_jax.interchange.seq2seq.kinds import Kind
+from t2t_jax.interchange.seq2seq.reading import BIAS, SHARED
+from t2t_jax.modules.models import start_id
+
+_README = """\
+# A model of t2t_jax as {name} of transformers
+
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(".")
+    model = AutoModelForSeq2SeqLM.from_pretrained(".")
+    found = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
+    print(tokenizer.batch_decode(found, skip_special_tokens=True)[0])
+
+It needs `pip install transformers torch sentencepiece`.{languages}
+"""
+_LANGUAGES = """ It translates from {} to {}; `tokenizer.src_lang` and the
+`forced_bos_token_id` of `generate` choose other languages of the model."""
+
+
+def write_seq2seq(model: PortableModel, kind: Kind, directory: Path) -> None:
+    """Write a model.
+
+    Args:
+      kind: the kind of the model, whose `carried` it fits.
+    """
+    vocabulary, config = model.vocabulary, model.config
+    assert isinstance(vocabulary, FramedVocabulary)
+    size = len(vocabulary)
+    _, order = new_order([""] * size, vocabulary.first)
+    special = _special_ids(config, vocabulary, order)
+    settings = {
+        "architectures": [kind.model_class],
+        "model_type": kind.model_type,
+        "dtype": "float32",
+        "is_encoder_decoder": True,
+        "vocab_size": size,
+        **their_fields(config.model, kind.fields),
+        "decoder_attention_heads": config.model.num_heads,
+        "decoder_ffn_dim": config.model.d_ff,
+        "max_position_embeddings": _positions(config, kind),
+        "tie_word_embeddings": True,
+        **special,
+    }
+    arrays = dict(_their_arrays(model, kind, order))
+    pair = vocabulary.pair
+    readme = _README.format(
+        name=kind.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
+    )
+    written(directory, settings, arrays, readme)
+    forbidden = [int(order[number]) for number in config.decoding.forbidden_ids]
+    search = generation_config(config.decoding, longest_target(config), forbidden)
+    _write_json(directory / FILE, {**search, **special})
+    _write_vocabulary(vocabulary, kind, order, directory)
+
+
+def _their_arrays(
+    model: PortableModel, kind: Kind, order: Int[np.ndarray, " entries"]
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    """Yield the parameters under the names, and in the layout, of transformers."""
+    back, arrays = np.argsort(order), model.arrays
+    yield f"model.{SHARED}", arrays["embedding"][back]
+    if kind.has_output_bias:
+        yield BIAS, arrays["output_bias"][back][None]
+    if kind.has_table:
+        for stack, side in (("encoder", "source"), ("decoder", "target")):
+            table = arrays[f"{side}_position"]
+            reserved = np.zeros((RESERVED_POSITIONS, table.shape[1]), table.dtype)
+            yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
+    for place in fairseq_model_places(model.config.model, "model."):
+        yield place.theirs, place.theirs_of(arrays)
+
+
+def _special_ids(
+    config: Config, vocabulary: FramedVocabulary, order: Int[np.ndarray, " entries"]
+) -> dict[str, int | None]:
+    """Return the ids of special entries in transformers, with those that a target begins with."""
+    pieces = vocabulary.pieces([range(len(vocabulary))])[0]
+    begin = pieces.index(BEGIN) if BEGIN in pieces else BOS_ID
+    ids = {
+        "pad_token_id": PAD_ID,
+        "eos_token_id": EOS_ID,
+        "bos_token_id": begin,
+        "decoder_start_token_id": start_id(config.model),
+    }
+    forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
+    return {
+        **{name: int(order[number]) for name, number in ids.items()},
+        "forced_bos_token_id": None if forced is None else int(order[forced]),
+        "forced_eos_token_id": None,
+    }
+
+
+def _positions(config: Config, kind: Kind) -> int:
+    """Return the number of positions that config.json gives."""
+    if kind.has_table:
+        return config.model.num_positions
+    return max(config.decoding.max_source_length, longest_target(config))
+
+
+def _write_vocabulary(
+    vocabulary: FramedVocabulary, kind: Kind, order: Int[np.ndarray, " entries"], directory: Path
+) -> None:
+    """Write the files of a vocabulary."""
+    settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
+    back = np.argsort(order).tolist()
+    names = [vocabulary.pieces([[ours]])[0][0] for ours in back]
+    marks = [names[number] for number in sorted(order[list(vocabulary.marks.values())])]
+    settings |= {"tokenizer_class": _tokenizer_class(vocabulary, kind, marks)}
+    files = vocabulary.text.files
+    if isinstance(vocabulary.text, PairedVocabulary):
+        (directory / SENTENCEPIECE).write_bytes(files["source.spm"])
+        end = min(map(names.index, marks), default=len(names))
+        added = [name for n, name in enumerate(names[end:], end) if name != unused(n)]
+        _write_json(directory / SPECIAL, {"additional_special_tokens": added})
+        if marks and marks[0].startswith("__"):
+            table = {name: number for number, name in enumerate(names[:end])}
+            _write_json(directory / TABLE, table)
+            settings |= language_codes(list(vocabulary.marks))
+    else:
+        (directory / TOKENIZER).write_bytes(files[TOKENIZER])
+        settings |= {"extra_special_tokens": marks}
+    if kind.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
+        settings |= {"legacy_behaviour": True}
+    _write_json(directory / SETTINGS, settings)
+
+
+def _tokenizer_class(vocabulary: FramedVocabulary, kind: Kind, marks: list[str]) -> str:
+    """Return the name of the class in transformers that splits text as the vocabulary does."""
+    if not kind.has_languages:
+        return "BartTokenizer"
+    if kind.model_type == "mbart":
+        return "MBart50Tokenizer" if vocabulary.source_frame[0] else "MBartTokenizer"
+    return "M2M100Tokenizer" if marks and marks[0].startswith("__") else "NllbTokenizer"
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
