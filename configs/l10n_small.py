@@ -14,9 +14,9 @@ documentation above all; the page says of what else. It is not part of this repo
 that size does too.
 
 Not the paper's: half the width and half the layers, 8,000 subwords, norms before the sub-layers and
-rotary positions, with which a small model learns faster (docs/results/modern_small.md), and no
-dropout, as every pair is seen less than once; 1,024 tokens a step, packed into rows; a warmup of
-500 steps; an average of 10 checkpoints, which are 250 steps apart.
+rotary positions, with which it learned faster in a pilot, and no dropout, as every pair is seen
+less than once; 1,024 tokens a step, packed into rows; a warmup of 500 steps; an average of 10
+checkpoints, which are 250 steps apart.
 """
 
 from t2t_jax import Config

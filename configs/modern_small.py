@@ -3,6 +3,11 @@
     t2t-jax sweep --config configs/modern_small.py --workdir runs/modern_small --jobs 2 --seeds 3 \
         --tune training.learning_rate_factor=0.25:2:log4 --halving rungs=3,keep=0.5
 
+Hardware: 2 cores of an AMD EPYC virtual machine (AVX-512), in float32, 26 and 27 November 2026.
+Time: 13 hours of training, of one core each, beside other work.
+Score: 32.16 sacreBLEU and a perplexity of 8.21 for the base, 33.53 and 6.99 for `modern`; all rows
+are in docs/results/modern_small.md.
+
 The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
 validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
@@ -13,7 +18,8 @@ The rows are those of configs/modern.py for which a paper reports a difference i
 has a third of its layers: 0.5 million parameters. Its dropout is the paper's. Not the paper's:
 1,024 tokens a step, pairs of up to 64 subwords packed into rows, a vocabulary of 4,000, a warmup of
 400 steps, and a learning rate that stays at its peak until it falls to 0 in the last 40% of 5,000
-steps: ten passes over the corpus, after which the base is near the best that it reaches here.
+steps: ten passes over the corpus. With twice the steps the base has 35.57 sacreBLEU, and a perplexity
+of 6.74.
 The window is of 4 places, as captions have 17 subwords.
 """
 

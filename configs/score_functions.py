@@ -16,11 +16,11 @@ took half of it.
 Score: 18.37 sacreBLEU and a perplexity of 22.74 for the base row, dk64-scaled; all rows are in
 docs/results/score_functions.md.
 
-The corpus is that of configs/modern_small.py, and so is the model but for its single head, which
-has values of 128 numbers, so that what grows with d_k are queries and keys alone. Rows of one d_k
-have the same parameters, but for the vectors of additive scores. Batches
-are buckets of similar lengths: the cost of additive scores grows with the square of a row's length,
-and a packed row would be four times as long as a caption.
+The corpus is that of configs/modern_small.py. The model has a fourth of the paper's width, two
+layers on each side and a single head, which has values of 128 numbers, so that what grows with d_k
+are queries and keys alone. Rows of one d_k have the same parameters, but for the vectors of
+additive scores. Batches are buckets of similar lengths: the cost of additive scores grows with the
+square of a row's length, and a packed row would be four times as long as a caption.
 """
 
 from t2t_jax import Config

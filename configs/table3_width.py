@@ -10,9 +10,9 @@ docs/results/table3_small.md.
 
 These are rows of `configs/table3_small.py` again whose direction that grid could not tell: rows (A)
 and the widths of rows (C). Models are a fourth of the paper's in width and have a third of its
-layers: every ratio to the base model is the paper's. The corpus and the recipe are those of
-`configs/modern_small.py`, without dropout, as models learn for too short a time to overfit. Rows
-keep the paper's labels; the column "differs in" has the values.
+layers: every ratio to the base model is the paper's. The corpus is that of
+`configs/modern_small.py`, and there is no dropout, as models learn for too short a time to overfit.
+Rows keep the paper's labels; the column "differs in" has the values.
 """
 
 from t2t_jax import Config
