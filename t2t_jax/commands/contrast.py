@@ -29,8 +29,8 @@ class ContrastCommand(ModelFlags):
 
         from t2t_jax.tasks.measures.contrast import contrasts, exact_p, read_contrasts
 
-        items = read_contrasts(self.input)
-        found = contrasts(self.load(), items)
+        translator, items = self.load(), read_contrasts(self.input)
+        found = contrasts(translator, items)
         kinds = np.array([one.kind for one in items])
         every = np.ones(len(items), bool)
         rows = {kind: kinds == kind for kind in sorted(set(kinds.tolist()))}

@@ -167,7 +167,9 @@ def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list
         if not neutral and not name.startswith(_PREFIXES_WITHOUT_EFFECT):
             named.append(name)
     named += [
-        name for name in _SPECIAL if given.get(name) not in (None, config[name], [config[name]])
+        name
+        for name in _SPECIAL
+        if given.get(name) not in (None, config.get(name), [config.get(name)])
     ]
     return [f"{name}={given[name]!r:.60}" for name in named]
 

@@ -12,6 +12,7 @@ import pytest
 from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.flags import check_flags
+from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.system import program
 
@@ -20,6 +21,8 @@ AS_ROOT = os.geteuid() == 0
 
 class Shouting:
     """Translates into capitals, so that lines can be told apart."""
+
+    config = Config()
 
     def nbest(self, lines, num_best, first_line, **settings):
         return [[SimpleNamespace(text=line.strip().upper())] for line in lines]

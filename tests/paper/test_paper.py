@@ -128,6 +128,7 @@ _NOT_STATED = {
     "data.protected_tokens",
     "data.bpe_dropout",
     "data.context_sentences",
+    "evaluation.metric",
     "data.context_sides",
     "data.max_length",
     "data.cache_dir",
