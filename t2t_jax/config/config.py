@@ -76,7 +76,7 @@ class Config:
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
         )
         require(
-            facts.reads_context or self.evaluation.metric is None,
+            facts.score[0] == "bleu" or self.evaluation.metric is None,
             f"evaluation.metric={self.evaluation.metric!r} judges translations; leave it out",
         )
         for name, fact in (("bpe_dropout", "drops_merges"), ("context_sentences", "reads_context")):

@@ -8,7 +8,7 @@ so that everything else stays as it was written.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from t2t_jax.errors import needs_extra
@@ -16,6 +16,7 @@ from t2t_jax.markup.html import html_parts
 from t2t_jax.markup.inline import Inline, InlineText, escaped
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n?|\n")  # those of markdown-it-py, which counts lines by them
 _DESTINATION = r"<[^<>\n]*>|(?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*"
 _TITLE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)"
 _LINK_END = re.compile(
@@ -55,8 +56,7 @@ def markdown_parts(text: str) -> Iterator[str | Inline]:
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join")
     front = _FRONT_MATTER.match(text)
     place, begin = 0, front.end() if front else 0
-    starts = [begin, *accumulate(map(len, text[begin:].splitlines(keepends=True)), initial=begin)]
-    starts = [begin, *starts[2:], len(text)]
+    starts = [begin, *(found.end() for found in _LINE_END.finditer(text, begin)), len(text)]
     for token in parser.parse(text[begin:]):
         if token.map is None or token.type not in ("inline", "html_block"):
             continue

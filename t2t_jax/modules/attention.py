@@ -165,9 +165,8 @@ class MultiHeadAttention(nn.Module):
         if mask is None:
             mask = attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
         elif not isinstance(mask, SegmentMask) and mask.shape[0] != query.shape[0]:
-            mask = jnp.broadcast_to(
-                mask, (query.shape[0], *mask.shape[1:])
-            )  # one mask for all rows
+            # One mask is for all rows.
+            mask = jnp.broadcast_to(mask, (query.shape[0], *mask.shape[1:]))
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
             self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
         heads, rows = heads_and_rows(

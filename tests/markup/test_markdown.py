@@ -124,6 +124,13 @@ def test_escaped_text_is_text_again(text):
     assert "".join(one.content for one in shown) == line
 
 
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_characters_that_end_a_line_elsewhere_end_none_here(odd):
+    found = document(f"a{odd}b{odd}c\n\nthe *last*\n")
+    assert found.sentences[-1] == "the last"
+    assert found.filled([*found.sentences[:-1], "das letzte"]).endswith("das *letzte*\n")
+
+
 def test_a_file_of_markdown_is_a_document():
     found = file_document(b"**One.** Two.\n", ".md", "en")
     [one] = found.documents
