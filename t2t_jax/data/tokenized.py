@@ -115,19 +115,22 @@ _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 
 
 def prepare_vocabulary(
-    config: DataConfig, corpus: Corpus, *, across_scripts: bool = False
+    config: DataConfig, corpus: Corpus, *, across_scripts: bool = False, needed: str | None = None
 ) -> Vocabulary:
     """Return the vocabulary of a corpus's train split, from the cache or learned now.
 
     Args:
       across_scripts: whether a subword may hold both letters and punctuation, as the corpus's task
         says. The key of the cache leaves it out, since a corpus is for one task.
+      needed: an entry that the task needs, which is the last of the protected tokens.
 
     Raises:
       UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
         written.
     """
     tokens = config.protected_tokens
+    if needed is not None:
+        tokens = (*(token for token in tokens if token != needed), needed)
     options = [tokens] if tokens else []  # without any, the key is that of earlier releases
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size, *options)
 

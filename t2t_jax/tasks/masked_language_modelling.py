@@ -92,9 +92,7 @@ class MaskedLanguageModelling(Task):
         if given is not None:
             mask_id(given)
             return given
-        data = config.data
-        tokens = (*(token for token in data.protected_tokens if token != MASK), MASK)
-        return prepare_vocabulary(replace(data, protected_tokens=tokens), corpus)
+        return prepare_vocabulary(config.data, corpus, needed=MASK)
 
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -45,10 +44,9 @@ class TextToText(Task):
         if given is not None:
             context_of(config.data, given)  # refuses a vocabulary that lacks its entry
             return given
-        data = config.data
-        if data.context_sentences and CONTEXT_BREAK not in data.protected_tokens:
-            data = replace(data, protected_tokens=(*data.protected_tokens, CONTEXT_BREAK))
-        return prepare_vocabulary(data, corpus, across_scripts=self.across_scripts)
+        needed = CONTEXT_BREAK if config.data.context_sentences else None
+        across = self.across_scripts
+        return prepare_vocabulary(config.data, corpus, across_scripts=across, needed=needed)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the pairs of train, without those that are too long.
