@@ -55,6 +55,7 @@ class Batching:
     """
 
     most_best = 1
+    languages = None
 
     def __init__(self, toolkit: Toolkit, rows: int, most_waiting: int, workers: int = 1) -> None:
         """Start the threads that translate.

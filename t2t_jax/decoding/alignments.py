@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from t2t_jax.batch import UNK_ID, Batch, one_a_row, padded
+from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.forbidden import spelt_by
@@ -171,7 +171,7 @@ def words_of(
     Args:
       of_source: whether the ids are those of a source, which may differ from those of targets.
     """
-    shapes = _shapes(vocabulary, of_source)[np.asarray(tokens, np.int64)]
+    shapes = _shapes(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
     words, begins, ends, special = shapes.T
     after_space = np.append(True, ends[:-1] > 0)
     goes_on = (words > 0) & (begins == 0) & ~after_space
@@ -187,7 +187,8 @@ def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
         # The unknown token stands for letters of a source, which have no spaces around them.
-        texts_of_ids[UNK_ID] = texts_of_ids[UNK_ID].strip()
+        unknown = vocabulary.unk_id
+        texts_of_ids[unknown] = texts_of_ids[unknown].strip()
     rows = [
         (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
         for text in texts_of_ids
