@@ -23,6 +23,7 @@ from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.scoring import batches, check_pairs
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.markup.projection import Links
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
@@ -31,15 +32,13 @@ _LONGEST = 1024  # subwords; the weights grow with the square of their number
 _WEIGHTS_PER_BATCH = 1 << 26  # float32, of all layers and heads: 256 MiB
 _LINES_FOR_CHOICE = 10_000
 
-Links = list[tuple[int, int]]
-"""Pairs of a source word and a target word, both counted from 0, in the order of the target."""
-
 
 class Alignments(NamedTuple):
     """The links between words of sources and targets."""
 
     links: list[Links]
-    """The links of each pair: one for each target word, or none if a side is blank or too long."""
+    """The links of each pair, in the order of the target: one for each target word, or none if a
+    side is blank or too long."""
     head: tuple[int, int]
     """The decoder layer and the head whose attention gave the links, both counted from 0."""
 

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 from t2t_jax.batch import UNK_ID
 from t2t_jax.data.terms import Found, Glossary, Term, marks_terms
-from t2t_jax.decoding.alignments import Links, alignments
+from t2t_jax.decoding.alignments import alignments
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.markup.projection import Links
 
 _MOST_ROUNDS = 16
 _OPENING = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"

@@ -15,12 +15,12 @@ from typing import Any
 
 from t2t_jax.data.cleaning.limits import base_language
 from t2t_jax.data.terms import Glossary
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.glossary import check_spelling
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document, html_document
 from t2t_jax.markup.files import FileDocument, file_document
+from t2t_jax.markup.projection import Links
 from t2t_jax.markup.sentences import sentence_splitter, text_document
 from t2t_jax.serving.bodies import SentFile
 from t2t_jax.serving.downloads import Downloads

@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.markup.projection import Links
 
 
 class Wanted(NamedTuple):

@@ -14,11 +14,12 @@ from functools import partial
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.data.terms import marks_terms
-from t2t_jax.decoding.alignments import Links, PairAligner
+from t2t_jax.decoding.alignments import PairAligner
 from t2t_jax.decoding.glossary import is_spelt
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.translations import Hypothesis, is_blank
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.markup.projection import Links
 from t2t_jax.run.calibration import Calibration, confidence
 from t2t_jax.serving.engine import Load, ModelLanguages, Wanted
 

@@ -9,12 +9,12 @@ from itertools import chain
 from typing import TypeVar
 
 from t2t_jax.data.terms import Glossary
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.glossary import TermUse
 from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document
+from t2t_jax.markup.projection import Links
 from t2t_jax.serving.engine import Engine, Load, ModelLanguages, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
