@@ -49,6 +49,9 @@ class Patient:
     def __init__(self, *, room=10**9):
         self.asked, self.room, self.closed = [], room, False
 
+    def between(self, source, target):
+        return self
+
     def prepare(self, sentences):
         if "explode" in sentences:
             raise ZeroDivisionError("explode")

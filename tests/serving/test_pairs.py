@@ -57,6 +57,8 @@ def served(request):
     decoding = replace(translator.config.decoding, beam_size=1, max_extra_length=5)
     longest = max(map(len, translator.encode(LINES)))
     engine = Searches(translator, decoding, Limits(rows=4, longest=longest))
+    for [tokens] in engine.prepare(LINES):  # compiles, for which a request has no time
+        engine.submit(tokens, Wanted(), timeout=600).result()
     yield wanted, engine
     engine.close()
 
