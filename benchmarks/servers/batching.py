@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.open_search import ClosedError, QueueFullError
 from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.markup.projection import Links
 from t2t_jax.run.calibration import confidence
 from t2t_jax.serving.engine import Load, Wanted
 
@@ -55,6 +55,7 @@ class Batching:
     """
 
     most_best = 1
+    languages = None
 
     def __init__(self, toolkit: Toolkit, rows: int, most_waiting: int, workers: int = 1) -> None:
         """Start the threads that translate.

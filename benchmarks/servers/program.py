@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     from t2t_jax.serving.app import Server
     from t2t_jax.serving.languages import Languages
     from t2t_jax.serving.metrics import ServerMetrics
-    from t2t_jax.serving.service import Service
+    from t2t_jax.serving.service import ServedModel
     from t2t_jax.serving.settings import Bounds
     from t2t_jax.workdir import read_config
 
@@ -39,15 +39,15 @@ def main(arguments: Sequence[str]) -> int:
     engine = Batching(toolkit, int(rows), bounds.max_waiting, int(workers))
     engine.warm_up()
     pair = config.data.source_language.lower(), config.data.target_language.lower()
-    answers = Answers(Languages([Service(*pair, engine, bounds)]), bounds, ServerMetrics())
+    answers = Answers(Languages([ServedModel(*pair, engine, bounds)]), bounds, ServerMetrics())
     bound = server.bound_socket("127.0.0.1", 0)
     server.write_log()
 
     def ready() -> None:
         print(f"translates at http://127.0.0.1:{bound.getsockname()[1]}", flush=True)
 
-    def load(service: Service) -> Batching:
-        del service
+    def load(model: ServedModel) -> Batching:
+        del model
         return engine
 
     return server.run_server(lambda: Server(answers, Access(None, 0)), bound, bounds, load, ready)

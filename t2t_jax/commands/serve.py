@@ -21,14 +21,15 @@ _MOST = 10**9
 
 if TYPE_CHECKING:
     from t2t_jax.serving.searches import Searches
-    from t2t_jax.serving.service import Service as _Service
+    from t2t_jax.serving.service import ServedModel as _ServedModel
 
 
 @dataclass(frozen=True)
 class ServeCommand(LoadFlags):
     """Serve translations over HTTP, with the API of LibreTranslate and a page to type into.
 
-    Several runs are several language pairs. SIGTERM finishes the requests under way and ends;
+    Several runs are several language pairs, and a run of many languages, as of NLLB, is every pair
+    of these. SIGTERM finishes the requests under way and ends;
     SIGHUP loads the newest checkpoints.
     """
 
@@ -37,7 +38,8 @@ class ServeCommand(LoadFlags):
         "runs/en-de --host 0.0.0.0 --api-keys keys.txt",
     )
     workdir: Runs = tyro.MISSING
-    """Directories of the runs, each for another language pair."""
+    """Directories of the runs, each for another language pair; a request for a pair that several
+    have is translated by the first of these."""
     host: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0 is every interface of the machine."""
     port: int = 5000
@@ -81,7 +83,7 @@ class ServeCommand(LoadFlags):
         from t2t_jax.serving.app import Server
         from t2t_jax.serving.languages import Languages
         from t2t_jax.serving.metrics import ServerMetrics
-        from t2t_jax.serving.service import Service
+        from t2t_jax.serving.service import ServedModel
 
         runs, bounds = self._runs(), self.bounds
         access = Access(self.api_keys, bounds.requests_per_minute)
@@ -89,12 +91,12 @@ class ServeCommand(LoadFlags):
         server.write_log()
 
         def make() -> "Server":
-            services = [Service(*pair, self._engine(run), bounds) for pair, run in runs.items()]
-            answers = Answers(Languages(services), bounds, ServerMetrics(), self.split)
+            models = [ServedModel(*pair, self._engine(run), bounds) for pair, run in runs.items()]
+            answers = Answers(Languages(models), bounds, ServerMetrics(), self.split)
             return Server(answers, access, self.cors, self.log_texts == "yes")
 
-        def load(service: "_Service") -> "Searches":
-            return self._engine(runs[service.source, service.target])
+        def load(model: "_ServedModel") -> "Searches":
+            return self._engine(runs[model.source, model.target])
 
         def ready() -> None:
             pairs = ", ".join(f"{one} to {to}" for one, to in runs)

@@ -32,8 +32,13 @@ class Vocabulary(ABC):
     """A map from text to subword ids and back; the ids of sources and of targets may differ."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Keep the bytes that `save` writes and `parse_vocabulary` reads."""
-        self.serialized = serialized
+        """Keep the bytes that stand for the vocabulary."""
+        self._serialized = serialized
+
+    @property
+    def serialized(self) -> bytes:
+        """Return the bytes that `save` writes and `parse_vocabulary` reads."""
+        return self._serialized
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the vocabulary as its bytes."""
@@ -72,6 +77,19 @@ class Vocabulary(ABC):
     def marked_languages(self) -> tuple[str, ...]:
         """Return the codes of the languages that the vocabulary marks texts with, if it does."""
         return ()
+
+    @property
+    def marked_targets(self) -> tuple[str, ...]:
+        """Return the codes of those languages that `between` takes for targets."""
+        return ()
+
+    @property
+    def speller(self) -> "Vocabulary":
+        """Return the vocabulary, one for all that `between` gives, that spells ids as they do.
+
+        What is computed from the spelling of all ids can be kept by it.
+        """
+        return self
 
     def between(self, source: str, target: str) -> "Vocabulary":
         """Return the vocabulary for texts of two of its languages.

@@ -16,13 +16,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from t2t_jax.batch import UNK_ID, Batch, one_a_row, padded
+from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.scoring import batches, check_pairs
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.markup.projection import Links
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
@@ -31,15 +32,13 @@ _LONGEST = 1024  # subwords; the weights grow with the square of their number
 _WEIGHTS_PER_BATCH = 1 << 26  # float32, of all layers and heads: 256 MiB
 _LINES_FOR_CHOICE = 10_000
 
-Links = list[tuple[int, int]]
-"""Pairs of a source word and a target word, both counted from 0, in the order of the target."""
-
 
 class Alignments(NamedTuple):
     """The links between words of sources and targets."""
 
     links: list[Links]
-    """The links of each pair: one for each target word, or none if a side is blank or too long."""
+    """The links of each pair, in the order of the target: one for each target word, or none if a
+    side is blank or too long."""
     head: tuple[int, int]
     """The decoder layer and the head whose attention gave the links, both counted from 0."""
 
@@ -171,7 +170,7 @@ def words_of(
     Args:
       of_source: whether the ids are those of a source, which may differ from those of targets.
     """
-    shapes = _shapes(vocabulary, of_source)[np.asarray(tokens, np.int64)]
+    shapes = _shapes(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
     words, begins, ends, special = shapes.T
     after_space = np.append(True, ends[:-1] > 0)
     goes_on = (words > 0) & (begins == 0) & ~after_space
@@ -187,7 +186,8 @@ def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
         # The unknown token stands for letters of a source, which have no spaces around them.
-        texts_of_ids[UNK_ID] = texts_of_ids[UNK_ID].strip()
+        unknown = vocabulary.unk_id
+        texts_of_ids[unknown] = texts_of_ids[unknown].strip()
     rows = [
         (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
         for text in texts_of_ids

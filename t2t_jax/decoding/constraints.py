@@ -53,15 +53,15 @@ class Constraints:
       never: for each id of the vocabulary, whether it is never chosen.
       phrases: the automaton of the phrases that a hypothesis must not spell.
       no_repeat_ngram_size: the n of n-grams that occur at most once in a hypothesis; 0 allows all.
-      begin: the tokens with which every hypothesis begins, such as that of the target language. The
-        model is told them, so they have probability 1.
+      num_told: the number of tokens at the beginning of each sentence's prefix that the model is
+        told, such as that of the target language; they have probability 1.
     """
 
     min_length: Int32[Any, ""] | None = None
     never: Bool[Any, " v"] | None = None
     phrases: Phrases | None = None
     no_repeat_ngram_size: int = field(default=0, metadata={"static": True})
-    begin: Int32[Any, " n"] | None = None
+    num_told: int = field(default=0, metadata={"static": True})
 
 
 def allowed_tokens(
@@ -88,21 +88,19 @@ def allowed_tokens(
         if constraints.phrases is not None:
             allowed = _without(allowed, _completing(constraints.phrases, state))
         allowed |= ~jnp.any(allowed, axis=-1, keepdims=True) & (ids == eos_id)
-        if constraints.begin is not None:
-            allowed = _only(_begun(constraints.begin, state), ids, allowed)
     if state.rows.prefixes is not None:
         allowed = _only(_forced(state.rows.prefixes, state.positions), ids, allowed)
     return allowed
 
 
-def given_begin(
+def with_told_tokens(
     constraints: Constraints | None, state: SearchState, logits: Float32[Array, "b k v"]
 ) -> Float32[Array, "b k v"]:
-    """Return the logits with which the tokens that every hypothesis begins with are certain."""
-    if constraints is None or constraints.begin is None:
+    """Return the logits with which the tokens of prefixes that the model is told are certain."""
+    if constraints is None or not constraints.num_told or state.rows.prefixes is None:
         return logits
-    begun, ids = _begun(constraints.begin, state), jnp.arange(logits.shape[-1])
-    certain = _only(begun, ids, jnp.ones(logits.shape, jnp.bool_))
+    told, ids = state.rows.prefixes[:, : constraints.num_told], jnp.arange(logits.shape[-1])
+    certain = _only(_forced(told, state.positions), ids, jnp.ones(logits.shape, jnp.bool_))
     return jnp.where(certain, logits, IMPOSSIBLE)
 
 
@@ -161,12 +159,6 @@ def _completing(phrases: Phrases, state: SearchState) -> Int32[Array, "b k edges
     ends = (phrases.tokens >= 0) & (phrases.targets >= matched.shape[-1])
     completes = matched[..., phrases.sources] & ends
     return jnp.where(completes, phrases.tokens, jnp.iinfo(jnp.int32).max)
-
-
-def _begun(begin: Int32[Array, " n"], state: SearchState) -> Int32[Array, " b"]:
-    """Return the token that every hypothesis of a sentence has next; below 0 after the last."""
-    positions = state.positions
-    return _forced(jnp.broadcast_to(begin, (len(positions), len(begin))), positions)
 
 
 def _only(

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2t_jax.data.terms import Glossary
-from t2t_jax.decoding.alignments import Links, alignments
+from t2t_jax.decoding.alignments import alignments
 from t2t_jax.decoding.glossary import translate_with_terms
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import warn
 from t2t_jax.markup.document import Document
+from t2t_jax.markup.projection import Links
 
 
 def translate_documents(

@@ -31,6 +31,9 @@ _COMPLETE = -1
 def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints | None:
     """Make the constraints that a config and a vocabulary ask for; None if they ask for none.
 
+    Tokens that begin every target, such as that of its language, differ from sentence to sentence:
+    they are in the prefix of each, and the constraints have their number.
+
     With forbidden phrases, subwords without a text, such as padding, are never chosen either: such
     a subword within a phrase would hide the phrase.
 
@@ -48,16 +51,16 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
     texts = spelt_by(vocabulary) if decoding.forbidden else []
     for token, text in enumerate(texts):
         never[token] |= not text and token != EOS_ID
-    begin = vocabulary.target_begin
+    told = len(vocabulary.target_begin)
     asked = decoding.min_length, decoding.no_repeat_ngram_size, decoding.forbidden, never.any()
-    if not any((*asked, begin)):
+    if not any((*asked, told)):
         return None
     return Constraints(
         np.int32(decoding.min_length) if decoding.min_length else None,
         never if never.any() else None,
         automaton(decoding.forbidden, vocabulary) if decoding.forbidden else None,
         decoding.no_repeat_ngram_size,
-        np.array(begin, np.int32) if begin else None,
+        told,
     )
 
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from t2t_jax.batch import UNK_ID
 from t2t_jax.data.terms import Found, Glossary, Term, marks_terms
-from t2t_jax.decoding.alignments import Links, alignments
+from t2t_jax.decoding.alignments import alignments
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.markup.projection import Links
 
 _MOST_ROUNDS = 16
 _OPENING = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
@@ -29,7 +29,8 @@ _OPENING = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
 
 def is_spelt(translator: Translator, text: str) -> bool:
     """Return whether the vocabulary of a model can spell a text."""
-    return UNK_ID not in translator.encode_targets([text])[0]
+    # A vocabulary of bytes, which spells everything, has the end of sentence in place of unk_id.
+    return translator.vocabulary.unk_id not in translator.encode_targets([text])[0][:-1]
 
 
 def check_spelling(glossary: Glossary, spells: Callable[[str], bool]) -> None:

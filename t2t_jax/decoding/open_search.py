@@ -64,7 +64,8 @@ class Limits:
     most_waiting: int = 1024
     """The most sentences that may wait; more are refused."""
     prefixes: bool = False
-    """Whether outputs may have prefixes, of up to `longest` tokens."""
+    """Whether outputs may have prefixes, of up to `longest` tokens, beside those that the model is
+    told."""
     seconds_per_token: float = 0.001
     """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
     token by which it is shorter."""
@@ -148,6 +149,8 @@ class OpenSearch:
         self._numbers_of_rows = tuple(sorted(few | {self._rows}))
         self._places = tuple(sorted({parts, quarter, self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
+        told = 0 if constraints is None else constraints.num_told
+        self._prefix = self._lengths[-1] if self.limits.prefixes else told
         self._waiting: Turns[_Request] = Turns()
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
@@ -242,8 +245,11 @@ class OpenSearch:
                 f"{sentence.length} tokens and {sentence.limit} of output are more than the "
                 f"{self.limits.longest} and {most} that there is room for"
             )
-        if sentence.prefix and not self.limits.prefixes:
-            raise ValueError("this search has no prefixes")
+        if len(sentence.prefix) > self._prefix:
+            raise ValueError(
+                f"the prefix has {len(sentence.prefix)} tokens, more than the {self._prefix} that "
+                "there is room for; a search with limits.prefixes has more"
+            )
         if listener is not None and self._search.strategy.beam_size > 1:
             raise ValueError("several hypotheses are searched for: there are no tokens so far")
 
@@ -312,8 +318,7 @@ class OpenSearch:
         """Return the sizes for sources of a length of the ladder; few outputs exceed their room."""
         most = length + self._extra
         room = most if length == self._lengths[-1] else length
-        prefix = self._lengths[-1] if self.limits.prefixes else 0
-        return Sizes(rows, rows, length, room, most, prefix)
+        return Sizes(rows, rows, length, room, most, self._prefix)
 
     def _group(self, rows: int, length: int) -> RowGroup[int]:
         params, seed, constraints = self._of_groups

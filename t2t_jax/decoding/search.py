@@ -40,7 +40,7 @@ from t2t_jax.decoding.constraints import (
     allowed_tokens,
     begin_matching,
     follow_automaton,
-    given_begin,
+    with_told_tokens,
 )
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
@@ -205,7 +205,7 @@ def _step(
     mask = _ancestry_mask(live.ancestry, state.positions, place)
     logits, cache = step(live.last, state.positions, state.clock, mask, state.cache)
     state = state._replace(rows=rows._replace(live=live))
-    logits = choices = given_begin(constraints, state, logits.astype(jnp.float32))
+    logits = choices = with_told_tokens(constraints, state, logits.astype(jnp.float32))
     allowed = allowed_tokens(constraints, state, logits.shape[-1], strategy.eos_id)
     if allowed is not None:
         choices = jnp.where(allowed, logits, -jnp.inf)

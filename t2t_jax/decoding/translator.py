@@ -355,7 +355,7 @@ class Translator:
 
         Args:
           sentences: the sentences to decode, each with a limit of at most its length plus
-            `decoding.max_extra_length`.
+            `decoding.max_extra_length`. One without a prefix gets the vocabulary's `target_begin`.
           decoding: the settings of the search.
           num_best: hypotheses for each sentence.
           seed: seed of sampling.
@@ -369,7 +369,8 @@ class Translator:
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
-        params = self.prepared(decoding.quantize)
+        params, begin = self.prepared(decoding.quantize), self.vocabulary.target_begin
+        sentences = [one if one.prefix else one._replace(prefix=begin) for one in sentences]
         what = self.model, decoding, params, self.mesh, sentences
         yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
 
@@ -377,6 +378,9 @@ class Translator:
         self, decoding: DecodingConfig, limits: Limits, *, num_best: int = 1, seed: int = 0
     ) -> OpenSearch:
         """Start a search that sentences can join at any time; the caller has to close it.
+
+        A sentence has to have the vocabulary's `target_begin` as its prefix; that of a translator
+        which `between` gives has it translated into another language.
 
         Args:
           decoding: the settings of the search.

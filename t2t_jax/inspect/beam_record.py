@@ -72,12 +72,14 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     penalty = decoding.length_penalty, strategy.offset
     search = Search(translator.model, strategy, translator.mesh, 1)
     params = translator.prepared(decoding.quantize)
-    given = constraints_of(DecodingConfig(), translator.vocabulary)  # the language, if it is marked
-    work = begin_work(search, Sizes(1, 1, length, room, room), params, given)
+    begin = translator.vocabulary.target_begin  # the language, if it is marked
+    given = constraints_of(DecodingConfig(), translator.vocabulary)
+    work = begin_work(search, Sizes(1, 1, length, room, room, len(begin)), params, given)
     inputs = np.zeros((1, length), np.int32)
     inputs[0, : len(tokens)] = tokens
     first = jnp.zeros(1, jnp.int32)
-    arrivals = Arrivals(first, jnp.asarray(inputs), jnp.array([limit]), first)
+    prefixes = jnp.array([begin], jnp.int32) if begin else None
+    arrivals = Arrivals(first, jnp.asarray(inputs), jnp.array([limit]), first, prefixes)
     nodes: dict[_Tokens, Node] = {}
     for step in range(1, limit + 1):
         work, progress = proceed(

@@ -13,13 +13,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from t2t_jax.data.cleaning.limits import base_language
 from t2t_jax.data.terms import Glossary
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.glossary import check_spelling
 from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document, html_document
 from t2t_jax.markup.files import FileDocument, file_document
+from t2t_jax.markup.projection import Links
 from t2t_jax.markup.sentences import sentence_splitter, text_document
 from t2t_jax.serving.bodies import SentFile
 from t2t_jax.serving.downloads import Downloads
@@ -106,7 +107,7 @@ class Answers:
     async def _file(self, sent: SentFile, language: str) -> FileDocument:
         """Return a file as documents, read in another thread."""
         most = _UNPACKED * self.bounds.max_body_bytes
-        how = sent.content, Path(sent.name).suffix, language, most
+        how = sent.content, Path(sent.name).suffix, base_language(language), most
         try:
             return await asyncio.to_thread(file_document, *how)
         except UserError as error:
@@ -181,11 +182,12 @@ class Answers:
 
     async def _documents(self, asked: Asked, service: Service, split: Split) -> list[Document]:
         (texts, _), is_html = asked["q"], asked["format"] == "html"
+        language = base_language(service.source)
 
         def document(text: str) -> Document:
             if is_html:
-                return html_document(text, sentence_splitter(service.source))
-            return text_document(text, service.source, by_lines=split == "lines")
+                return html_document(text, sentence_splitter(language))
+            return text_document(text, language, by_lines=split == "lines")
 
         return await prepared(lambda texts: [document(text) for text in texts], texts)
 

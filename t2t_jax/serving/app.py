@@ -83,8 +83,8 @@ class Server:
 
     def __post_init__(self) -> None:
         """Have the metrics show how busy the engines are."""
-        for service in self.answers.languages.services.values():
-            self.answers.metrics.watch(service.name, service.load)
+        for model in self.answers.languages.models:
+            self.answers.metrics.watch(model.name, model.load)
 
     @cached_property
     def app(self) -> ASGIApp:

@@ -27,7 +27,7 @@ _REFUSALS = {
 
 def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
     """Describe the server's routes, their fields and their answers in OpenAPI 3.1."""
-    most = min(one.engine.most_best for one in answers.languages.services.values())
+    most = min(one.engine.most_best for one in answers.languages.models)
     posts = {path: _post(one, answers, most, needs_key) for path, one in POST_ROUTES.items()}
     return {
         "openapi": "3.1.0",

@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.markup.projection import Links
 
 
 class Wanted(NamedTuple):
@@ -36,14 +36,36 @@ class Load(NamedTuple):
     """Number of sentences that can be translated at a time."""
 
 
+class ModelLanguages(NamedTuple):
+    """The languages of a model, each by its code."""
+
+    sources: Sequence[str]
+    """The languages of sources."""
+    targets: Sequence[str]
+    """The languages of translations."""
+
+
 @runtime_checkable
 class Engine(Protocol):
-    """An engine that translates the sentences of one language pair."""
+    """An engine that translates the sentences of one language pair.
+
+    Where a model has several languages, `between` gives the engine of any other pair.
+    """
 
     most_best: int
     """The most translations of a sentence."""
+    languages: ModelLanguages | None
+    """The languages of a model that is told them by marks; None if the model has one pair."""
     marks_terms: bool
     """Whether sentences may have terms with their translations behind them (`data.terms`)."""
+
+    def between(self, source: str, target: str) -> "Engine":
+        """Return the engine of another pair, whose sentences join the same searches.
+
+        Args:
+          source: the code of one of the languages of sources.
+          target: the code of one of the languages of translations.
+        """
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """Encode each sentence as one list of ids, or as several if it is too long for one.

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 from t2t_jax.data.cleaning.language import detectable
-from t2t_jax.serving.service import Service
+from t2t_jax.data.cleaning.limits import base_language
+from t2t_jax.data.vocabularies.framed import language_code, some_of
+from t2t_jax.errors import UserError
+from t2t_jax.serving.service import ServedModel, Service
 from t2t_jax.serving.settings import RefusedError
 
 _NAMES = {
@@ -36,31 +40,35 @@ def is_auto(source: str) -> bool:
 
 
 class Languages:
-    """The services of a server, by their languages."""
+    """The models of a server, by their languages."""
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        """Keep the services, one for each language pair, at least one."""
-        self.services: Mapping[tuple[str, str], Service] = {
-            (one.source, one.target): one for one in services
-        }
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """Keep the models, at least one; the first that has a pair of languages translates it."""
+        self.models = models
+        self._known = [one.languages for one in models]
 
     @property
     def sources(self) -> list[str]:
         """Return the codes of the source languages."""
-        return list(dict.fromkeys(source for source, _ in self.services))
+        return list(dict.fromkeys(chain.from_iterable(known.sources for known in self._known)))
 
     @property
     def targets(self) -> list[str]:
         """Return the codes of the target languages."""
-        return sorted({target for _, target in self.services})
+        return sorted({*chain.from_iterable(known.targets for known in self._known)})
+
+    def _targets_of(self, source: str) -> list[str]:
+        """Return the codes of the languages that a language is translated into."""
+        every = [known.targets for known in self._known if source in known.sources]
+        return [one for one in dict.fromkeys(chain.from_iterable(every)) if one != source]
 
     def described(self) -> list[dict[str, Any]]:
         """Return each source language with its name and the codes of its targets."""
         return [
             {
                 "code": source,
-                "name": _NAMES.get(source, source),
-                "targets": [target for other, target in self.services if other == source],
+                "name": _NAMES.get(base_language(source), source),
+                "targets": self._targets_of(source),
             }
             for source in self.sources
         ]
@@ -76,19 +84,21 @@ class Languages:
         Raises:
           RefusedError: there is no such pair, or no detector.
         """
-        source, target = source.strip().lower(), target.strip().lower()
-        detected = None
+        target, detected = _code(target, self.targets), None
         if is_auto(source):
-            from_ = [one for one, to in self.services if to == target]
+            from_ = [one for one in self.sources if target in self._targets_of(one)]
             detected = Detected(from_[0], 1.0) if len(from_) == 1 else self.detect(texts)[0]
             source = detected.language
-        found = self.services.get((source, target))
-        if found is None:
-            pairs = ", ".join(f"{one} to {to}" for one, to in self.services)
+        source = _code(source, self.sources)
+        if target not in (there := self._targets_of(source)):
             raise RefusedError(
-                400, f"{source:.40} to {target:.40} is not served here; there are {pairs}"
+                400,
+                f"{source} to {target} is not served here; from {source} there are "
+                f"{some_of(there)}",
             )
-        return found, detected
+        models = zip(self.models, self._known, strict=True)
+        has = (one for one, known in models if source in known.sources and target in known.targets)
+        return Service(next(has), source, target), detected
 
     def detect(self, texts: Sequence[str]) -> list[Detected]:
         """Detect the language of texts among the source languages, the most probable one first.
@@ -116,7 +126,7 @@ class Languages:
                 "the server installed with the extra detect",
             ) from None
         if len(self._codes) < 2:
-            codes = ", ".join(self.sources)
+            codes = some_of(self.sources)
             raise RefusedError(
                 501, f"the detector does not know two of {codes}: name the source language"
             )
@@ -126,3 +136,11 @@ class Languages:
     def _codes(self) -> Mapping[Any, str]:
         """Return the source languages that the detector knows, with this server's codes of them."""
         return detectable(self.sources)
+
+
+def _code(name: str, codes: Sequence[str]) -> str:
+    """Return the code of a language that a request names, or refuse the request."""
+    try:
+        return language_code(name.strip(), codes)
+    except UserError as error:
+        raise RefusedError(400, str(error)) from error

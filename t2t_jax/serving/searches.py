@@ -1,10 +1,12 @@
-"""The engine of a server: up to three searches that sentences of all requests join at any time.
+"""The engine of a server: up to four searches that sentences of all requests join at any time.
 
 One search gives the best translation of a sentence, as the command line does; one gives as many as
 the beam holds; and one is greedy, so that its tokens can be streamed as they are chosen. So no
-setting of a request needs another program, and no request waits for a compilation.
+setting of a request needs another program, and no request waits for a compilation. The languages
+of a model of several are tokens of a sentence, so all pairs share the searches and the parameters.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,13 +14,14 @@ from functools import partial
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.data.terms import marks_terms
-from t2t_jax.decoding.alignments import Links, PairAligner
+from t2t_jax.decoding.alignments import PairAligner
 from t2t_jax.decoding.glossary import is_spelt
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.translations import Hypothesis, is_blank
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.markup.projection import Links
 from t2t_jax.run.calibration import Calibration, confidence
-from t2t_jax.serving.engine import Load, Wanted
+from t2t_jax.serving.engine import Load, ModelLanguages, Wanted
 
 _ROWS_OF_OTHERS = 4  # rows for rare requests: those for several translations, and for streams
 
@@ -28,6 +31,7 @@ class Searches:
 
     Attributes:
       most_best: the most translations of a sentence: the beam size.
+      languages: the languages of a model of several, or None.
       marks_terms: whether the model was trained on marked terms.
     """
 
@@ -53,9 +57,10 @@ class Searches:
         self._translator, self._calibration = translator, calibration
         self._decoding = replace(decoding, max_source_length=longest)
         self.marks_terms = marks_terms(translator.vocabulary)
+        known = translator.vocabulary.marked_languages, translator.vocabulary.marked_targets
+        self.languages = ModelLanguages(*known) if any(known) else None
         self.most_best = 1 if decoding.temperature > 0 else decoding.beam_size
-        shows = translator.model.shows_attention
-        self._aligner = PairAligner(translator, longest) if shows else None
+        self._aligner = self._aligner_of(translator)
         few = replace(limits, rows=min(limits.rows, _ROWS_OF_OTHERS))
         of_kinds = {"best": (self._decoding, limits, 1)}
         if self.most_best > 1:
@@ -68,6 +73,19 @@ class Searches:
             kind: translator.open_search(decoding, limits, num_best=num_best)
             for kind, (decoding, limits, num_best) in of_kinds.items()
         }
+
+    def _aligner_of(self, translator: Translator) -> PairAligner | None:
+        shows, longest = translator.model.shows_attention, self._decoding.max_source_length
+        return PairAligner(translator, longest) if shows else None
+
+    def between(self, source: str, target: str) -> "Searches":
+        """Return the searches for another pair of languages, which are the same; see `Engine`."""
+        other = copy.copy(self)
+        other._translator = self._translator.between(source, target)
+        other._aligner = self._aligner_of(other._translator)
+        if other._translator.vocabulary is not self._translator.vocabulary:
+            other._calibration = None  # it says how good translations of one pair are
+        return other
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """Encode each sentence as lists of ids; see `Engine`."""
@@ -96,7 +114,7 @@ class Searches:
             listener=listener and partial(self._tell, listener),
             client=wanted.client,
             request=wanted.request,
-            prefix=wanted.prefix,
+            prefix=wanted.prefix or self._translator.vocabulary.target_begin,
             read=self._translator.read,
         )
 

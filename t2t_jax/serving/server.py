@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.serving.app import Server, log
 from t2t_jax.serving.connections import Connection
 from t2t_jax.serving.engine import Engine
-from t2t_jax.serving.service import Service
+from t2t_jax.serving.service import ServedModel
 from t2t_jax.serving.settings import Bounds
 from t2t_jax.system.host import return_freed_memory, trim_heap
 from t2t_jax.system.signals import ServerSignal
@@ -30,8 +30,8 @@ _STARTING = JSONResponse(
     {"error": "the server is starting; try again"}, 503, {"retry-after": "5", "connection": "close"}
 )
 
-Load = Callable[[Service], Engine]
-"""A function that loads the newest checkpoint of a service's run into an engine that is ready."""
+Load = Callable[[ServedModel], Engine]
+"""A function that loads the newest checkpoint of a model's run into an engine that is ready."""
 
 
 Make = Callable[[], Server]
@@ -173,8 +173,8 @@ async def _serve(
     await _drained(server)
     listener.should_exit = True
     await serving
-    for service in server.answers.languages.services.values():
-        await asyncio.to_thread(service.engine.close)
+    for model in server.answers.languages.models:
+        await asyncio.to_thread(model.engine.close)
 
 
 async def _trimmed() -> None:
@@ -201,16 +201,16 @@ async def _reload(server: Server, load: Load) -> None:
         server.access.read_keys()
     except (UserError, OSError) as error:
         log.error("the API keys stay as they are: %s", error)
-    for service in server.answers.languages.services.values():
+    for model in server.answers.languages.models:
         try:
-            engine = await asyncio.to_thread(load, service)
+            engine = await asyncio.to_thread(load, model)
         except Exception as error:  # what is served goes on
             metrics.reloads.labels("failed").inc()
-            log.error("%s stays as it is: %s", service.name, error)
+            log.error("%s stays as it is: %s", model.name, error)
             continue
-        before, service.engine = service.engine, engine  # requests under way keep the old one
+        before, model.engine = model.engine, engine  # requests under way keep the old one
         metrics.reloads.labels("done").inc()
-        log.info("%s is reloaded", service.name)
+        log.info("%s is reloaded", model.name)
         await asyncio.to_thread(before.close)
         del before
         await asyncio.to_thread(return_freed_memory)

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import TypeVar
 
 from t2t_jax.data.terms import Glossary
-from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.glossary import TermUse
 from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document
-from t2t_jax.serving.engine import Engine, Load, Wanted
+from t2t_jax.markup.projection import Links
+from t2t_jax.serving.engine import Engine, Load, ModelLanguages, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 _FEW, _FEW_CHARACTERS = 16, 2000
@@ -69,15 +69,15 @@ class Translated:
 
 
 @dataclass(eq=False)
-class Service:
-    """A service that translates documents of one language pair; its engine can be replaced."""
+class ServedModel:
+    """A model that is served; its engine can be replaced."""
 
     source: str
-    """The code of the source language."""
+    """The code of the source language; of a model of several languages, that of its run."""
     target: str
-    """The code of the target language."""
+    """The code of the target language, in the same way."""
     engine: Engine
-    """The engine that translates sentences."""
+    """The engine that translates sentences of these languages."""
     bounds: Bounds
     """The bounds on one request."""
 
@@ -86,9 +86,45 @@ class Service:
         """Return the name of the language pair, such as `en-de`."""
         return f"{self.source}-{self.target}"
 
+    @property
+    def languages(self) -> ModelLanguages:
+        """Return the languages of the model."""
+        return self.engine.languages or ModelLanguages([self.source], [self.target])
+
     def load(self) -> Load:
         """Return how busy the present engine is."""
         return self.engine.load()
+
+
+class Service:
+    """A service that translates documents of one language pair for one request.
+
+    Attributes:
+      source: the code of the source language.
+      target: the code of the target language.
+      bounds: the bounds on one request.
+    """
+
+    def __init__(self, model: ServedModel, source: str, target: str) -> None:
+        """Take two languages that the model has."""
+        self.source, self.target, self.bounds = source, target, model.bounds
+        self._model = model
+        self._engines: dict[Engine, Engine] = {}
+
+    @property
+    def name(self) -> str:
+        """Return the name of the language pair, such as `en-de`."""
+        return f"{self.source}-{self.target}"
+
+    @property
+    def engine(self) -> Engine:
+        """Return the present engine of the model, for the languages of the request."""
+        present = self._model.engine
+        if present.languages is None:
+            return present
+        if present not in self._engines:
+            self._engines[present] = present.between(self.source, self.target)
+        return self._engines[present]
 
     async def translate(
         self,

@@ -2,14 +2,19 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.data.terms import Glossary, Term, read_glossary
-from t2t_jax.decoding.glossary import _Line, translate_with_terms
+from t2t_jax.decoding.glossary import _Line, is_spelt, translate_with_terms
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.formats import read_model
+
+_GOLDENS = Path(__file__).parents[1] / "goldens"
 
 TEXT = "# comment\nsign  in\tanmelden\nOK\tOkay\tcase\n\nfile\tDatei\tpart\nFile name\tDateiname\n"
 
@@ -143,9 +148,18 @@ def test_any_terms_of_any_lines_are_used(tiny, terms, lines):
 
 
 def test_what_the_vocabulary_cannot_spell_is_refused(tiny, monkeypatch):
-    monkeypatch.setattr(tiny, "encode_targets", lambda lines: [[1, 3] for _ in lines])
+    monkeypatch.setattr(tiny, "encode_targets", lambda lines: [[3, 1] for _ in lines])
     with pytest.raises(UserError, match="cannot spell 'geh', which is wanted for 'go'; leave the"):
         translate_with_terms(tiny, ["go"], Glossary((Term("go", "geh"),)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"), [("gpt2", '"', True), ("gpt2", "漢", True), ("bert", "漢", False)]
+)
+def test_what_is_spelt_is_known_by_the_unknown_entry_of_the_vocabulary(kind, text, expected):
+    vocabulary = read_model(kind, _GOLDENS / "pretrained" / kind).vocabulary  # 3 is '"' in GPT-2
+    model = SimpleNamespace(vocabulary=vocabulary, encode_targets=vocabulary.encode_targets)
+    assert is_spelt(model, text) is expected
 
 
 def test_a_model_that_was_trained_on_marked_terms_gets_its_sources_marked(tiny, monkeypatch):

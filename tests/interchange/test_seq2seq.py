@@ -229,7 +229,9 @@ def test_missing_and_foreign_tensors_are_named(kind, tmp_path):
 def test_languages_are_named_by_codes_of_the_model(models, tmp_path):
     vocabulary = models["nllb"].vocabulary
     assert vocabulary.between("fra", "eng_Latn").pair == ("fra_Latn", "eng_Latn")
-    with pytest.raises(UserError, match="no language 'en'; it has deu_Latn, eng_Latn, fra_Latn"):
+    with pytest.raises(
+        UserError, match="no language 'en' here; there are deu_Latn, eng_Latn, fra_Latn"
+    ):
         vocabulary.between("en", "deu")
     place = Path(shutil.copytree(_GOLDENS / "nllb", tmp_path / "model"))
     (place / "tokenizer_config.json").unlink()

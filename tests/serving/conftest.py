@@ -20,7 +20,7 @@ from t2t_jax.serving.languages import Languages
 from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.searches import Searches
 from t2t_jax.serving.server import Entrance, bound_socket, settings
-from t2t_jax.serving.service import Service
+from t2t_jax.serving.service import ServedModel
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import portable, translator_of
 
@@ -44,9 +44,13 @@ class Patient:
     """An engine that answers, in capitals, when the test says so."""
 
     most_best = 1
+    languages = None
 
     def __init__(self, *, room=10**9):
         self.asked, self.room, self.closed = [], room, False
+
+    def between(self, source, target):
+        return self
 
     def prepare(self, sentences):
         if "explode" in sentences:
@@ -103,8 +107,8 @@ class Quick(Patient):
 def running(engines, *, split="sentences", keys=None, bounds=None, proxies=(), **options):
     """A client of a server with these engines, by their languages, and the server."""
     bounds = bounds or Bounds()
-    services = [Service(*pair, engine, bounds) for pair, engine in engines.items()]
-    answers = Answers(Languages(services), bounds, ServerMetrics(), split)
+    models = [ServedModel(*pair, engine, bounds) for pair, engine in engines.items()]
+    answers = Answers(Languages(models), bounds, ServerMetrics(), split)
     server = Server(answers, Access(keys, bounds.requests_per_minute), **options)
     bound = bound_socket("127.0.0.1", 0)
     listener = uvicorn.Server(settings(Entrance(server), bounds, proxies))

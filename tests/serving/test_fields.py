@@ -10,13 +10,13 @@ from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Languages
 from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.routes import POST_ROUTES
-from t2t_jax.serving.service import Service
+from t2t_jax.serving.service import ServedModel
 from t2t_jax.serving.settings import Bounds, RefusedError
 from tests.serving.conftest import Quick
 
 MOST = 4
 BOUNDS = Bounds(max_characters=10, max_lines=3, timeout=2.5)
-ANSWERS = Answers(Languages([Service("en", "de", Quick(), BOUNDS)]), BOUNDS, ServerMetrics())
+ANSWERS = Answers(Languages([ServedModel("en", "de", Quick(), BOUNDS)]), BOUNDS, ServerMetrics())
 FIELDS = {
     f"{path} {name}": (POST_ROUTES[path], name)
     for path, route in POST_ROUTES.items()

@@ -30,7 +30,7 @@ from t2t_jax.serving.connections import Connection
 from t2t_jax.serving.languages import Languages
 from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.server import Entrance, address_of, bound_socket
-from t2t_jax.serving.service import Service
+from t2t_jax.serving.service import ServedModel
 from t2t_jax.serving.settings import Bounds, RefusedError
 from tests.interchange.models import OPTIONS, portable
 from tests.serving.conftest import Patient, Quick, running, until
@@ -233,12 +233,12 @@ def test_a_request_that_meets_a_reload_is_translated_by_the_new_engine():
         """An engine whose place another takes while a request is prepared."""
 
         def submit(self, *given, **options):
-            assert service.engine is self
-            service.engine = Quick()
+            assert model.engine is self
+            model.engine = Quick()
             raise ClosedError
 
     with running({("en", "de"): Replaced()}) as (client, server):
-        [service] = server.answers.languages.services.values()
+        [model] = server.answers.languages.models
         assert _translated(client, "a b") == "A B"
 
 
@@ -306,8 +306,8 @@ def test_memory_that_requests_have_freed_is_given_back_again_and_again(monkeypat
     monkeypatch.setattr(server, "trim_heap", lambda: given.append(True))
 
     def make():
-        services = [Service("en", "de", Quick(), Bounds())]
-        return server.Server(Answers(Languages(services), Bounds(), ServerMetrics()), Access())
+        models = [ServedModel("en", "de", Quick(), Bounds())]
+        return server.Server(Answers(Languages(models), Bounds(), ServerMetrics()), Access())
 
     def end():
         try:

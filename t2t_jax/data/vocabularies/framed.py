@@ -52,6 +52,7 @@ class FramedVocabulary(Vocabulary):
         self.marks: Mapping[str, int] = content["languages"]
         """The id of the mark of each language, by the code of the language."""
         self._silent = frozenset(content["silent"])
+        self._speller: Vocabulary | None = None
         self.first: list[int] = content["first"]
         """The numbers that the first entries have in the program that the model comes from, where
         all others are in the same order."""
@@ -66,6 +67,11 @@ class FramedVocabulary(Vocabulary):
             len(content["pair"]) == 2 and set(content["pair"]) <= self.marks.keys()
         ):
             raise ValueError("damaged: it does not say the two languages of its texts")
+
+    @cached_property
+    def serialized(self) -> bytes:
+        """Return the bytes that stand for the vocabulary, which `between` leaves to be made."""
+        return self._serialized or _bytes(self._content)
 
     def __len__(self) -> int:
         """Return the number of ids of targets."""
@@ -107,6 +113,12 @@ class FramedVocabulary(Vocabulary):
         return tuple(self.marks)
 
     @property
+    def marked_targets(self) -> tuple[str, ...]:
+        """Return the codes of the languages that targets can be marked with."""
+        is_chosen = not self.marks or LANGUAGE in self._content["target_before"]
+        return self.marked_languages if is_chosen else self.pair[1:]
+
+    @property
     def pair(self) -> tuple[str, ...]:
         """Return the codes of the languages of sources and of targets; () without languages."""
         return tuple(self._content["pair"])
@@ -118,12 +130,22 @@ class FramedVocabulary(Vocabulary):
         pair = [language_code(name, self.marked_languages) for name in (source, target)]
         if pair == self._content["pair"]:
             return self
-        if pair[1] != self.pair[1] and LANGUAGE not in self._content["target_before"]:
+        if pair[1] not in self.marked_targets:
             raise UserError(
                 f"the model is one that starts its translations with the mark of {self.pair[1]}, "
                 f"not of {target}; import it again with --target-language {target}"
             )
-        return FramedVocabulary(_bytes({**self._content, "pair": pair}))
+        other = FramedVocabulary.__new__(FramedVocabulary)  # which parses nothing again
+        of_pair = "serialized", "source_frame", "target_begin"
+        kept = {name: value for name, value in vars(self).items() if name not in of_pair}
+        own = {"_content": {**self._content, "pair": pair}, "_serialized": b""}
+        vars(other).update(kept | own | {"_speller": self.speller})
+        return other
+
+    @property
+    def speller(self) -> Vocabulary:
+        """Return the vocabulary that spells the ids of all pairs of languages."""
+        return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source, with its marks; an empty line is `[EOS_ID]`."""
@@ -166,18 +188,24 @@ class FramedVocabulary(Vocabulary):
 def language_code(name: str, codes: Sequence[str]) -> str:
     """Return the code of a language: the name itself, or the one that begins with it and `_`.
 
+    Upper and lower case do not differ.
+
     Raises:
       UserError: there is no such code, or there are several.
     """
-    if name in codes:
-        return name
-    found = [code for code in codes if re.split("[_-]", code)[0] == name]
+    whole = [code for code in codes if code.lower() == name.lower()]
+    found = whole or [code for code in codes if re.split("[_-]", code.lower())[0] == name.lower()]
     if len(found) == 1:
         return found[0]
     if found:
         raise UserError(f"the language {name} is one of {', '.join(found)} here; name one of them")
-    some = ", ".join(codes[:_MANY]) + (f" and {len(codes) - _MANY} more" * (len(codes) > _MANY))
-    raise UserError(f"the model has no language {name!r:.40}; it has {some or 'none'}")
+    raise UserError(f"there is no language {name!r:.40} here; there are {some_of(codes)}")
+
+
+def some_of(codes: Sequence[str]) -> str:
+    """Return the first of some languages, and the number of the others."""
+    more = f" and {len(codes) - _MANY} more" if len(codes) > _MANY else ""
+    return ", ".join(codes[:_MANY]) + more
 
 
 def framed_vocabulary(

@@ -96,8 +96,10 @@ const state = {
 };
 
 function nameOf(code) {
+  const name = state.names.get(code);
+  if (name && name !== code) return name;
   try {
-    return state.names.get(code) ?? new Intl.DisplayNames(["en"], { type: "language" }).of(code);
+    return new Intl.DisplayNames(["en"], { type: "language" }).of(code.replaceAll("_", "-"));
   } catch {
     return code; // no code of a language
   }
