@@ -21,7 +21,8 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from html import unescape
+from functools import partial
+from html import escape, unescape
 from pathlib import Path
 
 from measuring import machine
@@ -95,7 +96,7 @@ def tag_by_tag(translator: Translator, sources: Lines) -> Lines:
         if is_tag:
             return one
         space = " " if one[:1].isspace() else "", " " if one[-1:].isspace() else ""
-        return f"{space[0]}{next(translated)}{space[1]}"
+        return f"{space[0]}{escape(next(translated), quote=False)}{space[1]}"
 
     return ["".join(filled(*one) for one in line) for line in found]
 
@@ -105,7 +106,8 @@ def in_references(translator: Translator, sources: Lines, targets: Lines) -> Lin
     tagged = [html_document(line).tagged[0] for line in sources]
     texts = [*map(text_of, targets)]
     linked = alignments(translator, [one.text for one in tagged], texts)
-    return [*map(with_markup, tagged, texts, linked.links)]
+    put = partial(with_markup, escape=partial(escape, quote=False))
+    return [*map(put, tagged, texts, linked.links)]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,8 +24,8 @@ class FilesBeside:
     """The run directories that the model was loaded from."""
     alignments: BinaryIO | None
     """The file of alignments, if any."""
-    head: tuple[int, int] | None
-    """The layer and head of the attention; None is the head whose links agree most."""
+    head: tuple[int, ...] | None
+    """The layer and head of the attention, and the step; None is that whose links agree most."""
     confidences: BinaryIO | None
     """The file of confidences, if any."""
 
@@ -69,15 +69,17 @@ class FilesBeside:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
-def head_of(flag: str | None) -> tuple[int, int] | None:
-    """Return the layer and the head that a flag names as LAYER:HEAD; None without the flag.
+def head_of(flag: str | None) -> tuple[int, ...] | None:
+    """Return the numbers of a flag of the form LAYER:HEAD or LAYER:HEAD:STEP; None without it.
 
     Raises:
       UserError: the value names no head.
     """
     if flag is None:
         return None
-    layer, colon, head = flag.partition(":")
-    if not (colon and layer.isdecimal() and head.isdecimal()):
-        raise UserError(f"--alignment-head {flag} is no head; give LAYER:HEAD, as in 5:3")
-    return int(layer), int(head)
+    numbers = flag.split(":")
+    if len(numbers) not in (2, 3) or not all(map(str.isdecimal, numbers)):
+        raise UserError(
+            f"--alignment-head {flag} is no head; give LAYER:HEAD or LAYER:HEAD:STEP, as in 5:3"
+        )
+    return tuple(map(int, numbers))

@@ -63,8 +63,9 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     """File to write with a line for each line of output: pairs i-j of a word of the source and a
     word of the translation, both counted from 0; spaces separate words."""
     alignment_head: str | None = None
-    """Head whose attention gives the alignments, as LAYER:HEAD, counted from 0; None is the head
-    whose links agree most, on the first ten thousand lines or those that a pipe gives at once."""
+    """Head whose attention gives the alignments, as LAYER:HEAD, counted from 0, or LAYER:HEAD:1 for
+    its attention one step later; None is that whose links agree most, on the first ten thousand
+    lines or those that a pipe gives at once."""
     confidence: Path | None = None
     """File to write with a number from 0 to 1 for each line of output: exp of the mean
     log-probability of its subwords, or the estimate that t2t-jax calibrate fitted to that."""
@@ -140,9 +141,9 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         self,
         translator: "Translator",
         texts: list[str],
-        head: tuple[int, int] | None,
+        head: tuple[int, ...] | None,
         how: dict[str, Any],
-    ) -> tuple[list[str], tuple[int, int] | None]:
+    ) -> tuple[list[str], tuple[int, ...] | None]:
         """Translate lines; return them, and the head whose attention put tags and terms."""
         from t2t_jax.decoding.documents import translate_documents
         from t2t_jax.markup.document import document_of, html_document
@@ -161,7 +162,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
 
         return None if self.glossary is None else read_glossary(self.glossary)
 
-    def _document(self, head: tuple[int, int] | None) -> int:
+    def _document(self, head: tuple[int, ...] | None) -> int:
         """Translate a file as a whole, and return the exit code."""
         from t2t_jax.decoding.documents import translate_documents
         from t2t_jax.markup.files import file_document

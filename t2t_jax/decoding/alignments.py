@@ -1,8 +1,10 @@
 """Links from each word of a translation to a word of its source, by the attention of one head.
 
 Some heads of the attention over the source (section 3.2.3) learn to look at the words that the next
-word translates. Agreement shows which heads do: a link is agreed upon if the source word is the one
-that the target word attends to most, and no other target word attends to it more.
+word translates, and others at those that the word before it has translated, which is the input of
+the step (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
+Agreement shows which heads do, and which of both: a link is agreed upon if the source word is the
+one that the target word attends to most, and no other target word attends to it more.
 """
 
 import math
@@ -31,6 +33,20 @@ from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 _LONGEST = 1024  # subwords; the weights grow with the square of their number
 _WEIGHTS_PER_BATCH = 1 << 26  # float32, of all layers and heads: 256 MiB
 _LINES_FOR_CHOICE = 10_000
+_STEPS = 2
+"""When a subword is predicted, and when it is the input."""
+
+
+class AlignmentHead(NamedTuple):
+    """A head of the decoder's attention over the source, and the step at which it is read."""
+
+    layer: int
+    """The layer of the decoder, counted from 0."""
+    head: int
+    """The head, counted from 0."""
+    step: int = 0
+    """0 for the weights when a subword is predicted, 1 for those in the step after that, whose
+    input it is."""
 
 
 class Alignments(NamedTuple):
@@ -39,8 +55,8 @@ class Alignments(NamedTuple):
     links: list[Links]
     """The links of each pair, in the order of the target: one for each target word, or none if a
     side is blank or too long."""
-    head: tuple[int, int]
-    """The decoder layer and the head whose attention gave the links, both counted from 0."""
+    head: AlignmentHead
+    """The head whose attention gave the links."""
 
 
 class _Side(NamedTuple):
@@ -65,22 +81,23 @@ def alignments(
     sources: Iterable[str],
     targets: Iterable[str],
     *,
-    head: tuple[int, int] | None = None,
+    head: tuple[int, ...] | None = None,
     first_line: int = 1,
 ) -> Alignments:
     """Align the words of sources and translations, in one pass over each pair.
 
     Words are what spaces and tabs separate. A target word is linked to the source word that it
-    attends to most: by the weights of the head when each of its subwords is predicted, their mean
-    over its subwords and their sum over those of the source word. An end of sentence is no word.
+    attends to most: by the weights of the head when each of its subwords is predicted, or in the
+    step after that, their mean over its subwords and their sum over those of the source word. An
+    end of sentence is no word.
 
     Args:
       translator: the model.
       sources: sentences.
       targets: a translation of each.
-      head: the layer of the decoder and the head, both counted from 0. None chooses the head with
-        the greatest agreement on the first ten thousand pairs: the share of target words whose link
-        is also the strongest of its source word, as a mean over pairs.
+      head: the fields of an `AlignmentHead`, of which the last may be left out. None chooses the
+        head and the step with the greatest agreement on the first ten thousand pairs: the share of
+        target words whose link is also the strongest of its source word, as a mean over pairs.
       first_line: number of the first line, by which errors name them.
 
     Returns:
@@ -98,15 +115,14 @@ def alignments(
         raise UserError("an ensemble has no attention of its own; load one of its models")
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     check_pairs(sources, targets)
-    if head is not None:
-        _check_head(translator, head)
+    chosen = None if head is None else _checked_head(translator, head)
     pairs = _pairs(translator, sources, targets)
-    if head is None:
-        head = _best_head(translator, pairs[:_LINES_FOR_CHOICE])
+    if chosen is None:
+        chosen = _best_head(translator, pairs[:_LINES_FOR_CHOICE])
     found: list[Links] = [[] for _ in pairs]
-    for line, (best,) in _passes(translator, pairs, partial(_links, head=head)):
+    for line, (best,) in _passes(translator, pairs, partial(_links, head=chosen)):
         found[line] = _of_words(best, pairs[line])
-    return Alignments(found, head)
+    return Alignments(found, chosen)
 
 
 class PairAligner:
@@ -140,10 +156,10 @@ class PairAligner:
                 found[number] = self._every_link(pair, length)
         if not found:
             return [[] for _ in pairs]
-        layer, head = _most(np.sum([agreed for agreed, _ in found.values()], axis=0))
+        head = _most(np.sum([agreed for agreed, _ in found.values()], axis=0))
         aligned: list[Links] = [[] for _ in pairs]
         for number, (_, best) in found.items():
-            aligned[number] = _of_words(best[layer, head], pairs[number])
+            aligned[number] = _of_words(best[head], pairs[number])
         return aligned
 
     def _every_link(self, pair: tuple[_Side, _Side], length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -264,25 +280,25 @@ def _pair_arrays(
     )
 
 
-def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
-    """Return the layer and the head with the greatest agreement, as a mean over pairs."""
+def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> AlignmentHead:
+    """Return the head with the greatest agreement, as a mean over pairs."""
     total = np.zeros(_sizes(translator))
     for _, (of_heads, _) in _passes(translator, pairs, _every_link):
         total += of_heads
     return _most(total)
 
 
-def _sizes(translator: Translator) -> tuple[int, int]:
-    """Return the number of layers that attend to the source, and of the heads of each."""
+def _sizes(translator: Translator) -> tuple[int, int, int]:
+    """Return how many layers attend to the source, and the heads and the steps of each."""
     decoder = translator.config.model.stacks[-1]
     attention = decoder.cross_attention or decoder.self_attention
-    return decoder.num_layers, attention.num_heads
+    return decoder.num_layers, attention.num_heads, _STEPS
 
 
-def _most(agreements: Float[np.ndarray, "n h"]) -> tuple[int, int]:
-    """Return the layer and the head with the greatest agreement; of equal ones, the first."""
-    layer, head = np.unravel_index(int(agreements.argmax()), agreements.shape)
-    return int(layer), int(head)
+def _most(agreements: Float[np.ndarray, "n h 2"]) -> AlignmentHead:
+    """Return the head with the greatest agreement; of equal ones, the first."""
+    place = np.unravel_index(int(agreements.argmax()), agreements.shape)
+    return AlignmentHead(*map(int, place))
 
 
 def _passes(
@@ -310,35 +326,42 @@ def _passes(
 @partial(jax.jit, static_argnums=0)
 def _every_link(
     model: DecodingModel, params: Parameters, pairs: _Pairs
-) -> tuple[Float[Array, "b n h"], Int[Array, "b n h t"]]:
+) -> tuple[Float[Array, "b n h 2"], Int[Array, "b n h 2 t"]]:
     """Compute every head's agreement, and its best source word for every target word."""
     words = _words(model, params, pairs)
     has_word = jnp.arange(words.shape[-2]) <= jnp.max(pairs.target_words, axis=1, keepdims=True)
-    agreed = agreement(words, jnp.broadcast_to(has_word[:, None, None], words.shape[:-1]))
+    agreed = agreement(words, jnp.broadcast_to(has_word[:, None, None, None], words.shape[:-1]))
     return agreed, jnp.argmax(words, axis=-1)
 
 
 @partial(jax.jit, static_argnums=0)
 def _links(
-    model: DecodingModel, params: Parameters, pairs: _Pairs, head: tuple[Any, Any]
+    model: DecodingModel, params: Parameters, pairs: _Pairs, head: AlignmentHead
 ) -> tuple[Int32[Array, "b t"]]:
-    """Return the best source word of every target word, by one layer and head."""
+    """Return the best source word of every target word, by one head."""
     return (jnp.argmax(_words(model, params, pairs, head), axis=-1),)
 
 
 def _words(
-    model: DecodingModel, params: Parameters, pairs: _Pairs, head: tuple[Any, ...] = ()
+    model: DecodingModel, params: Parameters, pairs: _Pairs, head: AlignmentHead | None = None
 ) -> Float[Array, "b *heads t s"]:
-    """Compute the weights between words of one head, or of all layers `n` and heads `h`."""
+    """Compute the weights between words of one head, or of all layers, heads and steps."""
     batch = Batch(one_a_row(pairs.sources), one_a_row(pairs.targets))
     weights = jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
-    return word_weights(weights[:, *head], pairs.target_words, pairs.source_words)
+    if head is not None:
+        weights = weights[:, head.layer, head.head]
+    # The last row of a target is that of its end, which is no word, so none needs the row behind.
+    steps = jnp.stack([weights, jnp.roll(weights, -1, axis=-2)], axis=-3)
+    if head is not None:
+        steps = steps[:, head.step]
+    return word_weights(steps, pairs.target_words, pairs.source_words)
 
 
-def _check_head(translator: Translator, head: tuple[int, int]) -> None:
-    sizes = _sizes(translator)
-    if not all(0 <= one < size for one, size in zip(head, sizes, strict=True)):
+def _checked_head(translator: Translator, head: tuple[int, ...]) -> AlignmentHead:
+    sizes, chosen = _sizes(translator), AlignmentHead(*head)
+    if not all(0 <= one < size for one, size in zip(chosen, sizes, strict=True)):
         raise UserError(
-            f"there is no head {head[0]}:{head[1]}; the layers of the decoder are 0 to "
-            f"{sizes[0] - 1}, and their heads 0 to {sizes[1] - 1}"
+            f"there is no head {':'.join(map(str, head))}; the layers of the decoder are 0 to "
+            f"{sizes[0] - 1}, their heads 0 to {sizes[1] - 1}, and the step is 0 or 1"
         )
+    return chosen

@@ -17,9 +17,9 @@ def translate_documents(
     documents: Sequence[Document],
     *,
     glossary: Glossary | None = None,
-    head: tuple[int, int] | None = None,
+    head: tuple[int, ...] | None = None,
     **settings: Any,
-) -> tuple[list[str], tuple[int, int] | None]:
+) -> tuple[list[str], tuple[int, ...] | None]:
     """Translate the sentences of documents, and put their markup at the translated words.
 
     An ensemble has no attention of its own; its words are linked by their order.
@@ -29,8 +29,8 @@ def translate_documents(
       documents: the documents.
       glossary: terms that translations use. A term that is not used all the same is named by a
         warning.
-      head: the layer of the decoder and the head whose attention links words; None is the one whose
-        links agree most on these (`decoding.alignments.alignments`).
+      head: the fields of the `AlignmentHead` that links words; None is the one whose links agree
+        most on these (`decoding.alignments.alignments`).
       settings: those of `Translator.translate`.
 
     Returns:

@@ -61,7 +61,7 @@ def translate_with_terms(
     lines: Iterable[str],
     glossary: Glossary,
     *,
-    head: tuple[int, int] | None = None,
+    head: tuple[int, ...] | None = None,
     first_line: int = 1,
     **settings: Any,
 ) -> WithTerms:
@@ -74,7 +74,7 @@ def translate_with_terms(
       translator: the model, which is no ensemble.
       lines: sentences.
       glossary: the terms.
-      head: the layer of the decoder and the head whose attention says where terms stand; see
+      head: the fields of the `AlignmentHead` that says where terms stand; see
         `decoding.alignments.alignments`.
       first_line: number of the first line, by which errors name them.
       settings: the others of `Translator.translate`.
