@@ -76,6 +76,10 @@ FORMATS = Rows(
     ),
     mbart=Format("an mBART for transformers", f"{_OF_TRANSFORMERS} an mBART", options=_LANGUAGES),
     bart=Format("a BART for transformers", f"{_OF_TRANSFORMERS} a BART", options=_LANGUAGES),
+    fsmt=Format(
+        "an FSMT for transformers",
+        f"{_OF_TRANSFORMERS} an FSMT, such as fairseq's models of WMT 2019",
+    ),
     program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},

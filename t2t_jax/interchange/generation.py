@@ -81,6 +81,8 @@ def with_their_search(
     ids = {int(number): place for place, number in enumerate(order)}
     fields = decoding_fields(settings, ids, theirs["pad_token_id"], file)
     rest = {name: value for name, value in given.items() if name not in carried}
+    if settings["renormalize_logits"] and "renormalize_logits" not in carried:
+        warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
     if lacking := left_out(rest, settings, theirs if is_apart else rest):
         warn(
             f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
