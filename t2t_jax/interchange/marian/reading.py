@@ -66,7 +66,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
             ) from error
     config = _our_config(path, theirs, vocabulary, orders[1], positions)
     config, renormalises = with_their_search(
-        config, path, theirs, orders[1].tolist(), carried=("renormalize_logits",)
+        config, path, theirs, orders[1].tolist(), can_renormalize=True
     )
     if renormalises and PAD_ID in config.decoding.forbidden_ids:
         bias = arrays["output_bias"].copy()
