@@ -29,7 +29,7 @@ _SECTIONS = "model", "data", "decoding"
 
 
 def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
-    """Refuse a model with an option or a vocabulary that the module of a format does not carry.
+    """Refuse a model with an option or a vocabulary that the form of a format does not carry.
 
     Raises:
       UserError: the format does not carry the model; the message names all that it lacks.

@@ -76,15 +76,23 @@ _MOSES = """\
     split, join = MosesTokenizer("{languages[0]}"), MosesDetokenizer("{languages[1]}")
     merges = BPE(open("bpecodes", encoding="utf-8"))
     translator = ctranslate2.Translator(".")
+    lines = ["Hello, world!"]{normalizing}
     words = [
         split.tokenize(line, aggressive_dash_splits={splits_dashes}, escape={escapes})
-        for line in ["Hello, world!"]
+        for line in lines
     ]
     sources = [merges.segment_tokens(line) for line in words]
     found = translator.translate_batch(sources, {settings})
     for one in found:
         words = " ".join([*one.hypotheses[0], ""]).replace("@@ ", "").split()
         print(join.detokenize(words, unescape={escapes}))"""
+
+_NORMALIZING = """
+    from sacremoses import MosesPunctNormalizer
+
+    options = dict(pre_replace_unicode_punct=True, post_remove_control_chars=True)
+    normalizer = MosesPunctNormalizer("{language}", **options)
+    lines = [normalizer.normalize(line) for line in lines]"""
 
 
 def carried(config: Config) -> Carried:
@@ -136,11 +144,13 @@ def _readme(model: PortableModel) -> str:
     decoding, vocabulary = model.config.decoding, model.vocabulary
     settings = ", ".join(f"{name}={value!r}" for name, value in _search(model).items())
     if isinstance(vocabulary, MosesVocabulary):
+        normalizing = _NORMALIZING.format(language=vocabulary.languages[0])
         packages = "ctranslate2 sacremoses subword-nmt"
         program = _MOSES.format(
             languages=vocabulary.languages,
             splits_dashes=vocabulary.splits_dashes,
             escapes=vocabulary.escapes,
+            normalizing=normalizing if vocabulary.normalizes else "",
             settings=settings,
         )
     else:

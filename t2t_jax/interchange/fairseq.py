@@ -20,19 +20,19 @@ from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.fairseq_arrays import (
+    orders_of_rows,
     parameters_of_fairseq,
     renamed,
     with_position_table,
 )
 from t2t_jax.interchange.fairseq_settings import Options, model_fields, options_of
 from t2t_jax.interchange.model_files import beside, config_of, read_bytes, read_text
-from t2t_jax.interchange.numbering import BEGIN, END, PAD, UNKNOWN, new_order, rows_in
+from t2t_jax.interchange.numbering import BEGIN, END, OF_FAIRSEQ, PAD, UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
 
-_SPECIAL = (BEGIN, PAD, END, UNKNOWN)
-_FIRST = tuple(_SPECIAL.index(name) for name in (PAD, END, BEGIN, UNKNOWN))
+_FIRST = tuple(OF_FAIRSEQ.index(name) for name in (PAD, END, BEGIN, UNKNOWN))
 _OVERWRITE = "#fairseq:overwrite"
 _CODES = ("bpecodes", "codes", "code", "*.codes", "*.bpecodes")
 _SENTENCEPIECE = ("*.model",)
@@ -63,10 +63,7 @@ def read(path: Path) -> PortableModel:
     (source_names, source_order), (target_names, target_order) = (
         new_order(pieces, _FIRST) for pieces in (source, target)
     )
-    orders = {
-        name: source_order if side == "source" else target_order
-        for side, name in config.model.embeddings.items()
-    }
+    orders = orders_of_rows(config.model, source_order, target_order)
     for name, order in orders.items():
         if len(arrays[name]) != len(order):
             raise UserError(
@@ -104,7 +101,7 @@ def _languages(options: Options, file: Path) -> tuple[str, str]:
 
 def _dictionary(file: Path) -> list[str]:
     """Read the entry of each id of a dictionary."""
-    pieces, known = list(_SPECIAL), set(_SPECIAL)
+    pieces, known = list(OF_FAIRSEQ), set(OF_FAIRSEQ)
     for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), start=1):
         entry, _, count = line.rstrip().rpartition(" ")
         overwrites = count == _OVERWRITE

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Float32, Int, Shaped
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.interchange.places import Place, fairseq_places, norm_places
@@ -90,6 +90,19 @@ def parameters_of_fairseq(
         length = min(len(found[name]) for name in names)
         found |= {name: found[name][:length] for name in names}
     return found
+
+
+def orders_of_rows(
+    model: ModelConfig, source: Int[np.ndarray, " sources"], target: Int[np.ndarray, " targets"]
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """Return the order of each matrix that has a row for each entry of a vocabulary.
+
+    Args:
+      model: the config of the model.
+      source: the row in the file of each of our entries of sources; see `numbering.new_order`.
+      target: that of each of our entries of targets.
+    """
+    return {name: source if side == "source" else target for side, name in model.embeddings.items()}
 
 
 def with_position_table(config: Config, length: int) -> Config:

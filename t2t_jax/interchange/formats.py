@@ -1,6 +1,6 @@
-"""The table of the formats that models are written in and read from: a row and a module for each.
+"""The table of the formats that models are written in and read from: a row and a form for each.
 
-A module of a format that is written has
+A form is a module of `interchange`, or an object in one. That of a format that is written has
 
     VOCABULARIES                        the classes of vocabularies that it can hold
     carried(config)                     the fields that it can hold; see `interchange.carried`
@@ -8,7 +8,7 @@ A module of a format that is written has
                                         row of the format has several, and with the options that
                                         the row names
 
-and a module of a format that is read has
+and that of a format that is read has
 
     read(path, **options)               return the `PortableModel` in a file or directory, or raise
                                         the `UserError`s of `read_model`
@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2t_jax.config.registry import Rows
+from t2t_jax.config.registry import Rows, load_named
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.opening import check_directory_name
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """A format, whose module in `interchange` has the same name."""
+    """A format, whose form is the module of its name in `interchange`, or what `place` names."""
 
     written: str = ""
     """A phrase about the written files; empty for a format that is only read."""
@@ -41,10 +41,13 @@ class Format(NamedTuple):
     """The dtypes of weights that its `write` can have, the usual one first."""
     written_with: tuple[str, ...] = ()
     """The flags of `t2t-jax export` that its `write` takes by name."""
+    place: str = ""
+    """The module and the name of its form, as `load_named` takes them."""
 
 
 _LANGUAGES = "source_language", "target_language"
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
+_SEQ2SEQ = "t2t_jax.interchange.seq2seq.forms"
 
 FORMATS = Rows(
     run=Format("the run without its checkpoints, which opens as the run does"),
@@ -73,9 +76,24 @@ FORMATS = Rows(
         "an M2M100 or NLLB for transformers",
         f"{_OF_TRANSFORMERS} an M2M100 or NLLB",
         options=_LANGUAGES,
+        place=f"{_SEQ2SEQ}:M2M100",
     ),
-    mbart=Format("an mBART for transformers", f"{_OF_TRANSFORMERS} an mBART", options=_LANGUAGES),
-    bart=Format("a BART for transformers", f"{_OF_TRANSFORMERS} a BART", options=_LANGUAGES),
+    mbart=Format(
+        "an mBART for transformers",
+        f"{_OF_TRANSFORMERS} an mBART",
+        options=_LANGUAGES,
+        place=f"{_SEQ2SEQ}:MBART",
+    ),
+    bart=Format(
+        "a BART for transformers",
+        f"{_OF_TRANSFORMERS} a BART",
+        options=_LANGUAGES,
+        place=f"{_SEQ2SEQ}:BART",
+    ),
+    fsmt=Format(
+        "an FSMT for transformers",
+        f"{_OF_TRANSFORMERS} an FSMT, such as fairseq's models of WMT 2019",
+    ),
     program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
@@ -159,6 +177,8 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 
 
 def form_of(name: str) -> Any:
-    """Return the module of a format, which is one of `WRITTEN` or `READ`."""
+    """Return the form of a format, which is one of `WRITTEN` or `READ`."""
     with needs_extra("interchange", f"the format {name}"):
+        if place := FORMATS[name].place:
+            return load_named(place)
         return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")

@@ -62,6 +62,7 @@ def with_their_search(
     theirs: Record,
     order: Sequence[int],
     carried: Collection[str] = (),
+    can_renormalize: bool = False,
 ) -> tuple[Config, bool]:
     """Return the config with the search of a model, and whether the search renormalises.
 
@@ -71,6 +72,7 @@ def with_their_search(
       theirs: the fields of its config.json.
       order: the model's id of each of our entries.
       carried: further settings that the import takes over otherwise.
+      can_renormalize: whether the import renormalises where the search of the model does.
     """
     file = path / FILE
     is_apart = file.exists()
@@ -81,6 +83,8 @@ def with_their_search(
     ids = {int(number): place for place, number in enumerate(order)}
     fields = decoding_fields(settings, ids, theirs["pad_token_id"], file)
     rest = {name: value for name, value in given.items() if name not in carried}
+    if settings["renormalize_logits"] and not can_renormalize:
+        warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
     if lacking := left_out(rest, settings, theirs if is_apart else rest):
         warn(
             f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "

@@ -251,6 +251,31 @@ def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: 
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of settings, or of a vocabulary."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def read_pieces(file: Path, size: int, special: Sequence[str]) -> list[str]:
+    """Return the subword of each id that a table of ids has.
+
+    Args:
+      file: the table, as JSON: the id of each subword.
+      size: the number of subwords, of config.json.
+      special: subwords that the table has to have.
+
+    Raises:
+      UserError: the file is missing or damaged, or has not so many subwords.
+    """
+    ids = read_json(file, Schema(dict.fromkeys(special, ID)))
+    if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
+        raise UserError(
+            f"{file} does not give each of {size} entries an id of its own, as config.json has it"
+        )
+    return sorted(ids, key=lambda piece: int(ids[piece]))
+
+
 def read_pretrained_vocabulary(
     path: Path, theirs: Record, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
 ) -> PretrainedVocabulary:

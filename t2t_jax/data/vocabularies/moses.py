@@ -3,6 +3,7 @@
 A line is split into words by the tokenizer of Moses (Koehn et al. 2007), and a word into subwords
 by the merges of subword-nmt (Sennrich et al. 2016) or fastBPE. All subwords of a word but its last
 end in `@@`. Text is put together again by the detokenizer of Moses, which has to guess some spaces.
+The models of fairseq in transformers (FSMT) have punctuation normalised by Moses before that.
 """
 
 import io
@@ -27,7 +28,8 @@ _SCHEMA = Schema(
         "codes": str,
         "source_pieces": list,
         "target_pieces": list,
-    }
+    },
+    {"normalizes": bool},
 )
 _SPECIAL = ["<pad>", "</s>", "<s>", "<unk>"]
 _CONTINUES = "@@ "
@@ -43,6 +45,8 @@ class MosesVocabulary(TableVocabulary):
       languages: codes of the languages of sources and of targets.
       splits_dashes: whether the tokenizer splits words at hyphens.
       escapes: whether the tokenizer writes characters such as & as &amp;.
+      normalizes: whether lines are first rid of special quotation marks and dashes, of full-width
+        punctuation and of control characters, as by Moses.
     """
 
     def __init__(self, serialized: bytes) -> None:
@@ -53,16 +57,23 @@ class MosesVocabulary(TableVocabulary):
           UserError: sacremoses or subword-nmt is not installed.
         """
         with needs_extra("interchange", "a vocabulary of Moses"):
-            from sacremoses import MosesDetokenizer, MosesTokenizer
+            from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
         super().__init__(serialized, _SCHEMA, _SPECIAL)
         self._codes: str = self.content["codes"]
         self.splits_dashes: bool = self.content["splits_dashes"]
         self.escapes: bool = self.content["escapes"]
+        self.normalizes: bool = self.content.get("normalizes", False)
         self.languages: tuple[str, str] = (
             self.content["source_language"],
             self.content["target_language"],
         )
         self._tokenizers = [MosesTokenizer(language) for language in self.languages]
+        self._normalizers = [
+            MosesPunctNormalizer(
+                language, pre_replace_unicode_punct=True, post_remove_control_chars=True
+            )
+            for language in self.languages
+        ]
         self._detokenizer = MosesDetokenizer(self.languages[1])
         # A text cannot spell padding, or the end of a sentence.
         self._ids = [
@@ -98,6 +109,8 @@ class MosesVocabulary(TableVocabulary):
     def _encoded(self, side: int, lines: Sequence[str]) -> list[list[int]]:
         tokenizer, ids, merges = self._tokenizers[side], self._ids[side], self._merges
         options = {"aggressive_dash_splits": self.splits_dashes, "escape": self.escapes}
+        if self.normalizes:
+            lines = list(map(self._normalizers[side].normalize, lines))
         # `merges` remembers the subwords of every word.
         rows = (merges.segment_tokens(tokenizer.tokenize(line, **options)) for line in lines)
         return [[*(ids.get(piece, UNK_ID) for piece in row), EOS_ID] for row in rows]
@@ -110,6 +123,7 @@ def moses_vocabulary(
     *,
     splits_dashes: bool,
     escapes: bool,
+    normalizes: bool = False,
 ) -> MosesVocabulary:
     """Make a vocabulary from its languages, its merges and the subword of each id.
 
@@ -121,6 +135,7 @@ def moses_vocabulary(
       splits_dashes: whether `well-known` is the three words `well @-@ known`, as with option -a of
         the tokenizer.
       escapes: whether characters such as & and ' are written as &amp; and &apos;.
+      normalizes: whether punctuation is normalised first; see `MosesVocabulary`.
 
     Raises:
       ValueError: the parts do not make a vocabulary.
@@ -135,6 +150,7 @@ def moses_vocabulary(
         "codes": codes,
         "source_pieces": list(pieces[0]),
         "target_pieces": list(pieces[1]),
+        **({"normalizes": True} if normalizes else {}),
     }
     return MosesVocabulary(json.dumps(content, ensure_ascii=False).encode())
 

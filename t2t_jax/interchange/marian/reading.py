@@ -65,7 +65,9 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
                 f"{tensors.file} has tensors of other sizes than config.json has: {error}"
             ) from error
     config = _our_config(path, theirs, vocabulary, orders[1], positions)
-    config, renormalises = with_their_search(config, path, theirs, orders[1].tolist())
+    config, renormalises = with_their_search(
+        config, path, theirs, orders[1].tolist(), can_renormalize=True
+    )
     if renormalises and PAD_ID in config.decoding.forbidden_ids:
         bias = arrays["output_bias"].copy()
         bias[PAD_ID] = _NEVER  # padding has no probability
@@ -86,7 +88,7 @@ def _read_vocabulary(
         first.append(theirs["decoder_start_token_id"])
     tables, orders = [], []
     for name, size in zip(names, sizes, strict=True):
-        pieces = _pieces(path / name, size)
+        pieces = pretrained.read_pieces(path / name, size, (UNKNOWN,))
         if min(first) < 0 or max(first) >= size or (shared and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
         table, order = new_order(pieces, first)
@@ -99,16 +101,6 @@ def _read_vocabulary(
         raise
     except ValueError as error:
         raise UserError(f"the vocabulary of {path} is {error}") from error
-
-
-def _pieces(file: Path, size: int) -> list[str]:
-    """Return the subword of each id in a file."""
-    ids = read_json(file, Schema({UNKNOWN: int}))
-    if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
-        raise UserError(
-            f"{file} does not give each of {size} entries an id of its own, as config.json has it"
-        )
-    return sorted(ids, key=lambda piece: int(ids[piece]))
 
 
 def _our_arrays(

@@ -19,7 +19,6 @@ rewritten to make up for them:
   biases of the first layers make up for it, and the entries get other ids.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from t2t_jax.interchange.generation import generation_config, longest_target
 from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import ACTIVATIONS, their_fields, written
+from t2t_jax.interchange.pretrained import ACTIVATIONS, their_fields, write_json, written
 from t2t_jax.modules.models import start_id
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary
@@ -112,8 +111,7 @@ def write(model: PortableModel, directory: Path) -> None:
         files = vocabulary.files
         (directory / name).write_bytes(files.get(name) or files["vocabulary.model"])
     for name, content in described.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        (directory / name).write_text(text + "\n", encoding="utf-8")
+        write_json(directory / name, content)
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:

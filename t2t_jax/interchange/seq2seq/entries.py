@@ -25,12 +25,11 @@ from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.model_files import ID, read_bytes, read_json, read_text
-from t2t_jax.interchange.numbering import BEGIN, END, NONE, PAD, UNKNOWN, new_order
+from t2t_jax.interchange.numbering import END, NONE, OF_FAIRSEQ, PAD, UNKNOWN, new_order
 from t2t_jax.system.records import Each, Schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"
 SETTINGS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
-_MOVED = (BEGIN, PAD, END, UNKNOWN)
 _ADDED = Schema({"content": str, "id": ID})
 _MODEL = Schema({"vocab": (Each(dict, ID), list)})
 _TOKENIZER = Schema({"model": _MODEL}, {"added_tokens": Each(list, _ADDED)})
@@ -171,7 +170,7 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
     except RuntimeError as error:
         raise UserError(f"{file} is not a SentencePiece model; copy it anew") from error
     if (path / TABLE).exists():
-        ids = dict(read_json(path / TABLE, Schema(dict.fromkeys(_MOVED, ID))))
+        ids = dict(read_json(path / TABLE, Schema(dict.fromkeys(OF_FAIRSEQ, ID))))
         if not all(type(number) is int for number in ids.values()):
             raise UserError(f"{path / TABLE} has an entry whose id is no number; copy it anew")
     else:
@@ -179,9 +178,9 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         special = {splitter.unk_id(), splitter.bos_id(), splitter.eos_id()}
         if special != {0, 1, 2}:
             raise UserError(f"{file} has other ids than 0 to 2 for unknown, begin and end")
-        ids = {name: number for number, name in enumerate(_MOVED)}
+        ids = {name: number for number, name in enumerate(OF_FAIRSEQ)}
         ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
-    added = {name: ids[name] for name in _MOVED if name in ids}
+    added = {name: ids[name] for name in OF_FAIRSEQ if name in ids}
     known, last = _added_ids(path), max(ids.values()) + 1
     for place, name in enumerate(_named_tokens(path)):
         known.setdefault(name, last + place)
@@ -211,7 +210,7 @@ def _named_tokens(path: Path) -> Iterator[str]:
         for token in record.get(name) or []
         if isinstance(token, str) or (isinstance(token, dict) and "content" in token)
     ]
-    named = [token for token in dict.fromkeys(found) if token not in _MOVED]
+    named = [token for token in dict.fromkeys(found) if token not in OF_FAIRSEQ]
     if not named and (path / TABLE).exists():
         codes = _OF_M2M100.get(str(tokenizer_settings(path).get("language_codes") or "m2m100"), "")
         named = [f"__{code}__" for code in codes.split()]

@@ -1,4 +1,4 @@
-"""The facts in which M2M100, mBART and BART of transformers differ from each other."""
+"""The facts in which kinds of encoder-decoders of transformers differ; `forms` has the kinds."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -66,52 +66,3 @@ class Kind(NamedTuple):
             "model.feed_forward": tuple(pretrained.ACTIVATIONS),
             "model.start_token": ("begin", "end"),
         }
-
-
-_COMMON = {"is_decoder": False, "tie_word_embeddings": True}
-
-M2M100 = Kind(
-    "m2m_100",
-    "M2M100ForConditionalGeneration",
-    pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1),
-    _COMMON,
-    norm_order="pre",
-    has_table=False,
-    has_output_bias=False,
-    starts_with_end=True,
-    has_languages=True,
-)
-MBART = Kind(
-    "mbart",
-    "MBartForConditionalGeneration",
-    pretrained.encoder_decoder_fields("gelu"),
-    {
-        **_COMMON,
-        "normalize_before": True,
-        "normalize_embedding": True,
-        "add_final_layer_norm": True,
-        "static_position_embeddings": False,
-    },
-    norm_order="pre",
-    has_table=True,
-    has_output_bias=True,
-    starts_with_end=False,
-    has_languages=True,
-)
-BART = Kind(
-    "bart",
-    "BartForConditionalGeneration",
-    pretrained.encoder_decoder_fields("gelu"),
-    {
-        **_COMMON,
-        "normalize_before": False,
-        "normalize_embedding": True,
-        "add_final_layer_norm": False,
-        "static_position_embeddings": False,
-    },
-    norm_order="post",
-    has_table=True,
-    has_output_bias=True,
-    starts_with_end=True,
-    has_languages=False,
-)

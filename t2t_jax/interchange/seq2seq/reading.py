@@ -24,7 +24,7 @@ from t2t_jax.data.vocabularies.framed import (
     framed_vocabulary,
     language_code,
 )
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq, with_position_table
 from t2t_jax.interchange.generation import FILE, with_their_search
@@ -90,9 +90,7 @@ def read_seq2seq(
         pretrained.refuse_other_options(path / "config.json", theirs, wanted)
         config = with_position_table(config, length)
     ids = order.tolist()
-    config, renormalises = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
-    if renormalises:
-        warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
+    config, _ = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
     return PortableModel(config, vocabulary, arrays, ())
 
 
