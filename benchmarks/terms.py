@@ -2,9 +2,10 @@
 
     python benchmarks/terms.py runs/help --train corpora/help/train --test corpora/help/test
 
-The glossary is made of the training text: frequent words of the source, each with the word that
-most often stands in its translations, or, for every second term, with the one that does so second
-most often, which the model says less often by itself. Printed are the share of the occurrences of
+The glossary is made of the training text: words of the source, the most frequent ones of the test
+first, each with the capitalised word that most often stands in its translations (in German, a
+noun), or, for every second term, with the one that does so second most often, which the model says
+less often by itself. Printed are the share of the occurrences of
 terms that translations use, without the glossary and with it; sacreBLEU of the lines without terms
 and of those with terms, both ways; and the time of a translation with the glossary, in relation to
 one without, as the median of pairs of measurements (`--repeats`).
@@ -28,12 +29,13 @@ from t2t_jax.system.program import run
 from t2t_jax.tasks.measures.bleu import corpus_scores
 
 _WORD = re.compile(r"[^\W\d_]{4,}")
+_NOUN = re.compile(r"\b[A-ZÄÖÜ][a-zäöüß]{3,}\b")
 
 
 def terms_of(sources: Sequence[str], targets: Sequence[str], test: str, count: int) -> list[Term]:
     """Return terms whose source words are frequent in a test set, by their Dice coefficients."""
     words = [frozenset(_WORD.findall(line.lower())) for line in sources]
-    others = [frozenset(_WORD.findall(line)) for line in targets]
+    others = [frozenset(_NOUN.findall(line)) for line in targets]
     first = Counter(word for line in words for word in line)
     second = Counter(word for line in others for word in line)
     asked = [
@@ -52,7 +54,8 @@ def terms_of(sources: Sequence[str], targets: Sequence[str], test: str, count: i
             for other, number in together[word].items()
         }
         best = sorted(dice, key=lambda other: -dice[other])[:2]
-        if len(best) == 2 and dice[best[1]] > 0.1 and best[0][:4] != best[1][:4]:
+        is_noun = len(best) == 2 and dice[best[0]] > 0.3 and dice[best[1]] > 0.1
+        if is_noun and best[0][:4] != best[1][:4]:
             found.append(Term(word, best[len(found) % 2]))
     return found[:count]
 
