@@ -10,8 +10,7 @@
 The entries get the ids back that they had before the model was imported.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from t2t_jax.interchange.fairseq_arrays import RESERVED_POSITIONS, fairseq_model
 from t2t_jax.interchange.generation import FILE, generation_config, longest_target
 from t2t_jax.interchange.numbering import BEGIN, new_order
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import their_fields, written
+from t2t_jax.interchange.pretrained import their_fields, write_json, written
 from t2t_jax.interchange.seq2seq.entries import (
     SENTENCEPIECE,
     SETTINGS,
@@ -88,7 +87,7 @@ def write_seq2seq(model: PortableModel, kind: Kind, directory: Path) -> None:
     written(directory, settings, arrays, readme)
     forbidden = [int(order[number]) for number in config.decoding.forbidden_ids]
     search = generation_config(config.decoding, longest_target(config), forbidden)
-    _write_json(directory / FILE, {**search, **special})
+    write_json(directory / FILE, {**search, **special})
     _write_vocabulary(vocabulary, kind, order, directory)
 
 
@@ -150,17 +149,17 @@ def _write_vocabulary(
         (directory / SENTENCEPIECE).write_bytes(files["source.spm"])
         end = min(map(names.index, marks), default=len(names))
         added = [name for n, name in enumerate(names[end:], end) if name != unused(n)]
-        _write_json(directory / SPECIAL, {"additional_special_tokens": added})
+        write_json(directory / SPECIAL, {"additional_special_tokens": added})
         if marks and marks[0].startswith("__"):
             table = {name: number for number, name in enumerate(names[:end])}
-            _write_json(directory / TABLE, table)
+            write_json(directory / TABLE, table)
             settings |= language_codes(list(vocabulary.marks))
     else:
         (directory / TOKENIZER).write_bytes(files[TOKENIZER])
         settings |= {"extra_special_tokens": marks}
     if kind.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
         settings |= {"legacy_behaviour": True}
-    _write_json(directory / SETTINGS, settings)
+    write_json(directory / SETTINGS, settings)
 
 
 def _tokenizer_class(vocabulary: FramedVocabulary, kind: Kind, marks: list[str]) -> str:
@@ -170,8 +169,3 @@ def _tokenizer_class(vocabulary: FramedVocabulary, kind: Kind, marks: list[str])
     if kind.model_type == "mbart":
         return "MBart50Tokenizer" if vocabulary.source_frame[0] else "MBartTokenizer"
     return "M2M100Tokenizer" if marks and marks[0].startswith("__") else "NllbTokenizer"
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
