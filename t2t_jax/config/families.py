@@ -115,6 +115,9 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
     """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
     share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
     """Where share_embeddings is false: one matrix for target embedding and output projection."""
+    share_source_embedding: bool = field(default=False, metadata=added_later(before=False))
+    """Where share_embeddings is false: one matrix for source and target embedding, beside the
+    output projection, as in T5 1.1."""
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -132,7 +135,7 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
     @property
     def embeddings(self) -> dict[Side, str]:
         """Return one name if all are shared, and else a name each; see `ModelConfig.embeddings`."""
-        if self.share_embeddings:
+        if self.share_embeddings or self.share_source_embedding:
             return super().embeddings
         output = "target_embedding" if self.share_target_embedding else "output_projection"
         return {"source": "source_embedding", "target": "target_embedding", "output": output}
@@ -145,6 +148,17 @@ class EncoderDecoderConfig(EncoderAndDecoder, WithSourceTokens):
     architecture: Literal["encoder_decoder"] = field(
         default="encoder_decoder", metadata=added_later(before="encoder_decoder")
     )
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        require(
+            not self.share_source_embedding
+            or not (self.share_target_embedding or self.source_vocab_size),
+            "share_source_embedding is for one matrix of sources and targets, and an output "
+            "projection of its own; leave share_target_embedding and source_vocab_size out, or set "
+            "share_embeddings=True for one matrix in all places",
+        )
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ class ModelConfig(ABC):
     place of two: 2/3 of the width keeps the number of parameters."""
     feed_forward: str = field(default="relu", metadata=added_later(before="relu"))
     """The network's activation, relu (the paper), gelu, gelu_tanh or silu; or how its gate works
-    (Shazeer 2020): glu, reglu, geglu and swiglu have no biases; or a name that a config file gives
-    to a function of its own (t2t_jax.register_activation)."""
+    (Shazeer 2020): glu, reglu, geglu, geglu_tanh and swiglu have no biases; or a name that a config
+    file gives to a function of its own (t2t_jax.register_activation)."""
     norm: str = field(default="layer", metadata=added_later(before="layer"))
     """Layer normalisation (the paper: layer), or by the root mean square (rms, Zhang and Sennrich
     2019); or a name that a config file gives to a function of its own

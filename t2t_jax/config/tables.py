@@ -35,6 +35,7 @@ ACTIVATIONS = Table(
     glu=Entry("jax.nn:sigmoid", is_gated=True),
     reglu=Entry("jax.nn:relu", is_gated=True),
     geglu=Entry("t2t_jax.functional.feed_forward:gelu", is_gated=True),
+    geglu_tanh=Entry("t2t_jax.functional.feed_forward:gelu_tanh", is_gated=True),
     swiglu=Entry("jax.nn:silu", is_gated=True),
 )
 """The functions of a hidden layer, by the value of `model.feed_forward`; see

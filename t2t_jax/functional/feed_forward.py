@@ -2,13 +2,13 @@
 
 By the names of `config.tables.ACTIVATIONS`, the activations of its hidden layer are::
 
-    relu, reglu     max(0, x)
-    gelu, geglu     `gelu`
-    gelu_tanh       `gelu_tanh`
-    silu, swiglu    x sigmoid(x), which is Swish with beta = 1 (Ramachandran et al. 2017)
-    glu             sigmoid(x)
+    relu, reglu             max(0, x)
+    gelu, geglu             `gelu`
+    gelu_tanh, geglu_tanh   `gelu_tanh`
+    silu, swiglu            x sigmoid(x), which is Swish with beta = 1 (Ramachandran et al. 2017)
+    glu                     sigmoid(x)
 
-Those that end in `glu` are for `gated_feed_forward`.
+Those with `glu` in their names are for `gated_feed_forward`.
 """
 
 from collections.abc import Callable

@@ -42,6 +42,7 @@ _ACTIVATIONS = {
     "glu": "Sigmoid",
     "reglu": "RELU",
     "geglu": "GELU",
+    "geglu_tanh": "GELUTanh",
     "swiglu": "SWISH",
 }
 _POSITIONS = 2048  # CTranslate2's usual limits: 1024 subwords of a source, 256 of a target
@@ -105,9 +106,9 @@ def carried(config: Config) -> Carried:
             *("d_model", "num_heads", "d_k", "num_kv_heads", "d_ff", "norm_epsilon"),
             *("encoder_heads", "decoder_heads", "cross_heads"),
             *("num_encoder_layers", "num_decoder_layers", "attention_bias", "output_bias"),
-            *("share_embeddings", "share_target_embedding", "source_vocab_size"),
-            *("scale_embeddings", "embedding_norm", "first_position", "max_positions"),
-            *("rotary_base", "rotary_scale"),
+            *("share_embeddings", "share_target_embedding", "share_source_embedding"),
+            *("source_vocab_size", "scale_embeddings", "embedding_norm", "first_position"),
+            *("max_positions", "rotary_base", "rotary_scale"),
         ),
         **common_search(),
         "model.architecture": ("encoder_decoder",),

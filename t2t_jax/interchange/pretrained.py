@@ -247,12 +247,12 @@ def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: 
     """Write model.safetensors with arrays named as in transformers, config.json and README.md."""
     contiguous = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
     (directory / "model.safetensors").write_bytes(save(contiguous, {"format": "pt"}))
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(directory / "config.json", config)
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of settings, or of a vocabulary."""
+    """Write a file of JSON as transformers does, with indented lines."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
@@ -276,6 +276,21 @@ def read_pieces(file: Path, size: int, special: Sequence[str]) -> list[str]:
     return sorted(ids, key=lambda piece: int(ids[piece]))
 
 
+def check_tokenizer(path: Path) -> Path:
+    """Return the path of tokenizer.json in the directory of a model.
+
+    Raises:
+      UserError: there is no such file; the message says how to make it.
+    """
+    file = path / "tokenizer.json"
+    if not file.exists():
+        raise UserError(
+            f"{file} is missing; make it with transformers: "
+            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        )
+    return file
+
+
 def read_pretrained_vocabulary(
     path: Path, theirs: Record, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
 ) -> PretrainedVocabulary:
@@ -289,12 +304,7 @@ def read_pretrained_vocabulary(
     Raises:
       UserError: tokenizer.json is missing or damaged, or has not so many entries.
     """
-    file, size = path / "tokenizer.json", theirs["vocab_size"]
-    if not file.exists():
-        raise UserError(
-            f"{file} is missing; make it with transformers: "
-            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
-        )
+    file, size = check_tokenizer(path), theirs["vocab_size"]
     content = read_json(file, _TOKENIZER)
     model = content["model"]
     ids = {

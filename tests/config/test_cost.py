@@ -56,6 +56,7 @@ _ODD = {
         "share_target_embedding": True,
     },
     "decoder alone": {"architecture": "decoder_only", "norm_order": "pre", "position": "learned"},
+    "output of its own": {"share_embeddings": False, "share_source_embedding": True},
     "additive": {"score_function": "additive", "position": "alibi", "norm_order": "deep"},
 }
 

@@ -12,7 +12,7 @@ from t2t_jax.functional.feed_forward import (
     position_wise_feed_forward,
 )
 
-_GATED = "glu", "reglu", "geglu", "swiglu"
+_GATED = "glu", "reglu", "geglu", "geglu_tanh", "swiglu"
 _EYE, _ZEROS = jnp.eye(4), jnp.zeros(4)
 
 
@@ -64,14 +64,19 @@ def _silu(x):
     return x / (1 + math.exp(-x))
 
 
+def _gelu_tanh(x):
+    return x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
 _FUNCTIONS = {
     "relu": lambda x: max(0.0, x),
     "gelu": _gelu,
-    "gelu_tanh": lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "gelu_tanh": _gelu_tanh,
     "silu": _silu,
     "glu": lambda x: 1 / (1 + math.exp(-x)),
     "reglu": lambda x: max(0.0, x),
     "geglu": _gelu,
+    "geglu_tanh": _gelu_tanh,
     "swiglu": _silu,
 }
 

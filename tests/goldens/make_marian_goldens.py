@@ -1,6 +1,6 @@
 """Write `marian_goldens.json`: what transformers of Hugging Face computes with exported models.
 
-    python -m tests.goldens.make_marian_goldens
+    python -m tests.goldens.make_marian_goldens [NAME ...]
 
 It needs `pip install torch transformers sentencepiece ctranslate2`; the tests read the JSON and
 need none of them. Of each model of `tests/interchange/models.py` that is named below it has
@@ -10,25 +10,23 @@ need none of them. Of each model of `tests/interchange/models.py` that is named 
     log_probs   the log-probability of each subword of their translations, given by the corpus
     greedy      the first tokens that a greedy search finds, as ids of ours
     converted   the log-probabilities that CTranslate2 gives the subwords of the translations, once
-                its own converter has read what was exported
+                its own converter has read what was exported; of Marian models alone
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
 import numpy as np
 import torch
-from ctranslate2.converters import TransformersConverter
 from safetensors.numpy import load_file
-from transformers import AutoTokenizer, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from t2t_jax.interchange.formats import write_model
-from tests.interchange.models import OPTIONS, portable, real_pairs
+from tests.interchange.models import EXPORTED, portable, real_pairs
 
-MODELS = ("paper", "deep-norm", "attention-bias", "gelu", "tied-target", "unscaled-embeddings")
 LINES = 8
 NUM_TOKENS = 20
 
@@ -42,14 +40,12 @@ def sums(arrays: dict[str, np.ndarray]) -> dict[str, list[float]]:
 def golden(name: str) -> dict[str, Any]:
     """What transformers computes with one of the models."""
     with tempfile.TemporaryDirectory() as place:
-        directory = Path(place) / "out"
-        write_model(portable(OPTIONS[name]), "marian", directory)
+        directory, (form, fields) = Path(place) / "out", EXPORTED[name]
+        write_model(portable(fields), form, directory)
         tokenizer = AutoTokenizer.from_pretrained(directory)
-        model = MarianMTModel.from_pretrained(directory).eval()
+        model = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
         arrays = load_file(directory / "model.safetensors")
-        converted = Path(place) / "converted"
-        TransformersConverter(str(directory)).convert(str(converted))
-        engine = ctranslate2.Translator(str(converted), intra_threads=1)
+        engine = _converted(directory, Path(place) / "converted") if form == "marian" else None
     sources, targets = (side[:LINES] for side in real_pairs())
     given = tokenizer(sources, return_tensors="pt", padding=True)
     labels = tokenizer(text_target=targets, return_tensors="pt", padding=True).input_ids
@@ -60,23 +56,36 @@ def golden(name: str) -> dict[str, Any]:
     chosen = logits.gather(-1, labels[..., None])[..., 0]
     pieces = [[tokenizer.tokenize(line) for line in side] for side in (sources, targets)]
     ended = [[*line, tokenizer.eos_token] for line in pieces[0]]
+    scored = engine and [one.log_probs for one in engine.score_batch(ended, pieces[1])]
     return {
         "sums": sums(arrays),
         "sources": [_ours(row.tolist(), tokenizer) for row in given.input_ids],
         "log_probs": [row[own].tolist() for row, own in zip(chosen, mask, strict=True)],
         "greedy": [_ours(row.tolist()[1:], tokenizer) for row in found],
-        "converted": [one.log_probs for one in engine.score_batch(ended, pieces[1])],
+        **({"converted": scored} if scored else {}),
     }
 
 
+def _converted(directory: Path, place: Path) -> Any:
+    """The engine CTranslate2 with what its own converter reads."""
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    TransformersConverter(str(directory)).convert(str(place))
+    return ctranslate2.Translator(str(place), intra_threads=1)
+
+
 def _ours(tokens: list[int], tokenizer: Any) -> list[int]:
-    """Tokens without the padding that follows them, as ids of ours: padding is 0 there."""
+    """Tokens without the padding that follows them, as ids of ours, where padding is id 0."""
     while tokens and tokens[-1] == tokenizer.pad_token_id:
         tokens = tokens[:-1]
-    return [(token + 1) % len(tokenizer) for token in tokens]
+    first = (len(tokenizer) - tokenizer.pad_token_id) % len(tokenizer)
+    return [(token + first) % len(tokenizer) for token in tokens]
 
 
 if __name__ == "__main__":
-    goldens = {name: golden(name) for name in MODELS}
     path = Path(__file__).with_name("marian_goldens.json")
-    path.write_text(json.dumps(goldens, indent=1) + "\n", encoding="utf-8")
+    goldens = json.loads(path.read_text(encoding="utf-8"))
+    goldens |= {name: golden(name) for name in sys.argv[1:] or EXPORTED}
+    ordered = {name: goldens[name] for name in EXPORTED}
+    path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")

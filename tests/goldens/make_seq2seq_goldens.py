@@ -1,4 +1,4 @@
-"""Write `seq2seq/`: small random models of fairseq's kinds, and what transformers finds with them.
+"""Write `seq2seq/`: small random encoder-decoders, and what transformers finds with them.
 
     python -m tests.goldens.make_seq2seq_goldens [KIND ...]
 
@@ -42,6 +42,8 @@ import transformers
 from sacremoses import MosesTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+MORE_ENDS = {"t5": 1.2, "t5_gated": 3.0}
+"""Factors on the output of the end of a sentence, so that searches end before their limit."""
 LINES, SHORT_LINES, NUM_TOKENS, BEAMS, EXTRA_TOKENS = 4, 3, 8, 4, 5
 ODD_LINES = [
     "“It’s well-known”, he said… (５０ ％)",
@@ -66,15 +68,17 @@ def lines(language: str) -> list[str]:
         return [line.rstrip("\n") for line in file]
 
 
-def splitter(kind: str, directory: Path) -> None:
-    """Write a SentencePiece model with the special ids of fairseq's models."""
+def splitter(
+    kind: str, directory: Path, name: str = "sentencepiece.bpe.model", **special: int
+) -> None:
+    """Write a SentencePiece model, whose special ids are those of fairseq unless given."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*lines("en"), *lines("de")]), model_writer=model, vocab_size=260,
         minloglevel=2, model_type=kind, character_coverage=1.0,
-        normalization_rule_name="identity",
+        normalization_rule_name="identity", **special,
     )  # fmt: skip
-    (directory / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+    (directory / name).write_bytes(model.getvalue())
 
 
 def m2m100(directory: Path) -> tuple[Any, Any]:
@@ -204,6 +208,26 @@ def labels(tokenizer: Any, directory: Path) -> list[list[int]]:
     return tokenizer(text_target=lines("de")[:LINES]).input_ids
 
 
+def t5(directory: Path, **options: Any) -> tuple[Any, Any]:
+    """T5 1.0: one matrix for embeddings and a scaled output, sentinels, and unused rows."""
+    splitter("unigram", directory, "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    tokenizer = transformers.T5Tokenizer.from_pretrained(directory, extra_ids=4)
+    (directory / "spiece.model").unlink()
+    sizes = {"d_model": 16, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4}
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer) + 2, decoder_start_token_id=0, **sizes, **options
+    )
+    return tokenizer, transformers.T5ForConditionalGeneration(config)
+
+
+def t5_gated(directory: Path) -> tuple[Any, Any]:
+    """T5 1.1 and flan-T5: a gate, and an output matrix of its own."""
+    options = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_kv": 6}
+    tokenizer, model = t5(directory, **options)
+    model.lm_head.weight = torch.nn.Parameter(model.shared.weight.detach().clone())
+    return tokenizer, model
+
+
 def with_random_numbers(model: Any) -> Any:
     """The model with numbers in all parameters that make its logits differ much."""
     generator = torch.Generator().manual_seed(0)
@@ -235,6 +259,9 @@ def write(
     tokenizer, model = make(directory)
     model = with_random_numbers(model)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
+    if name in MORE_ENDS:
+        with torch.no_grad():
+            model.lm_head.weight[end] *= MORE_ENDS[name]
     sources = tokenizer(lines("en")[:LINES]).input_ids
     targets = [row[:NUM_TOKENS] for row in labels(tokenizer, directory)]
     mark = tokenizer.convert_tokens_to_ids
@@ -250,7 +277,8 @@ def write(
     model.config.decoder_start_token_id = start
     model.generation_config = transformers.GenerationConfig(
         decoder_start_token_id=start, forced_bos_token_id=forced, pad_token_id=pad,
-        eos_token_id=end, bos_token_id=model.config.bos_token_id, num_beams=BEAMS,
+        eos_token_id=end, num_beams=BEAMS,
+        bos_token_id=getattr(model.config, "bos_token_id", None),
         forced_eos_token_id=None,
     )  # fmt: skip
     model.save_pretrained(directory)
@@ -342,6 +370,8 @@ MODELS: dict[str, tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...], str]
     "bart": (bart, (), ""),
     "fsmt": (fsmt, (), ""),
     "fsmt_joint": (partial(fsmt, is_joint=True), (), ""),
+    "t5": (lambda directory: t5(directory, d_kv=4), (), ""),
+    "t5_gated": (t5_gated, (), ""),
 }
 
 PAIRS: dict[str, tuple[str, ...]] = {

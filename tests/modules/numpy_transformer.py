@@ -114,7 +114,7 @@ def embedding_factor(config):
 
 def token_matrix(params, config, use):
     """The matrix `[vocab, d_model]` of "source", "target" or "output" (section 3.4)."""
-    if config.share_embeddings:
+    if config.share_embeddings or (config.share_source_embedding and use != "output"):
         return params["embedding"]["embedding"]
     if use == "output" and config.share_target_embedding:
         use = "target"
@@ -245,8 +245,10 @@ def feed_forward(params, config, x):
     if kind in ("relu", "gelu", "silu"):
         hidden = activation(kind, x @ params["kernel_1"] + params["bias_1"])
         return hidden @ params["kernel_2"] + params["bias_2"]
-    gate = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}[kind]
-    hidden = activation(gate, x @ params["gate_kernel"]) * (x @ params["kernel_1"])
+    gates = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
+    hidden = activation(gates.get(kind, "gelu_tanh"), x @ params["gate_kernel"]) * (
+        x @ params["kernel_1"]
+    )
     return hidden @ params["kernel_2"]
 
 
@@ -256,6 +258,8 @@ def activation(name, x):
         return np.maximum(x, 0)
     if name == "gelu":
         return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+    if name == "gelu_tanh":
+        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
     sigmoid = 1 / (1 + np.exp(-x))
     return {"silu": x * sigmoid, "sigmoid": sigmoid}[name]
 

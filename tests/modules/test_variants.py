@@ -30,10 +30,12 @@ _VARIANTS = {
     "as T5": {
         "norm": "rms",
         "norm_order": "pre",
-        "feed_forward": "geglu",
+        "feed_forward": "geglu_tanh",
         "position": "relative_bias",
         "score_function": "dot_product",
         "scale_embeddings": False,
+        "share_embeddings": False,
+        "share_source_embedding": True,
     },
     "as BART": {
         "norm_epsilon": 1e-2,

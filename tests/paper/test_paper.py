@@ -122,6 +122,7 @@ _NOT_STATED = {
     "model.rotary_scale",
     "model.rotary_scaling",
     "model.share_target_embedding",
+    "model.share_source_embedding",
     "model.source_vocab_size",
     "model.start_token",
     "model.compute_dtype",

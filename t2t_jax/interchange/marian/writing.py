@@ -39,7 +39,7 @@ from t2t_jax.interchange.carried import (
     sizes_of_transformers,
     tied_output,
 )
-from t2t_jax.interchange.generation import generation_config, longest_target
+from t2t_jax.interchange.generation import FILE, generation_config, longest_target
 from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
@@ -89,29 +89,34 @@ def carried(config: Config) -> Carried:
 def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a Marian model of transformers."""
     vocabulary, decoding = model.vocabulary, model.config.decoding
-    pieces = _pieces(vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
-    first = 1 if len(pieces) == 1 else 0
-    names = "vocab.json", "target_vocab.json"
-    sizes = vocabulary.source_size, len(vocabulary)
+    first = 1 if len(_pieces(vocabulary)) == 1 else 0
     special = _special_ids(model.config.model, len(vocabulary), first)
     forbidden = [(number - first) % len(vocabulary) for number in decoding.forbidden_ids]
     search = generation_config(decoding, longest_target(model.config), forbidden)
     config = {**model_config(model.config, len(vocabulary)), **special}
     written(directory, config, dict(_their_arrays(model, first)), _README)
-    described = {
-        "generation_config.json": {**search, **special},
-        "tokenizer_config.json": _tokenizer_config(model, pieces[-1], separate=len(pieces) > 1),
-        **{
-            name: {piece: (number - first) % size for number, piece in enumerate(table)}
-            for name, table, size in zip(names, pieces, sizes, strict=False)
-        },
-    }
+    write_json(directory / FILE, {**search, **special})
+    write_tokenizer(model, directory, first)
+
+
+def write_tokenizer(model: PortableModel, directory: Path, first: int) -> None:
+    """Write the files from which `MarianTokenizer` of transformers splits text as the model does.
+
+    Args:
+      first: our id of the entry 0 there; our entries before it come last there.
+    """
+    vocabulary, pieces = model.vocabulary, _pieces(model.vocabulary)
+    sizes = vocabulary.source_size, len(vocabulary)
+    names = "vocab.json", "target_vocab.json"
+    settings = _tokenizer_config(model, pieces[-1], separate=len(pieces) > 1)
+    write_json(directory / "tokenizer_config.json", settings)
+    for name, table, size in zip(names, pieces, sizes, strict=False):
+        ids = {piece: (number - first) % size for number, piece in enumerate(table)}
+        write_json(directory / name, ids)
     for name in ("source.spm", "target.spm"):
         files = vocabulary.files
         (directory / name).write_bytes(files.get(name) or files["vocabulary.model"])
-    for name, content in described.items():
-        write_json(directory / name, content)
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
