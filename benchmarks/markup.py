@@ -10,6 +10,7 @@ between two tags is translated by itself, as is usual elsewhere. Printed is, for
     all tags         share of the lines with exactly the tags of their source
     well-formed      share of the lines whose tags nest
     same words       share of the reference's elements that the line has with the same words
+    placed           the same, of those elements alone whose words are in the line's text
     BLEU             sacreBLEU of the text without tags
     lines a second   on this machine
 
@@ -142,12 +143,15 @@ def main(arguments: Sequence[str]) -> int:
         wanted = [Counter(elements(line)) for line in targets]
         each = zip(lines, wanted, strict=True)
         hit = sum((Counter(elements(line)) & own).total() for line, own in each)
+        every = zip(map(text_of, lines), wanted, strict=True)
+        there = sum(own[one] for text, own in every for one in own if one[1] in text)
         complete = sum(tags(a) == tags(b) for a, b in zip(lines, sources, strict=True))
         bleu = corpus_scores([*map(text_of, lines)], [*map(text_of, targets)], "de").bleu
         print(
             f"{name:26} all tags {complete / len(lines):.1%}  "
             f"well-formed {sum(map(nests, lines)) / len(lines):.1%}  "
-            f"same words {hit / sum(own.total() for own in wanted):.1%}  BLEU {bleu:.2f}  "
+            f"same words {hit / sum(own.total() for own in wanted):.1%}  "
+            f"placed {hit / max(1, there):.1%}  BLEU {bleu:.2f}  "
             f"lines a second {len(lines) / seconds:.1f}"
         )
     return 0

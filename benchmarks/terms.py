@@ -1,14 +1,16 @@
 """Measure how many terms of a glossary a model's translations use, and what that costs.
 
     python benchmarks/terms.py runs/help --train corpora/help/train --test corpora/help/test
+    python benchmarks/terms.py runs/help --train ... --test ... --most 12
 
 The glossary is made of the training text: words of the source, the most frequent ones of the test
 first, each with the capitalised word that most often stands in its translations (in German, a
 noun), or, for every second term, with the one that does so second most often, which the model says
-less often by itself. Printed are the share of the occurrences of
-terms that translations use, without the glossary and with it; sacreBLEU of the lines without terms
-and of those with terms, both ways; and the time of a translation with the glossary, in relation to
-one without, as the median of pairs of measurements (`--repeats`).
+less often by itself. `--most` leaves out words that the test has more often, as a glossary of rare
+terms does. Printed are the share of the occurrences of terms that translations use, without the
+glossary and with it; sacreBLEU of the lines without terms and of those with terms, both ways; and
+the time of a translation with the glossary, in relation to one without, as the median of pairs of
+measurements (`--repeats`).
 """
 
 import argparse
@@ -32,16 +34,18 @@ _WORD = re.compile(r"[^\W\d_]{4,}")
 _NOUN = re.compile(r"\b[A-ZÄÖÜ][a-zäöüß]{3,}\b")
 
 
-def terms_of(sources: Sequence[str], targets: Sequence[str], test: str, count: int) -> list[Term]:
-    """Return terms whose source words are frequent in a test set, by their Dice coefficients."""
+def terms_of(
+    sources: Sequence[str], targets: Sequence[str], test: str, count: int, most: int
+) -> list[Term]:
+    """Return terms that a test set has, but no more often than `most`, by Dice coefficients."""
     words = [frozenset(_WORD.findall(line.lower())) for line in sources]
     others = [frozenset(_NOUN.findall(line)) for line in targets]
     first = Counter(word for line in words for word in line)
     second = Counter(word for line in others for word in line)
     asked = [
         word
-        for word, _ in Counter(_WORD.findall(test.lower())).most_common()
-        if 50 <= first[word] <= 2000
+        for word, number in Counter(_WORD.findall(test.lower())).most_common()
+        if 50 <= first[word] <= 2000 and number <= most
     ]
     together: dict[str, Counter[str]] = defaultdict(Counter)
     for line, other in zip(words, others, strict=True):
@@ -67,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     flags.add_argument("--train", required=True)
     flags.add_argument("--test", required=True)
     flags.add_argument("--terms", type=int, default=50)
+    flags.add_argument("--most", type=int, default=1000, help="occurrences of a term")
     flags.add_argument("--lines", type=int, default=1000)
     flags.add_argument("--repeats", type=int, default=3)
     asked = flags.parse_args(arguments)
@@ -75,9 +80,14 @@ def main(arguments: Sequence[str]) -> int:
     ends = data.source_language, data.target_language
     known = ([*read_lines(Path(f"{asked.train}.{end}"))] for end in ends)
     sources, targets = ([*read_lines(Path(f"{asked.test}.{end}"))][: asked.lines] for end in ends)
-    glossary = Glossary(tuple(terms_of(next(known), next(known), "\n".join(sources), asked.terms)))
+    text, bounds = "\n".join(sources), (asked.terms, asked.most)
+    glossary = Glossary(tuple(terms_of(next(known), next(known), text, *bounds)))
     wanted = [glossary.found(line) for line in sources]
-    print(f"{machine()}\n{len(sources):,} lines, {len(glossary.terms)} terms: ", end="")
+    have = sum(map(bool, wanted))
+    print(
+        f"{machine()}\n{len(sources):,} lines, {have} with any of {len(glossary.terms)} terms: ",
+        end="",
+    )
     print(", ".join(f"{one.source} = {one.target}" for one in glossary.terms))
 
     ways = {
@@ -109,8 +119,8 @@ def main(arguments: Sequence[str]) -> int:
             f"{name:8} terms used {sum(each) / len(each):.1%} of {len(each):,}  "
             f"BLEU of lines without terms {scores[0]:.2f}, with terms {scores[1]:.2f}"
         )
-    bounds = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    print(f"time with / without: {statistics.median(ratios):.2f} ({bounds})")
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    print(f"time with / without: {statistics.median(ratios):.2f} ({spread})")
     return 0
 
 
