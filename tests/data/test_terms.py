@@ -71,6 +71,7 @@ def test_words_are_learned_that_translate_each_other():
     }
 
 
+@pytest.mark.thorough
 def test_the_command_writes_pairs_that_a_training_reads_beside_the_corpus(tmp_path, capsys):
     out = tmp_path / "terms"
     command = ["data", "terms", "bundled:", str(out), "--share", "0.2"]

@@ -24,6 +24,7 @@ from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.portable import portable_model
 from tests.interchange.models import translator_of
+from tests.selection import thorough_after
 
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "seq2seq"
 _FORMATS = {
@@ -38,6 +39,7 @@ _FORMATS = {
     "t5_gated": "t5",
 }
 _KINDS = list(_FORMATS)
+_SEARCHES = ("greedy", 1), ("beam", 4)
 _OF_FAIRSEQ = [1, 2, 0, 3]  # the ids of padding, end, begin and unknown
 _OTHERS = {"m2m100": ("en", "fr"), "nllb": ("eng", "fra"), "mbart50": ("en", "fr")}
 _LINES = 4
@@ -86,9 +88,12 @@ def test_texts_and_logits_are_those_of_transformers(models, kind):
 @pytest.mark.parametrize(
     ("kind", "search", "beam_size"),
     [
-        ("m2m100", "greedy", 1),
-        *(pytest.param(kind, "greedy", 1, marks=pytest.mark.thorough) for kind in _KINDS[1:]),
-        *((kind, "beam", 4) for kind in _KINDS),
+        *((_KINDS[0], *how) for how in _SEARCHES),
+        *(
+            pytest.param(kind, *how, marks=pytest.mark.thorough)
+            for kind in _KINDS[1:]
+            for how in _SEARCHES
+        ),
         *((kind, "other", 1) for kind in _OTHERS),
     ],
 )
@@ -102,7 +107,7 @@ def test_tokens_are_those_of_generate(models, kind, search, beam_size):
         assert [order[one] for one in best.tokens] == [one for one in row if one != order[0]]
 
 
-@pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])
+@pytest.mark.parametrize("kind", thorough_after(1, ["m2m100", "mbart", "bart"]))
 def test_scores_are_those_of_the_search_and_leave_the_mark_out(models, kind):
     translator = translator_of(models[kind])
     [[found]] = translator.nbest(lines(0)[:1], 1, beam_size=1, max_extra_length=100)
@@ -166,6 +171,7 @@ def test_what_goes_in_goes_out(models, kind, tmp_path):
     assert again.vocabulary.fingerprint == models[kind].vocabulary.fingerprint
 
 
+@pytest.mark.thorough
 def test_an_imported_run_translates_into_several_languages_and_trains_on(tmp_path, capfd):
     run, tuned, corpus = tmp_path / "run", tmp_path / "tuned", tmp_path / "corpus"
     names = ["--source-language", "eng", "--target-language", "deu"]
@@ -205,6 +211,7 @@ def trained_on(run: Path, tuned: Path, corpus: Path, languages: tuple[str, str],
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.thorough
 def test_an_imported_t5_goes_out_again_after_training(models, tmp_path):
     run, tuned, out = tmp_path / "run", tmp_path / "tuned", tmp_path / "out"
     assert main(["import", "t5", str(_GOLDENS / "t5"), str(run)]) == 0

@@ -269,6 +269,7 @@ def test_a_run_stopped_between_checkpoints_ends_with_the_same_average(
     _assert_same_parameters(workdir, undisturbed, average=3)
 
 
+@pytest.mark.thorough
 def test_a_run_that_pauses_ends_with_the_same_bits(directory, config, undisturbed, capsys):
     """A pause where a checkpoint and an evaluation are due, and one where neither is."""
     workdir = directory / "paused"

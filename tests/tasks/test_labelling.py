@@ -17,7 +17,6 @@ from t2t_jax.tasks import task_of
 from t2t_jax.tasks.masked_language_modelling import fill
 from t2t_jax.tasks.task import Task
 from t2t_jax.workdir import read_config, read_scores
-from tests.selection import thorough_after
 
 TAGS = {"the": "DT", "a": "DT", "dog": "NN", "house": "NN", "old": "JJ", "red": "JJ", "runs": "VB"}
 MODEL = {
@@ -192,7 +191,8 @@ def test_a_tagger_starts_from_an_encoder_that_fills_in_words(masked, folder, tmp
         t2t_jax.train(other, tmp_path / "other")
 
 
-@pytest.mark.parametrize("task", thorough_after(1, ["tagging", "masked_language_modelling"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("task", ["tagging", "masked_language_modelling"])
 def test_an_interrupted_run_goes_on_exactly(task, folder, tmp_path):
     def logged(workdir):
         records = map(json.loads, (workdir / "log.jsonl").read_text().splitlines())
