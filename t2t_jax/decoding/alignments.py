@@ -348,13 +348,13 @@ def _words(
     """Compute the weights between words of one head, or of all layers, heads and steps."""
     batch = Batch(one_a_row(pairs.sources), one_a_row(pairs.targets))
     weights = jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
-    if head is not None:
-        weights = weights[:, head.layer, head.head]
     # The last row of a target is that of its end, which is no word, so none needs the row behind.
-    steps = jnp.stack([weights, jnp.roll(weights, -1, axis=-2)], axis=-3)
-    if head is not None:
-        steps = steps[:, head.step]
-    return word_weights(steps, pairs.target_words, pairs.source_words)
+    if head is None:
+        steps = [jnp.roll(weights, -step, axis=-2) for step in range(_STEPS)]
+        weights = jnp.stack(steps, axis=-3)
+    else:
+        weights = jnp.roll(weights[:, head.layer, head.head], -head.step, axis=-2)
+    return word_weights(weights, pairs.target_words, pairs.source_words)
 
 
 def _checked_head(translator: Translator, head: tuple[int, ...]) -> AlignmentHead:

@@ -18,7 +18,7 @@ from jaxtyping import Float32, Int
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, EncoderDecoderConfig
 from t2t_jax.data.vocabularies.framed import FramedVocabulary, framed_vocabulary
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError
 from t2t_jax.interchange import marian, pretrained
 from t2t_jax.interchange.carried import (
     ANY,
@@ -145,9 +145,7 @@ def read(path: Path) -> PortableModel:
     arrays = {place.ours: place.array(tensors) for place in _places(_network(config))}
     arrays |= {**matrices, **_zero_biases(_network(config))}
     tensors.finish(_WITHOUT)
-    config, renormalises = with_their_search(config, path, theirs, order.tolist(), (_START,))
-    if renormalises:
-        warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
+    config, _ = with_their_search(config, path, theirs, order.tolist(), (_START,))
     return PortableModel(config, vocabulary, arrays, ())
 
 
