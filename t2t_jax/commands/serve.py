@@ -160,8 +160,8 @@ class ServeCommand(LoadFlags):
         waiting = self.bounds.max_waiting
         limits = Limits(self.rows, self.longest, self.most_steps, waiting)
         calibration = read_calibration([run], translator)
-        has_prefixes = self.glossaries == "yes"
-        engine = Searches(translator, decoding, limits, calibration, has_prefixes=has_prefixes)
+        has_terms = self.glossaries == "yes"
+        engine = Searches(translator, decoding, limits, calibration, has_terms=has_terms)
         if self.warm_up == "all":
             engine.warm_up()
         return engine

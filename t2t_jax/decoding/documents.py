@@ -44,7 +44,7 @@ def translate_documents(
     if glossary is None:
         found = translator.translate(sources, **settings)
     else:
-        used = translate_with_terms(translator, sources, glossary, head=head, **settings)
+        used = translate_with_terms(translator, sources, glossary, **settings)
         found = used.lines
         for number, term in used.missing:
             warn(f"{term.source!r} is not translated as {term.target!r} in {sources[number]!r:.80}")

@@ -1,36 +1,33 @@
 """Translations that use the terms of a glossary.
 
-A sentence is translated as ever. If a term of its source is not translated as the glossary says,
-the model's own attention says where its translation stands (`decoding.alignments`): the sentence is
-translated again, with what stands before that place and the wanted term as its prefix, so that the
-model goes on from the term (prefix-constrained search: Wuebker et al. 2016, "Models and Inference
-for Prefix-Constrained Machine Translation"). That is repeated from left to right until every term
-is there. So a sentence that uses its terms costs nothing more, and no program is compiled for a
-glossary.
+A sentence is translated as ever. If terms of its source are not translated as the glossary says,
+it is translated again by a search for translations that contain them (`decoding.dynamic_beams`). So
+a sentence that uses its terms costs nothing more, and no program is compiled for a glossary.
 
 A model that was trained on marked terms (`data.terms`) gets marked sources, and then misses few.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from t2t_jax.data.terms import Found, Glossary, Term, marks_terms
-from t2t_jax.decoding.alignments import alignments
+from t2t_jax.config import DecodingConfig
+from t2t_jax.data.terms import Glossary, Term, marks_terms
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.forbidden import spelt_by
+from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.decoding.wanted_terms import Spelling, WantedTerm
 from t2t_jax.errors import UserError
-from t2t_jax.markup.projection import Links
+from t2t_jax.parallel.device_memory import within_memory
 
-_MOST_ROUNDS = 16
-_OPENING = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
-
-
-def is_spelt(translator: Translator, text: str) -> bool:
-    """Return whether the vocabulary of a model can spell a text."""
-    # A vocabulary of bytes, which spells everything, has the end of sentence in place of unk_id.
-    return translator.vocabulary.unk_id not in translator.encode_targets([text])[0][:-1]
+_LEAST_BEAM = 4
+"""The fewest hypotheses of a sentence that has to contain terms."""
+_WAVES = 8
+"""How often the rows of a search with terms are refilled, if sentences are few."""
 
 
 def check_spelling(glossary: Glossary, spells: Callable[[str], bool]) -> None:
@@ -47,6 +44,44 @@ def check_spelling(glossary: Glossary, spells: Callable[[str], bool]) -> None:
             )
 
 
+def is_spelt(vocabulary: Vocabulary, text: str) -> bool:
+    """Return whether a vocabulary can spell a text."""
+    # A vocabulary of bytes, which spells everything, has the end of sentence in place of unk_id.
+    return vocabulary.unk_id not in vocabulary.encode_targets([text])[0][:-1]
+
+
+@lru_cache(maxsize=4096)
+def wanted_term(vocabulary: Vocabulary, term: Term) -> WantedTerm:
+    """Return the spellings of a term's target: behind a space, behind a bracket, and at first.
+
+    The last of them has a capital, unless upper and lower case count.
+    """
+    capital = term.target[:1].upper() + term.target[1:]
+    asked = [("", term.target, False), ("a ", term.target, False), ("(", term.target, False)]
+    if not term.case and is_spelt(vocabulary, capital):
+        asked.append(("", capital, True))
+    found: dict[tuple[int, ...], Spelling] = {}
+    texts = spelt_by(vocabulary)
+    for before, text, at_beginning in asked:
+        tokens = _spelt_after(vocabulary, before, text)
+        if tokens and tokens not in found:
+            ends, begins = texts[tokens[-1]].endswith(b" "), texts[tokens[0]].startswith(b" ")
+            found[tokens] = Spelling(
+                tokens, not (term.part or ends), not (term.part or begins), at_beginning
+            )
+    return tuple(found.values())
+
+
+def _spelt_after(vocabulary: Vocabulary, before: str, text: str) -> tuple[int, ...]:
+    """Return the ids that spell a text behind another one; none if no id begins with the text."""
+    texts = spelt_by(vocabulary)
+    [tokens] = vocabulary.encode_targets([before + text])
+    spelt, kept = "", [token for token in tokens[:-1] if texts[token]]
+    while kept and spelt.strip() != before.strip():
+        spelt += texts[kept.pop(0)].decode(errors="replace")
+    return tuple(kept)
+
+
 class WithTerms(NamedTuple):
     """Translations that use the terms of a glossary."""
 
@@ -61,161 +96,133 @@ def translate_with_terms(
     lines: Iterable[str],
     glossary: Glossary,
     *,
-    head: tuple[int, ...] | None = None,
     first_line: int = 1,
-    **settings: Any,
+    seed: int = 0,
+    before: Sequence[str] | None = (),
+    **overrides: Any,
 ) -> WithTerms:
     """Translate lines, each into one line that uses the terms of a glossary.
 
-    A term is missing in the end where a line is split because it is too long, or where the model
-    ends a translation within the prefix.
+    A term is missing in the end where a line is split because it is too long, or where no room is
+    left for it.
 
     Args:
-      translator: the model, which is no ensemble.
+      translator: the model.
       lines: sentences.
       glossary: the terms.
-      head: the fields of the `AlignmentHead` that says where terms stand; see
-        `decoding.alignments.alignments`.
       first_line: number of the first line, by which errors name them.
-      settings: the others of `Translator.translate`.
+      seed: seed of sampling (`temperature` above 0), by which terms are not found.
+      before: the lines before the first one; see `Translator.translate`.
+      overrides: settings of the search, as `Translator.configured` takes them.
 
     Raises:
       UserError: as `Translator.translate` does, or the vocabulary cannot spell a term.
     """
-    check_spelling(glossary, partial(is_spelt, translator))
+    vocabulary = translator.vocabulary
+    check_spelling(glossary, partial(is_spelt, vocabulary))
     sources = list(lines)
-    given = glossary.marked(sources) if marks_terms(translator.vocabulary) else sources
-    found = translator.translate(given, first_line=first_line, **settings)
-    use = TermUse(sources, found, glossary, partial(is_spelt, translator))
-    while use.waiting:
-        aligned = alignments(translator, *use.texts, head=head)
-        head = aligned.head
-        prefixes = use.prefixes(aligned.links)
-        how = settings | {"before": None}  # the lines no longer follow each other
-        again = [given[number] for number in use.waiting]
-        use.take(translator.translate(again, prefixes=prefixes, **how))
+    given = glossary.marked(sources) if marks_terms(vocabulary) else sources
+    how: Any = {"first_line": first_line, "seed": seed, "before": before}
+    found = translator.translate(given, **how, **overrides)
+    use = TermUse(sources, found, glossary)
+    decoding = translator.configured(**overrides).decoding
+    parts = translator.parts(given, decoding, first_line, before=before) if use.waiting else []
+    lines_of = Counter(part.line for part in parts)
+    whole = {part.line: part.tokens for part in parts if lines_of[part.line] == 1}
+    while numbers := [n for n in use.waiting if n in whole]:
+        wanted = [[wanted_term(vocabulary, one) for one in use.terms(n)] for n in numbers]
+        again = _searched(translator, decoding, [whole[n] for n in numbers], wanted)
+        use.take(dict(zip(numbers, again, strict=True)))
     return use.ended()
+
+
+def _searched(
+    translator: Translator,
+    decoding: DecodingConfig,
+    sources: Sequence[list[int]],
+    wanted: Sequence[Sequence[WantedTerm]],
+) -> list[str]:
+    """Return translations of some sources, each of which contains the terms of its source."""
+    extra = decoding.max_extra_length
+    sentences = [
+        Sentence(source, len(source) + extra, 0, terms=terms)
+        for source, terms in zip(sources, wanted, strict=True)
+    ]
+    # These sentences are few, and rows are refilled only where there are fewer of them.
+    positions = sum(len(source) + extra for source in sources) // _WAVES
+    batch = min(decoding.tokens_per_batch, max(1, positions))
+    search = replace(decoding_with_terms(decoding), tokens_per_batch=batch)
+    found = [""] * len(sentences)
+    with within_memory(decoding=True):
+        for index, best in translator.search(sentences, search, 1, 0):
+            found[index] = translator.read(best)[0].text
+    return found
+
+
+def decoding_with_terms(decoding: DecodingConfig) -> DecodingConfig:
+    """Return the settings of a search for translations that contain terms."""
+    return replace(decoding, beam_size=max(decoding.beam_size, _LEAST_BEAM), temperature=0.0)
 
 
 class TermUse:
     """Sentences with the terms that their translations have to use, as far as they do."""
 
-    def __init__(
-        self,
-        sources: Sequence[str],
-        found: Sequence[str],
-        glossary: Glossary,
-        spells: Callable[[str], bool],
-    ) -> None:
-        """Begin with translations of sentences.
-
-        Args:
-          spells: says whether the model's vocabulary can spell a text.
-        """
+    def __init__(self, sources: Sequence[str], found: Sequence[str], glossary: Glossary) -> None:
+        """Begin with translations of sentences."""
         self._found = list(found)
-        self._lines = {
-            n: _Line(source, wanted, found[n], spells)
-            for n, source in enumerate(sources)
-            if (wanted := glossary.found(source))
-        }
-        self._rounds = 0
+        self._wanted = [[one.term for one in glossary.found(source)] for source in sources]
+        self._asked: dict[int, frozenset[str]] = {}
         self.waiting: list[int] = []
         """The numbers of the sentences that are to be translated again, from 0 on."""
-        self._wait()
+        self._wait(range(len(self._found)))
 
-    def _wait(self) -> None:
-        more = self._rounds < _MOST_ROUNDS
-        self.waiting = [n for n, line in self._lines.items() if more and line.is_waiting]
+    def _wait(self, numbers: Iterable[int]) -> None:
+        """Have those sentences wait that miss a term which was not asked for yet."""
+        self.waiting = []
+        for n in numbers:
+            missing = frozenset(one.target for one in self._missing(n))
+            asked = self._asked.get(n, frozenset())
+            if not missing <= asked:
+                self._asked[n] = asked | missing
+                self.waiting.append(n)
 
-    @property
-    def texts(self) -> tuple[list[str], list[str]]:
-        """Return the waiting sentences, and their translations so far."""
-        lines = [self._lines[n] for n in self.waiting]
-        return [line.source for line in lines], [line.target for line in lines]
+    def _missing(self, number: int) -> list[Term]:
+        return missing_terms(self._wanted[number], self._found[number])
 
-    def prefixes(self, links: Sequence[Links]) -> list[str]:
-        """Return the prefixes with which the translations of the waiting sentences have to begin.
+    def terms(self, number: int) -> list[Term]:
+        """Return the terms that the next translation of a waiting sentence has to contain.
 
-        Args:
-          links: links between the words of these sentences and of their translations so far.
+        They are those that any translation so far has missed, each as often as it is wanted.
         """
-        return [self._lines[n].prefix(own) for n, own in zip(self.waiting, links, strict=True)]
+        return [one for one in self._wanted[number] if one.target in self._asked[number]]
 
-    def take(self, targets: Sequence[str]) -> None:
-        """Take the translations of the waiting sentences that begin with these prefixes."""
-        for n, target in zip(self.waiting, targets, strict=True):
-            self._lines[n].take(target)
-        self._rounds += 1
-        self._wait()
+    def take(self, targets: Mapping[int, str]) -> list[int]:
+        """Take translations of waiting sentences by their numbers; return which of them are used.
+
+        A translation that misses no fewer terms than the one before is not used. A sentence without
+        a translation waits no more.
+        """
+        numbers = []
+        for n, target in targets.items():
+            if len(missing_terms(self._wanted[n], target)) < len(self._missing(n)):
+                self._found[n] = target
+                numbers.append(n)
+        self._wait(numbers)
+        return numbers
 
     def ended(self) -> WithTerms:
         """Return the translations of all sentences."""
-        for n, line in self._lines.items():
-            self._found[n] = line.target
-        missing = [(n, one.term) for n, line in self._lines.items() for one in line.missing]
-        return WithTerms(self._found, missing)
+        every = range(len(self._found))
+        return WithTerms(self._found, [(n, term) for n in every for term in self._missing(n)])
 
 
-class _Line:
-    """A sentence with the terms that its translation has to use."""
-
-    def __init__(
-        self, source: str, wanted: Sequence[Found], target: str, spells: Callable[[str], bool]
-    ) -> None:
-        self.source, self._wanted, self.target, self._spells = source, wanted, target, spells
-        self._prefix, self._is_whole, self._given_up = "", False, False
-
-    @property
-    def missing(self) -> list[Found]:
-        """Return the terms that the translation does not use."""
-        uses = Counter[str]()
-        found = []
-        for one in self._wanted:
-            uses[one.term.target] += 1
-            flags = re.NOFLAG if one.term.case else re.IGNORECASE
-            there = re.findall(one.term.pattern(one.term.target), self.target, flags)
-            if len(there) < uses[one.term.target]:
-                found.append(one)
-        return found
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether the sentence is to be translated again."""
-        return not self._given_up and bool(self.missing)
-
-    def prefix(self, links: Links) -> str:
-        """Return the prefix with which the translation has to begin: up to one more term."""
-        words, fixed = self.target.split(), len(self._prefix.split())
-        linked: dict[int, list[int]] = {}
-        for of_source, of_target in links:
-            linked.setdefault(of_source, []).append(of_target)
-        places = []
-        for one in self.missing:
-            before = self.source[: one.begin]
-            first = len(before.split()) - (before[-1:].strip() != "")
-            last = len(self.source[: one.end].split())
-            own = [n for word in range(first, last) for n in linked.get(word, ())]
-            place = min(own, default=first * len(words) // max(1, len(self.source.split())))
-            places.append((max(place, fixed), one.begin, one.term))
-        place, _, term = min(places)
-        begins = words[place] if place < len(words) else ""
-        text = term.target
-        capital = text[:1].upper() + text[1:]
-        if not term.case and begins[:1].isupper() and not place and self._spells(capital):
-            text = capital
-        self._is_whole = not term.part
-        self._prefix = " ".join([*words[:place], _opening_marks(begins) + text])
-        return self._prefix
-
-    def take(self, target: str) -> None:
-        """Take the translation with that prefix; one that goes on within the term is cut there."""
-        target = " ".join(target.split())
-        self._given_up = not target.startswith(self._prefix)
-        if self._is_whole and not self._given_up:
-            target = self._prefix + re.sub(r"^\w+", "", target[len(self._prefix) :])
-        self.target = target
-
-
-def _opening_marks(word: str) -> str:
-    """Return the opening brackets and quotation marks at the beginning of a word."""
-    return word[: len(word) - len(word.lstrip(_OPENING))]
+def missing_terms(wanted: Sequence[Term], target: str) -> list[Term]:
+    """Return the terms that a translation does not have, or has less often than is wanted."""
+    uses = Counter[str]()
+    found = []
+    for term in wanted:
+        uses[term.target] += 1
+        flags = re.NOFLAG if term.case else re.IGNORECASE
+        if len(re.findall(term.pattern(term.target), target, flags)) < uses[term.target]:
+            found.append(term)
+    return found

@@ -25,6 +25,7 @@ from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
 from t2t_jax.decoding.turns import Turns, Waiting
+from t2t_jax.decoding.wanted_terms import WantedTerm, num_tokens
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
@@ -63,9 +64,9 @@ class Limits:
     """The most positions that are computed before sentences that wait may come in."""
     most_waiting: int = 1024
     """The most sentences that may wait; more are refused."""
-    prefixes: bool = False
-    """Whether outputs may have prefixes, of up to `longest` tokens, beside those that the model is
-    told."""
+    terms: int = 0
+    """The most tokens that the spellings of a sentence's wanted terms may have; 0 if no output has
+    to contain terms."""
     seconds_per_token: float = 0.001
     """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
     token by which it is shorter."""
@@ -139,7 +140,8 @@ class OpenSearch:
         """
         self.limits = Limits() if limits is None else limits
         self._extra = decoding.max_extra_length
-        self._search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
+        strategy = strategy_of(decoding, num_best, with_terms=self.limits.terms > 0)
+        self._search = Search(model, strategy, mesh, num_best)
         self._of_groups = params, seed, constraints
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
@@ -149,8 +151,7 @@ class OpenSearch:
         self._numbers_of_rows = tuple(sorted(few | {self._rows}))
         self._places = tuple(sorted({parts, quarter, self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
-        told = 0 if constraints is None else constraints.num_told
-        self._prefix = self._lengths[-1] if self.limits.prefixes else told
+        self._prefix = 0 if constraints is None else constraints.num_told
         self._waiting: Turns[_Request] = Turns()
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
@@ -182,6 +183,7 @@ class OpenSearch:
         client: Hashable = None,
         request: Hashable = None,
         prefix: Sequence[int] = (),
+        terms: Sequence[WantedTerm] = (),
         read: Callable[[SearchResult], Any] = lambda result: result,
     ) -> "Future[Any]":
         """Submit a sentence to the search.
@@ -194,7 +196,8 @@ class OpenSearch:
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
           client: the sender of the request: clients take turns; None is one of no other request.
           request: the request of the sentence: a client's requests take turns; None is a new one.
-          prefix: ids with which the output must begin.
+          prefix: ids with which the output must begin, as many as the model is told.
+          terms: terms that the output must contain.
           read: makes the future's result of the hypotheses `[num_best, t]`; by default, themselves.
 
         Returns:
@@ -203,10 +206,11 @@ class OpenSearch:
         Raises:
           QueueFullError: too many sentences wait.
           ClosedError: the search is closed.
-          ValueError: the source is too long, the limit too high, or a listener is given to a beam.
+          ValueError: the source is too long, the limit too high, there are more tokens of a prefix
+            or of terms than there is room for, or a listener is given to a beam.
         """
         most = max(len(tokens), len(prefix)) + self._extra
-        sentence = Sentence(tokens, most if limit is None else limit, number, prefix)
+        sentence = Sentence(tokens, most if limit is None else limit, number, prefix, terms)
         self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future, request = Future[Any](), object() if request is None else request
@@ -247,8 +251,13 @@ class OpenSearch:
             )
         if len(sentence.prefix) > self._prefix:
             raise ValueError(
-                f"the prefix has {len(sentence.prefix)} tokens, more than the {self._prefix} that "
-                "there is room for; a search with limits.prefixes has more"
+                f"the prefix has {len(sentence.prefix)} tokens, but the model is told "
+                f"{self._prefix}"
+            )
+        if num_tokens(sentence.terms) > self.limits.terms:
+            raise ValueError(
+                f"the terms have {num_tokens(sentence.terms)} tokens in all their spellings, more "
+                f"than limits.terms={self.limits.terms}"
             )
         if listener is not None and self._search.strategy.beam_size > 1:
             raise ValueError("several hypotheses are searched for: there are no tokens so far")
@@ -318,7 +327,7 @@ class OpenSearch:
         """Return the sizes for sources of a length of the ladder; few outputs exceed their room."""
         most = length + self._extra
         room = most if length == self._lengths[-1] else length
-        return Sizes(rows, rows, length, room, most, self._prefix)
+        return Sizes(rows, rows, length, room, most, self._prefix, self.limits.terms)
 
     def _group(self, rows: int, length: int) -> RowGroup[int]:
         params, seed, constraints = self._of_groups

@@ -23,10 +23,12 @@ from jax.sharding import Mesh
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.constraints import Constraints
+from t2t_jax.decoding.dynamic_beams import DynamicBeamSearch
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling, Strategy
+from t2t_jax.decoding.wanted_terms import num_tokens
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
@@ -38,14 +40,23 @@ _SHORTEST = 32
 _WORTH = 8
 
 
-def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
-    """Return the strategy that a config asks for."""
+def strategy_of(
+    decoding: DecodingConfig, num_best: int = 1, *, with_terms: bool = False
+) -> Strategy:
+    """Return the strategy that a config asks for.
+
+    Args:
+      with_terms: whether outputs must contain terms, for which there is only beam search.
+    """
+    sizes = decoding.beam_size, decoding.length_penalty, num_best
+    by_transformers = decoding.beam_rule == "transformers"
+    if with_terms:
+        return DynamicBeamSearch(EOS_ID, *sizes, by_transformers)
     if decoding.temperature > 0:
         return Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
     if decoding.beam_size == 1:
         return Greedy(EOS_ID)
-    sizes = decoding.beam_size, decoding.length_penalty, num_best
-    return BeamSearch(EOS_ID, *sizes, by_transformers=decoding.beam_rule == "transformers")
+    return BeamSearch(EOS_ID, *sizes, by_transformers)
 
 
 def decode(
@@ -79,9 +90,12 @@ def decode(
     lengths = [sentences[i].length for i in order]
     prefix = max((len(sentence.prefix) for sentence in sentences), default=0)
     prefix = rung(prefix) if prefix else 0
-    planned = [sizes._replace(prefix=prefix) for sizes in plan(lengths, decoding, mesh)]
+    terms = max((num_tokens(sentence.terms) for sentence in sentences), default=0)
+    terms = rung(terms) if terms else 0
+    planned = [one._replace(prefix=prefix, terms=terms) for one in plan(lengths, decoding, mesh)]
     waiting = deque(zip(order, planned, strict=True))
-    search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
+    strategy = strategy_of(decoding, num_best, with_terms=terms > 0)
+    search = Search(model, strategy, mesh, num_best)
     capacity = _capacity(rung(max(lengths, default=0)), decoding)
     make = partial(RowGroup[int], search, params, seed=seed, constraints=constraints)
     number = num_groups(capacity, mesh)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
+from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
     WU_OFFSET,
@@ -38,6 +39,8 @@ class Given(NamedTuple):
     """The place of the ring for the new tokens."""
     kernels: Kernels
     """The implementations for the devices."""
+    constraints: Constraints | None = None
+    """The constraints of the search."""
 
 
 Extended: TypeAlias = tuple[Hypotheses, SearchResult, Bool[Array, " b"]]
@@ -99,7 +102,7 @@ class Sampling:
         keys = jax.vmap(jax.random.fold_in)(own_keys, given.state.positions)
         logits = given.choices[:, 0]
         chosen = _draw(keys, logits, self.temperature, self.top_k, self.top_p)[:, None]
-        return _append(given, _normalizer(given), chosen, self.eos_id)
+        return _append(given, normalizer_of(given), chosen, self.eos_id)
 
 
 @dataclass(frozen=True)
@@ -139,17 +142,32 @@ class BeamSearch:
 
     def extend(self, given: Given) -> Extended:
         """Extend the hypotheses of each sentence, and keep the best; see `Greedy.extend`."""
-        state, rows = given.state, given.state.rows
         candidates = _expand(given)
         ended = candidates.last == self.eos_id
-        lengths = state.positions + 1
-        entering, farthest, wanted = ended, rows.limits, self.num_best
+        entering = ended & (jnp.arange(ended.shape[1]) < self.num_entering)
+        return self.kept(given, candidates, entering, _keep_live(candidates, ended))
+
+    @property
+    def num_entering(self) -> int:
+        """Return among how many of the best continuations a hypothesis may end."""
+        return self.beam_size if self.by_transformers else 2 * self.beam_size
+
+    def kept(
+        self, given: Given, candidates: Hypotheses, entering: Bool[Array, "b m"], live: Hypotheses
+    ) -> Extended:
+        """Keep the best finished hypotheses, and say whether each sentence is to go on.
+
+        Args:
+          candidates: continuations of the hypotheses.
+          entering: which of them have ended, and are to be kept if they are good.
+          live: those that go on.
+        """
+        rows, lengths = given.state.rows, given.state.positions + 1
+        farthest, wanted = rows.limits, self.num_best
         if self.by_transformers:
-            entering = ended & (jnp.arange(ended.shape[1]) < self.beam_size)
             farthest, wanted = lengths, self.beam_size
         penalty = self.alpha, self.offset
         finished = add_finished(rows.finished, candidates, entering, lengths, *penalty)
-        live = _keep_live(candidates, ended)
         worst = finished.scores[:, wanted - 1]
         return live, finished, _can_improve(live, worst, farthest, *penalty)
 
@@ -160,7 +178,7 @@ functions. Its fields say how many hypotheses a sentence has (`beam_size`), how 
 (`alpha`, the exponent of `length_penalty`), and whether it needs random numbers (`draws`)."""
 
 
-def _normalizer(given: Given) -> Float32[Array, "b k"]:
+def normalizer_of(given: Given) -> Float32[Array, "b k"]:
     """Compute the logarithm of the sum of exponentials of each hypothesis's logits."""
     if given.kernels.greatest == "in_one_pass":
         return in_one_pass(given.logits)[0]
@@ -171,7 +189,7 @@ def _append(
     given: Given, normalizer: Float32[Array, "b 1"], chosen: Int32[Array, "b 1"], eos_id: int
 ) -> Extended:
     """Append a token to the one hypothesis of each sentence."""
-    state, logits, _, place, _ = given
+    state, logits, place = given.state, given.logits, given.place
     log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
     log_probs -= normalizer
     log_probs += state.rows.live.log_probs
@@ -240,7 +258,7 @@ def _expand(given: Given) -> Hypotheses:
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best are found before that: no log-softmax over v.
     best, tokens = top_k(given.choices, width)  # [b, k, width]
-    best -= _normalizer(given)[:, :, None]
+    best -= normalizer_of(given)[:, :, None]
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]
@@ -264,9 +282,10 @@ def _can_improve(
     alpha: float,
     offset: float,
 ) -> Bool[Array, " b"]:
-    """Return whether the best live hypothesis, scored at `lengths`, is better than `worst`.
+    """Return whether a live hypothesis, scored at `lengths`, is better than `worst`.
 
     Log-probabilities only fall, and the divisor is greatest at the limit: where `lengths` are the
     limits, no live hypothesis can end with a higher score.
     """
-    return scores_of(live.log_probs[:, :1], lengths, alpha, offset)[:, 0] > worst
+    best = jnp.max(live.log_probs, axis=1, keepdims=True)
+    return scores_of(best, lengths, alpha, offset)[:, 0] > worst

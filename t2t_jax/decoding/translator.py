@@ -372,7 +372,9 @@ class Translator:
         params, begin = self.prepared(decoding.quantize), self.vocabulary.target_begin
         sentences = [one if one.prefix else one._replace(prefix=begin) for one in sentences]
         what = self.model, decoding, params, self.mesh, sentences
-        yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
+        terms = any(one.terms for one in sentences)
+        constraints = constraints_of(decoding, self.vocabulary, with_terms=terms)
+        yield from decode(*what, num_best, seed, constraints)
 
     def open_search(
         self, decoding: DecodingConfig, limits: Limits, *, num_best: int = 1, seed: int = 0
@@ -401,7 +403,7 @@ class Translator:
             limits=limits,
             num_best=num_best,
             seed=seed,
-            constraints=constraints_of(decoding, self.vocabulary),
+            constraints=constraints_of(decoding, self.vocabulary, with_terms=limits.terms > 0),
         )
 
     def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:

@@ -96,7 +96,7 @@ class Answers:
             return None
         if num_best > 1:
             raise RefusedError(400, "glossary is for one translation of a text, and for no stream")
-        if service.engine.prefix("") is None:
+        if service.engine.terms([]) is None:
             raise RefusedError(400, "this server has no glossaries; start it with --glossaries yes")
         try:
             check_spelling(glossary, service.engine.spells)

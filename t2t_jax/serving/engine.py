@@ -4,7 +4,9 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from t2t_jax.data.terms import Term
 from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.decoding.wanted_terms import WantedTerm
 from t2t_jax.markup.projection import Links
 
 
@@ -21,8 +23,8 @@ class Wanted(NamedTuple):
     """The client that sent the request; clients take turns."""
     request: Hashable = None
     """The request that the sentences belong to; the requests of a client take turns."""
-    prefix: tuple[int, ...] = ()
-    """Ids with which a translation has to begin, from `Engine.prefix`."""
+    terms: tuple[WantedTerm, ...] = ()
+    """Terms that a translation has to contain, from `Engine.terms`."""
 
 
 class Load(NamedTuple):
@@ -97,10 +99,10 @@ class Engine(Protocol):
           ClosedError: the engine takes no more sentences (`decoding.open_search`).
         """
 
-    def prefix(self, text: str) -> tuple[int, ...] | None:
-        """Encode a text with which a translation has to begin.
+    def terms(self, terms: Sequence[Term]) -> tuple[WantedTerm, ...] | None:
+        """Spell the terms that a translation has to contain.
 
-        None says that the engine has no search for that, or that the text is too long for it.
+        None says that the engine has no search for that, or that they are too many for it.
         """
 
     def spells(self, text: str) -> bool:

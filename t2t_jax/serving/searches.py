@@ -13,17 +13,19 @@ from dataclasses import replace
 from functools import partial
 
 from t2t_jax.config import DecodingConfig
-from t2t_jax.data.terms import marks_terms
+from t2t_jax.data.terms import Term, marks_terms
 from t2t_jax.decoding.alignments import PairAligner
-from t2t_jax.decoding.glossary import is_spelt
+from t2t_jax.decoding.glossary import decoding_with_terms, is_spelt, wanted_term
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.translations import Hypothesis, is_blank
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.decoding.wanted_terms import WantedTerm, num_tokens
 from t2t_jax.markup.projection import Links
 from t2t_jax.run.calibration import Calibration, confidence
 from t2t_jax.serving.engine import Load, ModelLanguages, Wanted
 
 _ROWS_OF_OTHERS = 4  # rows for rare requests: those for several translations, and for streams
+_MOST_TERM_TOKENS = 64  # of all spellings of a sentence's terms
 
 
 class Searches:
@@ -42,12 +44,12 @@ class Searches:
         limits: Limits,
         calibration: Calibration | None = None,
         *,
-        has_prefixes: bool = False,
+        has_terms: bool = False,
     ) -> None:
         """Start the searches of a model that translates; `limits` are those of the first one.
 
         Args:
-          has_prefixes: whether there is a search for translations with a prefix.
+          has_terms: whether there is a search for translations that contain terms.
 
         Raises:
           UserError: the model does not translate.
@@ -66,8 +68,9 @@ class Searches:
         if self.most_best > 1:
             of_kinds["several"] = self._decoding, few, self.most_best
             of_kinds["greedy"] = replace(self._decoding, beam_size=1), few, 1
-        if has_prefixes:
-            of_kinds["prefix"] = self._decoding, replace(few, prefixes=True), 1
+        if has_terms:
+            asked = decoding_with_terms(self._decoding)
+            of_kinds["terms"] = asked, replace(few, terms=_MOST_TERM_TOKENS), 1
         translator.check_lines([])  # refuses a model that does not translate
         self._searches = {
             kind: translator.open_search(decoding, limits, num_best=num_best)
@@ -105,7 +108,7 @@ class Searches:
     ) -> "Future[list[Hypothesis]]":
         """Submit a sentence for translation; see `Engine`."""
         search = self._search(wanted)
-        most = max(len(tokens), len(wanted.prefix)) + self._decoding.max_extra_length
+        most = len(tokens) + self._decoding.max_extra_length
         limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens)
         return search.submit(
             tokens,
@@ -114,22 +117,23 @@ class Searches:
             listener=listener and partial(self._tell, listener),
             client=wanted.client,
             request=wanted.request,
-            prefix=wanted.prefix or self._translator.vocabulary.target_begin,
+            prefix=self._translator.vocabulary.target_begin,
+            terms=wanted.terms,
             read=self._translator.read,
         )
 
     def _tell(self, listener: Callable[[str], None], so_far: list[int]) -> None:
         listener(self._translator.vocabulary.decode([so_far])[0])
 
-    def prefix(self, text: str) -> tuple[int, ...] | None:
-        """Encode the beginning of a translation; see `Engine`."""
-        tokens = tuple(self._translator.encode_targets([text])[0][:-1])
-        fits = "prefix" in self._searches and len(tokens) <= self._decoding.max_source_length
-        return tokens if fits else None
+    def terms(self, terms: Sequence[Term]) -> tuple[WantedTerm, ...] | None:
+        """Spell the terms that a translation has to contain; see `Engine`."""
+        found = tuple(wanted_term(self._translator.vocabulary, one) for one in terms)
+        fits = "terms" in self._searches and num_tokens(found) <= _MOST_TERM_TOKENS
+        return found if fits else None
 
     def spells(self, text: str) -> bool:
         """Return whether the vocabulary can spell a translation; see `Engine`."""
-        return is_spelt(self._translator, text)
+        return is_spelt(self._translator.vocabulary, text)
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
         """Align the words of sentences and translations; see `Engine`."""
@@ -161,7 +165,7 @@ class Searches:
             search.close()
 
     def _search(self, wanted: Wanted) -> OpenSearch:
-        if wanted.prefix:
-            return self._searches["prefix"]
+        if wanted.terms:
+            return self._searches["terms"]
         kind = "several" if wanted.num_best > 1 else "greedy" if wanted.greedy else "best"
         return self._searches.get(kind, self._searches["best"])

@@ -12,6 +12,7 @@ from t2t_jax.data.terms import Glossary
 from t2t_jax.decoding.glossary import TermUse
 from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
+from t2t_jax.decoding.wanted_terms import WantedTerm
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document
 from t2t_jax.markup.projection import Links
@@ -168,9 +169,7 @@ class Service:
             for part in parts
         ]
         if glossary is not None:
-            use = TermUse(
-                sentences, [one[0].text for one in translated], glossary, self.engine.spells
-            )
+            use = TermUse(sentences, [one[0].text for one in translated], glossary)
             translated = await self._with_terms(use, given, parts, translated, wanted)
         each = iter(translated)
         of_documents = [[next(each) for _ in one.sentences] for one in documents]
@@ -186,27 +185,25 @@ class Service:
         wanted: Wanted,
     ) -> list[list[Hypothesis]]:
         """Return translations that use the terms of a glossary; see `decoding.glossary`."""
-        engine = self.engine
+        engine, found = self.engine, [*found]
 
-        async def again(number: int, prefix: tuple[int, ...] | None) -> None:
-            """Translate a sentence again, unless it is too long for that."""
-            if prefix is not None and len(parts[number]) == 1:
-                begun = wanted._replace(prefix=prefix)
-                _, [[future]] = await self._submitted([sentences[number]], begun, None)
-                found[number] = await asyncio.wrap_future(future)
+        async def again(number: int, terms: tuple[WantedTerm, ...]) -> tuple[int, Hypothesis]:
+            _, [[future]] = await self._submitted(
+                [sentences[number]], wanted._replace(terms=terms), None
+            )
+            return number, (await asyncio.wrap_future(future))[0]
 
         async with asyncio.timeout(self.bounds.timeout):
-            while waiting := use.waiting:
-                links = await asyncio.to_thread(engine.align, *use.texts)
-                prefixes = use.prefixes([[]] * len(waiting) if links is None else links)
-                each = zip(waiting, map(engine.prefix, prefixes), strict=True)
-                await asyncio.gather(*(again(*one) for one in each))
-                use.take([found[number][0].text for number in waiting])
-        texts = use.ended().lines
-        return [
-            [one._replace(text=text) for one in hypotheses[:1]]
-            for hypotheses, text in zip(found, texts, strict=True)
-        ]
+            # A sentence of several parts, or of very many terms, stays as it is.
+            while asked := {
+                n: terms
+                for n in use.waiting
+                if len(parts[n]) == 1 and (terms := engine.terms(use.terms(n))) is not None
+            }:
+                better = dict(await asyncio.gather(*(again(*one) for one in asked.items())))
+                for n in use.take({n: one.text for n, one in better.items()}):
+                    found[n] = [better[n]]
+        return found
 
     async def _links(
         self, documents: Sequence[Document], found: Sequence[Sequence[Sequence[Hypothesis]]]

@@ -3,14 +3,19 @@
 import re
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.data.terms import Glossary, Term, read_glossary
-from t2t_jax.decoding.glossary import _Line, is_spelt, translate_with_terms
+from t2t_jax.decoding.glossary import (
+    TermUse,
+    is_spelt,
+    missing_terms,
+    translate_with_terms,
+    wanted_term,
+)
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.formats import read_model
 
@@ -68,46 +73,62 @@ def test_terms_of_a_line_are_whole_words_and_the_longest(glossary, line, expecte
         assert line[one.begin : one.end].lower().split() == one.term.source.lower().split()
 
 
-def line_of(source, target, *terms):
-    return _Line(source, Glossary(terms).found(source), target, str.isascii)
-
-
-def test_a_prefix_goes_up_to_the_term_whose_place_comes_first():
-    terms = Term("cat", "Katze"), Term("dog", "Köter")
-    line = line_of("a cat sees a dog", "Ein Hund, ein Tier sieht.", *terms)
-    assert [one.term.target for one in line.missing] == ["Katze", "Köter"]
-    assert line.prefix([(3, 0), (4, 1), (0, 2), (1, 3), (2, 4)]) == "Ein Köter"
-    line.take("Ein Köterhund, den ein Tier sieht.")
-    assert line.target == "Ein Köter, den ein Tier sieht."  # the term is a word by itself
-    assert line.prefix([(3, 0), (4, 1), (0, 3), (1, 4), (2, 5)]) == "Ein Köter, den ein Katze"
-    line.take("Ein Köter, den ein Katze sieht.")
-    assert not line.is_waiting
-
-
-def test_a_term_keeps_marks_before_it_and_a_capital_at_the_beginning():
-    term = Term("go on", "fahre fort")
-    assert line_of("(go on)", "(mach weiter)", term).prefix([(0, 0)]) == "(fahre fort"
-    assert line_of("go on", "Mach weiter", term).prefix([(0, 0)]) == "Fahre fort"
-    assert line_of("go", "Mach", Term("go", "geh", case=True)).prefix([(0, 0)]) == "geh"
-    assert line_of("go", "Mach", Term("go", "ähm")).prefix([(0, 0)]) == "ähm"  # no Ä is there
-    nowhere = line_of("a b go d", "eins zwei drei vier", Term("go", "geh"))
-    assert nowhere.prefix([]) == "eins zwei geh"
+def missing(source, target, *terms):
+    wanted = [one.term for one in Glossary(terms).found(source)]
+    return [one.target for one in missing_terms(wanted, target)]
 
 
 def test_a_term_is_wanted_as_often_as_it_occurs():
-    line = line_of("go go", "geh nun", Term("go", "geh"))
-    assert len(line.missing) == 1
-    assert not line_of("go go", "Geh, geh!", Term("go", "geh")).missing
-    assert line_of("go", "Gehe", Term("go", "geh")).missing
-    assert not line_of("go", "weggehen", Term("go", "geh", part=True)).missing
+    go = Term("go", "geh")
+    assert missing("go go", "geh nun", go) == ["geh"]
+    assert missing("go go", "Geh, geh!", go) == []
+    assert missing("go", "Gehe", go) == ["geh"]
+    assert missing("go", "Geh", Term("go", "geh", case=True)) == ["geh"]
+    assert missing("go", "weggehen", Term("go", "geh", part=True)) == []
+    assert missing("file dir", "eine Datei", Term("file", "Datei"), Term("dir", "Datei")) == [
+        "Datei"
+    ]
 
 
-def test_one_that_cannot_be_had_is_given_up():
-    line = line_of("go", "nichts", Term("go", "geh"))
-    assert line.prefix([]) == "geh"
-    line.take("etwas anderes")
-    assert line.missing
-    assert not line.is_waiting
+def test_the_terms_that_any_translation_has_missed_are_asked_for_until_no_more_are_missed():
+    glossary = Glossary((Term("cat", "Katze"), Term("dog", "Hund"), Term("cow", "Kuh")))
+    use = TermUse(
+        ["a cat sees a dog", "a cow", "no"], ["Ein Kater, ein Hund", "Kuh", "x"], glossary
+    )
+    assert use.waiting == [0]
+    assert [one.target for one in use.terms(0)] == ["Katze"]
+    assert use.take({0: "Katze"}) == []  # it misses no fewer
+    assert use.waiting == []
+    use = TermUse(["a cat sees a dog and a cow"], ["ein Hund"], glossary)
+    assert [one.target for one in use.terms(0)] == ["Katze", "Kuh"]
+    assert use.take({0: "die Katze und die Kuh"}) == [0]
+    assert [one.target for one in use.terms(0)] == ["Katze", "Hund", "Kuh"]
+    assert use.take({0: "Katze, Hund, Kuh"}) == [0]
+    assert use.waiting == []
+    assert use.ended() == (["Katze, Hund, Kuh"], [])
+
+
+def test_a_term_is_spelt_behind_a_space_and_with_a_capital(tiny):
+    vocabulary = tiny.vocabulary
+    term = Term("tree", "baum")
+    plain = wanted_term(vocabulary, term)
+    assert "".join(vocabulary.target_pieces([list(plain[0].tokens)])[0]) == "\u2581baum"
+    assert not plain[0].word_begins
+    assert all(one.word_ends for one in plain)
+    assert not any(one.word_ends for one in wanted_term(vocabulary, term._replace(part=True)))
+    assert sum(one.at_beginning for one in plain) == is_spelt(vocabulary, "Baum")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_every_kind_of_vocabulary_spells_a_term_where_a_word_begins(kind):
+    vocabulary = read_model(kind, _GOLDENS / "pretrained" / kind).vocabulary
+    spellings = wanted_term(vocabulary, Term("go", "a"))
+    assert spellings
+    for one in spellings:
+        text = b"".join(vocabulary.spelling(token) for token in one.tokens).decode()
+        assert text.strip().lower() == "a"
+        assert text.startswith(" ") or one.word_begins
+        assert text.endswith(" ") or one.word_ends
 
 
 _WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "tür", "fenster"]
@@ -148,7 +169,7 @@ def test_any_terms_of_any_lines_are_used(tiny, terms, lines):
 
 
 def test_what_the_vocabulary_cannot_spell_is_refused(tiny, monkeypatch):
-    monkeypatch.setattr(tiny, "encode_targets", lambda lines: [[3, 1] for _ in lines])
+    monkeypatch.setattr("t2t_jax.decoding.glossary.is_spelt", lambda vocabulary, text: False)
     with pytest.raises(UserError, match="cannot spell 'geh', which is wanted for 'go'; leave the"):
         translate_with_terms(tiny, ["go"], Glossary((Term("go", "geh"),)))
 
@@ -158,8 +179,7 @@ def test_what_the_vocabulary_cannot_spell_is_refused(tiny, monkeypatch):
 )
 def test_what_is_spelt_is_known_by_the_unknown_entry_of_the_vocabulary(kind, text, expected):
     vocabulary = read_model(kind, _GOLDENS / "pretrained" / kind).vocabulary  # 3 is '"' in GPT-2
-    model = SimpleNamespace(vocabulary=vocabulary, encode_targets=vocabulary.encode_targets)
-    assert is_spelt(model, text) is expected
+    assert is_spelt(vocabulary, text) is expected
 
 
 def test_a_model_that_was_trained_on_marked_terms_gets_its_sources_marked(tiny, monkeypatch):
@@ -167,14 +187,20 @@ def test_a_model_that_was_trained_on_marked_terms_gets_its_sources_marked(tiny, 
 
     def translate(lines, **settings):
         given.append(lines)
-        return ["nicht"] * len(lines) if len(given) == 1 else ["ein fenster"] * len(lines)
+        return ["nicht"] * len(lines)
 
     monkeypatch.setattr(tiny, "translate", translate)
     glossary = Glossary((Term("baum", "fenster"),))
-    translate_with_terms(tiny, ["rot", "ein baum"], glossary)
-    assert given == [["rot", "ein baum"], ["ein baum"]]
-    given.clear()
+    translate_with_terms(tiny, ["rot", "ein baum"], glossary, beam_size=1)
     monkeypatch.setattr("t2t_jax.decoding.glossary.marks_terms", lambda vocabulary: True)
-    translate_with_terms(tiny, ["rot", "ein baum"], glossary)
-    marked = "ein <term>baum<as>fenster</term>"
-    assert given == [["rot", marked], [marked]]
+    translate_with_terms(tiny, ["rot", "ein baum"], glossary, beam_size=1)
+    assert given == [["rot", "ein baum"], ["rot", "ein <term>baum<as>fenster</term>"]]
+
+
+def test_a_line_that_is_split_keeps_its_translation_and_its_terms_are_named_as_missing(tiny):
+    glossary = Glossary((Term("baum", "fenster"),))
+    lines = ["ein baum " * 12, "ein baum"]
+    found = translate_with_terms(tiny, lines, glossary, beam_size=1, max_source_length=8)
+    assert found.lines[0] == tiny.translate(lines, beam_size=1, max_source_length=8)[0]
+    assert {number for number, _ in found.missing} == {0}
+    assert "fenster" in found.lines[1]

@@ -35,7 +35,7 @@ def translator():
 @pytest.fixture(scope="session")
 def searches(translator):
     decoding = replace(translator.config.decoding, **DECODING)
-    engine = Searches(translator, decoding, Limits(rows=4, longest=32), has_prefixes=True)
+    engine = Searches(translator, decoding, Limits(rows=4, longest=32), has_terms=True)
     yield engine
     engine.close()
 
@@ -73,7 +73,7 @@ class Patient:
     def align(self, sources, targets):
         return None
 
-    def prefix(self, text):
+    def terms(self, terms):
         return None
 
     marks_terms = False
