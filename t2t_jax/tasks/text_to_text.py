@@ -95,8 +95,12 @@ class TextToText(Task):
         """Let a model answer the sources of a split, and score its outputs."""
         sources, targets = asked.lines
         outputs = asked.translator.translate(sources, seed=asked.seed, decoding=asked.decoding)
-        language = asked.translator.config.data.target_language
-        return self.score_outputs(sources, outputs, targets, language)
+        data = asked.translator.config.data
+        if data.context_sentences:  # a pair of blank lines ends a document, and is no sentence
+            triples = zip(sources, outputs, targets, strict=True)
+            kept = [one for one in triples if one[0].strip() or one[2].strip()]
+            sources, outputs, targets = ([*side] for side in zip(*kept, strict=True))
+        return self.score_outputs(sources, outputs, targets, data.target_language)
 
     @abstractmethod
     def score_outputs(

@@ -1,6 +1,7 @@
 """Translation and scoring by models that read the sentences before a sentence."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -8,11 +9,15 @@ import pytest
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.context import CONTEXT_BREAK
+from t2t_jax.data.terms import Glossary, Term
+from t2t_jax.decoding.glossary import translate_with_terms
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scoring import cross_entropies, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.contrast import Contrast, contrasts
+from t2t_jax.tasks.task import Scoring
 
 LINES = ["ein haus", "zwei rot", "", "blau", "große tür", "nicht sehen oder gehen"]
 TARGETS = ["baum", "ein baum", "", "haus und haus", "oder", "zwei"]
@@ -114,6 +119,30 @@ def test_a_prefix_is_for_targets_without_context(translator):
     with pytest.raises(UserError, match="context_sides='both'"):
         translator.translate(LINES[:1], prefixes=["ein"])
     assert translator.translate(LINES[:1], prefixes=[""]) == translator.translate(LINES[:1])
+
+
+def test_terms_are_for_targets_without_context(translator):
+    glossary = Glossary((Term("rot", "fenster"),))
+    if translator.config.data.context_sides == "both":
+        with pytest.raises(UserError, match="so that no glossary can be given"):
+            translate_with_terms(translator, LINES, glossary)
+        return
+    found = translate_with_terms(translator, LINES, glossary, beam_size=1)
+    plain = translator.translate(LINES, beam_size=1)
+    assert "fenster" in found.lines[1]
+    assert [*found.lines[:1], *found.lines[2:]] == [*plain[:1], *plain[2:]]
+
+
+def test_the_breaks_between_documents_are_no_sentences_of_a_score(translator):
+    corpus = SimpleNamespace(lines=lambda split: (LINES, TARGETS))
+    decoding = dataclasses.replace(translator.config.decoding, beam_size=1)
+    asked = Scoring(translator, corpus, "dev", lambda: None, None, 0, decoding)
+    found = task_of("text:corpus").scored(asked)
+    assert found.sources == [line for line in LINES if line]
+    assert found.references == [line for line in TARGETS if line]
+    texts = translator.translate(LINES, beam_size=1)
+    kept = [text for text, line in zip(texts, LINES, strict=True) if line]
+    assert found.hypotheses == kept
 
 
 def test_a_long_line_that_is_split_has_no_context(translator):
