@@ -20,7 +20,7 @@ from t2t_jax.decoding.strategies import BeamSearch, Extended, Given, normalizer_
 from t2t_jax.decoding.top_k import top_k
 from t2t_jax.decoding.wanted_terms import advancing, follow_terms, num_met
 
-_LAST = -(2.0**24)
+_LAST = -(2.0**24)  # below the order of any candidate
 
 
 class _Candidates(NamedTuple):
@@ -60,7 +60,8 @@ class DynamicBeamSearch(BeamSearch):
         # The first of each bank, then the second, and so on.
         num_banks = rows.terms.tokens.shape[1] + 1
         turn = jnp.where((found.banks == 0) & (ranks == 0), 0, num_banks - found.banks)
-        order = jnp.where(possible & ~is_end, -(ranks * num_banks + turn), _LAST)
+        order = jnp.minimum(ranks, 2 * self.beam_size) * num_banks + turn
+        order = jnp.where(possible & ~is_end, -order, _LAST)
         ending = jnp.where(entering, found.log_probs, IMPOSSIBLE)
         kept = [jax.lax.top_k(x, self.beam_size) for x in (ending, order.astype(jnp.float32))]
         goes_on = kept[1][0] > _LAST
@@ -100,12 +101,12 @@ def _candidates(given: Given, active: Bool[Array, "b k c"]) -> _Candidates:
 def _ranked(found: _Candidates) -> tuple[_Candidates, Int32[Array, "b n"]]:
     """Return candidates in the order of banks, the best first in each, and their ranks there."""
     count = found.banks.shape[1]
-    places = jnp.broadcast_to(jnp.arange(count), found.banks.shape)
-    # Two sorts by one number are faster on CPUs than one by two.
-    for key in (found.log_probs, None):
-        key = -(found.banks * count + places).astype(jnp.float32) if key is None else key
+    # Two sorts by one number are faster on CPUs than one by two; equal ones stay in their order.
+    for name in ("log_probs", "banks"):
+        key = found.log_probs if name == "log_probs" else -found.banks.astype(jnp.float32)
         order = jax.lax.top_k(key, count)[1]
         found = jax.tree.map(lambda x, order=order: jnp.take_along_axis(x, order, axis=1), found)
+    places = jnp.broadcast_to(jnp.arange(count), found.banks.shape)
     begins = found.banks != jnp.pad(found.banks, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     return found, places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
 
