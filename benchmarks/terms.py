@@ -25,7 +25,7 @@ from measuring import machine
 
 from t2t_jax.data.lines import read_lines
 from t2t_jax.data.terms import Glossary, Term
-from t2t_jax.decoding.glossary import translate_with_terms
+from t2t_jax.decoding.glossary import missing_terms, translate_with_terms
 from t2t_jax.run.loading import load
 from t2t_jax.system.program import run
 from t2t_jax.tasks.measures.bleu import corpus_scores
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     text, bounds = "\n".join(sources), (asked.terms, asked.most)
     glossary = Glossary(tuple(terms_of(next(known), next(known), text, *bounds)))
     wanted = [glossary.found(line) for line in sources]
-    have = sum(map(bool, wanted))
+    have, total = sum(map(bool, wanted)), sum(map(len, wanted))
     print(
         f"{machine()}\n{len(sources):,} lines, {have} with any of {len(glossary.terms)} terms: ",
         end="",
@@ -104,9 +104,8 @@ def main(arguments: Sequence[str]) -> int:
             seconds.append(time.perf_counter() - start)
         ratios.append(seconds[1] / seconds[0])
     for name, lines in found.items():
-        each = [
-            one.term.target in line for line, own in zip(lines, wanted, strict=True) for one in own
-        ]
+        pairs = zip(lines, wanted, strict=True)
+        missing = sum(len(missing_terms([one.term for one in own], line)) for line, own in pairs)
         scores = [
             corpus_scores(
                 [line for line, own in zip(lines, wanted, strict=True) if bool(own) == has],
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
             for has in (False, True)
         ]
         print(
-            f"{name:8} terms used {sum(each) / len(each):.1%} of {len(each):,}  "
+            f"{name:8} terms used {1 - missing / total:.1%} of {total:,}  "
             f"BLEU of lines without terms {scores[0]:.2f}, with terms {scores[1]:.2f}"
         )
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"

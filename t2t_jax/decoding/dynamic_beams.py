@@ -80,9 +80,9 @@ def _candidates(given: Given, active: Bool[Array, "b k c"]) -> _Candidates:
     batch_size, beam_size, vocab_size = given.logits.shape
     own = jnp.broadcast_to(terms.tokens[:, None], active.shape)
     places = jnp.where(active, own, vocab_size)
-    sentence, slot = jnp.arange(batch_size)[:, None, None], jnp.arange(beam_size)[:, None]
-    free = given.choices.at[sentence, slot, places].set(-jnp.inf, mode="drop")
-    best, free_tokens = top_k(free, min(2 * beam_size, vocab_size))
+    best, free_tokens = top_k(given.choices, min(2 * beam_size, vocab_size))
+    advances = jnp.any(free_tokens[..., None] == places[:, :, None], axis=-1)
+    best = jnp.where(advances, -jnp.inf, best)  # these are among the others
     # Several places may have the same token: it is one candidate, in the highest of their banks.
     same = (places[..., :, None] == places[..., None, :]) & active[..., None]  # [b, k, c, c]
     gains = jnp.max(jnp.where(same, terms.gains[:, None, None], 0), axis=-1)
@@ -93,7 +93,8 @@ def _candidates(given: Given, active: Bool[Array, "b k c"]) -> _Candidates:
     tokens = jnp.concatenate([free_tokens, own], axis=2)
     banks = num_met(terms, live.terms)[..., None]
     banks += jnp.concatenate([jnp.zeros_like(free_tokens), gains], axis=2)
-    slots, flat = jnp.broadcast_to(slot, tokens.shape), (batch_size, -1)
+    slots = jnp.broadcast_to(jnp.arange(beam_size)[:, None], tokens.shape)
+    flat = (batch_size, -1)
     columns = slots, tokens, jnp.maximum(best, IMPOSSIBLE), banks
     return _Candidates(*(x.reshape(flat) for x in columns))
 

@@ -186,16 +186,15 @@ class TermUse:
         self._asked: dict[int, frozenset[str]] = {}
         self.waiting: list[int] = []
         """The numbers of the sentences that are to be translated again, from 0 on."""
-        self._wait(range(len(self._found)))
+        self._wait({n: self._missing(n) for n in range(len(self._found))})
 
-    def _wait(self, numbers: Iterable[int]) -> None:
+    def _wait(self, missing: Mapping[int, Sequence[Term]]) -> None:
         """Have those sentences wait that miss a term which was not asked for yet."""
         self.waiting = []
-        for n in numbers:
-            missing = frozenset(one.target for one in self._missing(n))
+        for n, terms in missing.items():
             asked = self._asked.get(n, frozenset())
-            if not missing <= asked:
-                self._asked[n] = asked | missing
+            self._asked[n] = asked.union(one.target for one in terms)
+            if self._asked[n] != asked:
                 self.waiting.append(n)
 
     def _missing(self, number: int) -> list[Term]:
@@ -211,16 +210,15 @@ class TermUse:
     def take(self, targets: Mapping[int, str]) -> list[int]:
         """Take translations of waiting sentences by their numbers; return which of them are used.
 
-        A translation that misses no fewer terms than the one before is not used. A sentence without
-        a translation waits no more.
+        A translation that misses no fewer terms than the one before is not used, but the terms that
+        it misses are asked for as well. A sentence without a translation waits no more.
         """
-        numbers = []
-        for n, target in targets.items():
-            if len(missing_terms(self._wanted[n], target)) < len(self._missing(n)):
-                self._found[n] = target
-                numbers.append(n)
-        self._wait(numbers)
-        return numbers
+        missing = {n: missing_terms(self._wanted[n], target) for n, target in targets.items()}
+        used = [n for n, terms in missing.items() if len(terms) < len(self._missing(n))]
+        for n in used:
+            self._found[n] = targets[n]
+        self._wait(missing)
+        return used
 
     def ended(self) -> WithTerms:
         """Return the translations of all sentences."""

@@ -97,8 +97,11 @@ def test_the_terms_that_any_translation_has_missed_are_asked_for_until_no_more_a
     )
     assert use.waiting == [0]
     assert [one.target for one in use.terms(0)] == ["Katze"]
-    assert use.take({0: "Katze"}) == []  # it misses no fewer
+    assert use.take({0: "eine Katze"}) == []  # it misses no fewer, but another one
+    assert [one.target for one in use.terms(0)] == ["Katze", "Hund"]
+    assert use.take({0: "eine Katze"}) == []
     assert use.waiting == []
+    assert use.ended().lines[0] == "Ein Kater, ein Hund"
     use = TermUse(["a cat sees a dog and a cow"], ["ein Hund"], glossary)
     assert [one.target for one in use.terms(0)] == ["Katze", "Kuh"]
     assert use.take({0: "die Katze und die Kuh"}) == [0]
