@@ -4,7 +4,7 @@
 
 The files have lines of HTML with inline tags, such as those of `benchmarks/help_corpus.py`; lines
 without tags are left out. Each line is translated as a whole, with its tags put at the translated
-words by attention, as `t2t-jax translate --format html` does it; and tag by tag, where each text
+words, as `t2t-jax translate --format html` does it; and tag by tag, where each text
 between two tags is translated by itself, as is usual elsewhere. Printed is, for both:
 
     all tags         share of the lines with exactly the tags of their source
@@ -15,7 +15,7 @@ between two tags is translated by itself, as is usual elsewhere. Printed is, for
     lines a second   on this machine
 
 "in the reference" is the placement alone: the tags are put into the text of the reference, by the
-links of its words.
+texts of elements and the links of its words, without their own translations.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def nests(line: str) -> bool:
 
 
 def as_wholes(translator: Translator, sources: Lines) -> Lines:
-    """Translate whole lines, with tags by attention."""
+    """Translate whole lines, with tags at the translated words."""
     return translate_documents(translator, [*map(html_document, sources)])[0]
 
 
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     translator = load(asked.workdir)
     print(f"{machine()}\n{len(pairs):,} lines with tags, which their references have as well")
     ways: dict[str, Callable[[], Lines]] = {
-        "whole, tags by attention": lambda: as_wholes(translator, sources),
+        "whole": lambda: as_wholes(translator, sources),
         "tag by tag": lambda: tag_by_tag(translator, sources),
         "in the reference": lambda: in_references(translator, sources, targets),
     }
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
         complete = sum(tags(a) == tags(b) for a, b in zip(lines, sources, strict=True))
         bleu = corpus_scores([*map(text_of, lines)], [*map(text_of, targets)], "de").bleu
         print(
-            f"{name:26} all tags {complete / len(lines):.1%}  "
+            f"{name:16} all tags {complete / len(lines):.1%}  "
             f"well-formed {sum(map(nests, lines)) / len(lines):.1%}  "
             f"same words {hit / sum(own.total() for own in wanted):.1%}  "
             f"placed {hit / max(1, there):.1%}  BLEU {bleu:.2f}  "

@@ -1,4 +1,8 @@
-"""Translation of documents, whose markup is put at the translated words by attention."""
+"""Translation of documents, whose markup is put at the translated words.
+
+The texts of elements are translated by themselves, too: where such a translation stands in that of
+the sentence, the element goes around it (`markup.projection`).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +13,7 @@ from t2t_jax.decoding.glossary import translate_with_terms
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import warn
 from t2t_jax.markup.document import Document
-from t2t_jax.markup.projection import Links
+from t2t_jax.markup.projection import Links, element_texts
 
 
 def translate_documents(
@@ -56,9 +60,12 @@ def translate_documents(
         head = aligned.head
         for number, own in zip(marked, aligned.links, strict=True):
             links[number] = own
+    pieces = dict.fromkeys(text for n in marked for text in element_texts(every[n], found[n]))
+    alone = settings | {"before": None, "first_line": 1}
+    known = dict(zip(pieces, translator.translate([*pieces], **alone), strict=True))
     texts, each = iter(found), iter(links)
     filled = [
-        document.filled([next(texts) for _ in own], [next(each) for _ in own])
+        document.filled([next(texts) for _ in own], [next(each) for _ in own], known)
         for document in documents
         for own in [document.tagged]
     ]

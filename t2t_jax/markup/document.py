@@ -1,12 +1,12 @@
 """Documents: texts split into sentences to translate and the text between them, which is kept."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from t2t_jax.markup.html import html_parts
 from t2t_jax.markup.inline import Inline, escaped
-from t2t_jax.markup.projection import Links, with_markup
+from t2t_jax.markup.projection import NOTHING_KNOWN, Links, with_markup
 from t2t_jax.markup.tagged import Event, Tagged, tagged
 
 Part: TypeAlias = tuple[str, bool]
@@ -30,16 +30,22 @@ class Document(NamedTuple):
         """Return the sentences to translate, without markup."""
         return [one.text for one in self.tagged]
 
-    def filled(self, translations: Sequence[str], links: Sequence[Links] | None = None) -> str:
+    def filled(
+        self,
+        translations: Sequence[str],
+        links: Sequence[Links] | None = None,
+        known: Mapping[str, str] = NOTHING_KNOWN,
+    ) -> str:
         """Return the text with a translation in the place of each sentence.
 
         Args:
           links: links of the words of each sentence and its translation, of which only those of
             sentences with markup are used; see `markup.projection.with_markup`.
+          known: translations of texts within sentences by themselves.
         """
         every = [()] * len(self.tagged) if links is None else links
         written = (
-            with_markup(*each, self.escape)
+            with_markup(*each, self.escape, known)
             for each in zip(self.tagged, translations, every, strict=True)
         )
         pairs = zip(written, self.between[1:], strict=True)

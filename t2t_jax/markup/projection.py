@@ -1,15 +1,18 @@
 """The markup of a sentence, put at the words of its translation.
 
-The model's own attention links every word of a translation to a word of the source
-(`decoding.alignments`). An element goes around the consecutive words of the translation that hold
-the most words linked into the element, less those linked out of it; elements within it are placed
-in the same way among these words. So nesting stays legal, and no tag is lost or invented.
+An element goes around the words that are its own text, or what the model makes of its own text,
+where these stand in the translation. Elsewhere the model's attention finds the place: it links
+every word of a translation to a word of the source (`decoding.alignments`), and the element goes
+around the consecutive words that hold the most words linked into it, less those linked out of it.
+Elements within it are placed in the same way among these words. So nesting stays legal, and no tag
+is lost or invented.
 """
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from t2t_jax.markup.tagged import Element, Tagged
@@ -18,6 +21,8 @@ Links: TypeAlias = Sequence[tuple[int, int]]
 """Pairs of a source word and a target word, both counted from 0."""
 Range: TypeAlias = tuple[int, int]
 """The place of the first of some words or characters, and the place behind the last."""
+NOTHING_KNOWN: Mapping[str, str] = MappingProxyType({})
+"""No translations of texts by themselves."""
 _WORD = re.compile(r"\S+")
 _UNIT = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 _MARKS_BEFORE = re.compile(r"[^\w\s]+(?=\w)")
@@ -33,7 +38,11 @@ class _Placed(NamedTuple):
 
 
 def with_markup(
-    source: Tagged, target: str, links: Links, escape: Callable[[str], str] = str
+    source: Tagged,
+    target: str,
+    links: Links,
+    escape: Callable[[str], str] = str,
+    known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> str:
     """Return a translation with the markup of its source.
 
@@ -43,9 +52,31 @@ def with_markup(
       links: the source word that each word of the translation comes from, as far as it is known;
         words are what white space separates. Others are linked by their order.
       escape: makes markup of text, such as `&lt;` of `<`.
+      known: translations of texts by themselves, such as of those that `element_texts` returns.
     """
-    sentence = _Sentence(source, target, links, escape)
+    sentence = _Sentence(source, target, links, escape, known)
     return sentence.part(source.elements, (0, len(sentence.words)), (0, len(target)))
+
+
+def element_texts(source: Tagged, target: str) -> Iterator[str]:
+    """Yield the texts of elements whose own translations say where the elements belong.
+
+    They are those that have both of their tags and are translated, and that do not stand in the
+    translation of the sentence as they are.
+    """
+
+    def each(elements: Sequence[Element]) -> Iterator[str]:
+        for element in elements:
+            text = source.text[element.begin : element.end].strip()
+            if _has_own_text(element) and text and text not in target and text != source.text:
+                yield text
+            yield from each(element.within)
+
+    return each(source.elements)
+
+
+def _has_own_text(element: Element) -> bool:
+    return element.kept is None and element.opening != "" and element.closing != ""
 
 
 class _Sentence:
@@ -56,8 +87,14 @@ class _Sentence:
     """
 
     def __init__(
-        self, source: Tagged, target: str, links: Links, escape: Callable[[str], str]
+        self,
+        source: Tagged,
+        target: str,
+        links: Links,
+        escape: Callable[[str], str],
+        known: Mapping[str, str],
     ) -> None:
+        self._known = known
         self._source, self._target, self._escape = source.text, target, escape
         words, own_words = _units_of_words(source.text), _units_of_words(target)
         self._source_words = [unit for word in words for unit in word]
@@ -104,7 +141,7 @@ class _Sentence:
 
         def rank(number: int) -> tuple[bool, bool, int]:
             one = elements[number]
-            inner = one.kept is not None or (one.opening != "" and one.closing != "")
+            inner = one.kept is not None or _has_own_text(one)
             return one.begin == one.end, inner, -scores[number][slice(*words)].count(1)
 
         placed: list[_Placed] = []
@@ -136,9 +173,14 @@ class _Sentence:
         self, element: Element, scores: Sequence[int], gaps: Sequence[Range], words: Range
     ) -> Range:
         """Return the words for an element, in one of the gaps between others."""
+        text = self._source[element.begin : element.end].strip()
         if element.kept is not None:
-            if (same := self._copied(element, scores, gaps)) is not None:
+            if (same := self._copied(element, text, scores, gaps)) is not None:
                 return same
+        elif _has_own_text(element) and text != self._source.strip():
+            for own in (text, self._known.get(text, "")):
+                if own and (same := self._copied(element, own, scores, gaps)) is not None:
+                    return same
         elif not element.opening:
             at_start = gaps[0][0] == words[0]
             return _best(scores, *gaps[0], first=True) if at_start else (words[0], words[0])
@@ -158,30 +200,30 @@ class _Sentence:
         return nearest, nearest + 1
 
     def _copied(
-        self, element: Element, scores: Sequence[int], gaps: Sequence[Range]
+        self, element: Element, text: str, scores: Sequence[int], gaps: Sequence[Range]
     ) -> Range | None:
-        """Return the words of the translation in which the text of an element stands as it is.
+        """Return the words of the translation in which a text for an element stands as it is.
 
         Of several such places, it is the first one of those that are linked into the element.
         """
         found: list[Range] = []
         for low, high in gaps:
             last, begin = self.words[high - 1][1], self.words[low][0]
-            while (place := self._place(element, begin, last)) is not None:
+            while (place := self._place(element, text, begin, last)) is not None:
                 own = [n for n in range(low, high) if self.words[n][1] > place[0]]
                 end = next(n for n in own if self.words[n][1] >= place[1])
                 found.append((own[0], end + 1))
                 begin = place[1]
         return max(found, key=lambda own: sum(scores[slice(*own)]) > 0, default=None)
 
-    def _place(self, element: Element, begin: int, end: int) -> Range | None:
-        """Return where the text of an element stands in some of the translation as it is.
+    def _place(self, element: Element, text: str, begin: int, end: int) -> Range | None:
+        """Return where a text for an element stands in some of the translation as it is.
 
-        There it is no part of a word or number, unless it is in the source.
+        There it is no part of a word or number, unless the element's text is in the source.
         """
-        text = self._source[element.begin : element.end].strip()
-        first = self._source.find(text, element.begin)
-        joined = _joins_around(self._source, first, first + len(text))
+        own = self._source[element.begin : element.end].strip()
+        first = self._source.find(own, element.begin)
+        joined = _joins_around(self._source, first, first + len(own))
         while text and (place := self._target.find(text, begin, end)) >= 0:
             begin, last = place + 1, place + len(text)
             around = _joins_around(self._target, place, last)
@@ -232,7 +274,8 @@ class _Sentence:
         own = self._source[element.begin : element.end].strip()
         if own == self._source.strip():
             return begin, end
-        if element.kept is not None and (same := self._place(element, begin, end)) is not None:
+        text = self._source[element.begin : element.end].strip()
+        if element.kept is not None and (same := self._place(element, text, begin, end)):
             return same
         is_kept = element.kept is not None
         if (is_kept or own[:1].isalnum()) and (

@@ -15,7 +15,7 @@ from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypot
 from t2t_jax.decoding.wanted_terms import WantedTerm
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document
-from t2t_jax.markup.projection import Links
+from t2t_jax.markup.projection import Links, element_texts
 from t2t_jax.serving.engine import Engine, Load, ModelLanguages, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
@@ -45,6 +45,8 @@ class Translated:
     """Number of subwords of all sentences."""
     links: Mapping[tuple[str, str], Links]
     """The links between the words of each sentence with markup and of its translations."""
+    known: Mapping[str, str]
+    """Translations of the texts of elements by themselves."""
 
     @property
     def target_tokens(self) -> int:
@@ -62,7 +64,7 @@ class Translated:
         texts = [one.text for one in chosen]
         links = [self.links.get(pair, []) for pair in zip(document.sentences, texts, strict=True)]
         return Hypothesis(
-            document.filled(texts, links),
+            document.filled(texts, links, self.known),
             sum(one.score for one in chosen),
             sum(one.log_prob for one in chosen),
             tuple(chain.from_iterable(one.tokens for one in chosen)),
@@ -157,13 +159,7 @@ class Service:
         if glossary is not None and self.engine.marks_terms:
             given = glossary.marked(sentences)
         parts, futures = await self._submitted(given, wanted, listener)
-        try:
-            async with asyncio.timeout(self.bounds.timeout):
-                found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
-        finally:
-            for future in chain(*futures):
-                future.cancel()
-        ended = iter(found)
+        ended = iter(await self._awaited(futures))
         translated = [
             joined_hypotheses([next(ended) for _ in part], wanted.num_best) if part else _BLANK
             for part in parts
@@ -174,7 +170,8 @@ class Service:
         each = iter(translated)
         of_documents = [[next(each) for _ in one.sentences] for one in documents]
         links = await self._links(documents, of_documents)
-        return Translated(of_documents, sum(map(len, chain(*parts))), links)
+        known = await self._known(documents, of_documents, wanted)
+        return Translated(of_documents, sum(map(len, chain(*parts))), links, known)
 
     async def _with_terms(
         self,
@@ -220,6 +217,41 @@ class Service:
             return {}
         links = await asyncio.to_thread(self.engine.align, *zip(*sorted(pairs), strict=True))
         return dict(zip(sorted(pairs), links, strict=True)) if links is not None else {}
+
+    async def _known(
+        self,
+        documents: Sequence[Document],
+        found: Sequence[Sequence[Sequence[Hypothesis]]],
+        wanted: Wanted,
+    ) -> dict[str, str]:
+        """Return translations of the texts of elements by themselves."""
+        own = dict.fromkeys(
+            text
+            for document, of_document in zip(documents, found, strict=True)
+            for sentence, hypotheses in zip(document.tagged, of_document, strict=True)
+            for text in element_texts(sentence, hypotheses[0].text)
+        )
+        if not own:
+            return {}
+        texts = [*own]
+        how = Wanted(client=wanted.client, request=wanted.request)
+        parts, futures = await self._submitted(texts, how, None)
+        ended = iter(await self._awaited(futures))
+        best = (
+            joined_hypotheses([next(ended) for _ in part], 1) if part else _BLANK for part in parts
+        )
+        return {text: one[0].text for text, one in zip(texts, best, strict=True)}
+
+    async def _awaited(
+        self, futures: Sequence[Sequence["Future[list[Hypothesis]]"]]
+    ) -> list[list[Hypothesis]]:
+        """Wait for the translations of parts; those of a call that is cancelled are given up."""
+        try:
+            async with asyncio.timeout(self.bounds.timeout):
+                return await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
+        finally:
+            for future in chain(*futures):
+                future.cancel()
 
     async def _submitted(
         self, sentences: Sequence[str], wanted: Wanted, listener: Listener | None

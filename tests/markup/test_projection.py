@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t2t_jax.markup.document import html_document
-from t2t_jax.markup.projection import _best, with_markup
+from t2t_jax.markup.projection import _best, element_texts, with_markup
 
 _TAG = re.compile(r"<[^<>]*>")
 
@@ -158,6 +158,48 @@ def test_the_best_words_are_those_of_all_ranges(scores, data):
         assert (sum(scores[begin:end]), end - begin) == max(every)
         assert begin == low or not first
         assert end == high or not last
+
+
+@pytest.mark.parametrize(
+    ("html", "translation", "links", "known", "expected"),
+    [
+        (  # what stands there as it is, however it is linked; of several, the one that is linked
+            "Run <b>make</b> or <i>make all</i>",
+            "Starten Sie make all oder make",
+            "0-0 0-1 0-2 2-3 2-4 1-5",
+            {},
+            "Starten Sie <i>make all</i> oder <b>make</b>",
+        ),
+        (  # what the element's own translation is, which may hold other elements
+            "The <b>large <i>file</i></b> is here",
+            "Hier ist die große Datei",
+            "3-0 3-1 0-2 3-3 1-4",
+            {"large file": "große Datei", "file": "Datei"},
+            "Hier ist die <b>große <i>Datei</i></b>",
+        ),
+        (  # a part of a word is none
+            "A <b>file</b> here",
+            "Dateien und eine Akte hier",
+            "1-0 0-1 0-2 0-3 2-4",
+            {"file": "Datei"},
+            "<b>Dateien</b> und eine Akte hier",
+        ),
+        # An element of the whole sentence stays around it.
+        ("<b>a</b>", "a b", "0-0", {"a": "a"}, "<b>a b</b>"),
+    ],
+)
+def test_an_element_goes_around_its_own_text_or_its_own_translation(
+    html, translation, links, known, expected
+):
+    [one] = html_document(html).tagged
+    pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
+    assert with_markup(one, translation, pairs, known=known) == expected
+
+
+def test_only_texts_that_do_not_stand_in_the_translation_are_translated_by_themselves():
+    html = "<b>Open <i>OK</i></b>, <code>a</code> and <u>it</u><img> or <s>no"
+    [one] = html_document(html).tagged
+    assert [*element_texts(one, "OK öffnen, a und es")] == ["Open OK", "it"]
 
 
 def test_a_sentence_without_markup_is_its_translation():
