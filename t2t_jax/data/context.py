@@ -41,6 +41,21 @@ class DocumentContext(NamedTuple):
     target_break: int | None
     """The same in targets; None if targets have no context."""
 
+    def check_takes(self, what: str) -> None:
+        """Refuse to give something for the target of a sentence where its context is one as well.
+
+        Args:
+          what: what is given, such as a prefix.
+
+        Raises:
+          UserError: targets have contexts.
+        """
+        if self.target_break is not None:
+            raise UserError(
+                "this model translates the context of a sentence as well (data.context_sides="
+                f"'both'), before the sentence, so that no {what} can be given"
+            )
+
     def sources(self, side: FlatSentences, most: float, first: int = 0) -> FlatSentences:
         """Return sources with their contexts, of which targets have none or are not yet known.
 

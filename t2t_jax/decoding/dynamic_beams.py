@@ -40,9 +40,9 @@ class _Candidates(NamedTuple):
 class DynamicBeamSearch(BeamSearch):
     """The strategy that shares the beam among hypotheses with few and with many wanted terms.
 
-    The best hypothesis of each bank is kept, then the second of each, and so on; the banks take
-    turns from that of all terms down, after that of none. Where no terms are wanted, the strategy
-    is beam search. Only hypotheses with all terms end.
+    The best hypothesis without any of the terms is kept, then the best one of every other bank,
+    from that with the most tokens down; then the second of every bank, and so on. Where no terms
+    are wanted, the strategy is beam search. Only hypotheses with all terms end.
     """
 
     def extend(self, given: Given) -> Extended:
@@ -103,13 +103,17 @@ def _ranked(found: _Candidates) -> tuple[_Candidates, Int32[Array, "b n"]]:
     """Return candidates in the order of banks, the best first in each, and their ranks there."""
     count = found.banks.shape[1]
     # Two sorts by one number are faster on CPUs than one by two; equal ones stay in their order.
-    for name in ("log_probs", "banks"):
-        key = found.log_probs if name == "log_probs" else -found.banks.astype(jnp.float32)
-        order = jax.lax.top_k(key, count)[1]
-        found = jax.tree.map(lambda x, order=order: jnp.take_along_axis(x, order, axis=1), found)
+    found = _sorted(found, found.log_probs)
+    found = _sorted(found, -found.banks.astype(jnp.float32))
     places = jnp.broadcast_to(jnp.arange(count), found.banks.shape)
     begins = found.banks != jnp.pad(found.banks, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     return found, places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+
+
+def _sorted(found: _Candidates, key: Float32[Array, "b n"]) -> _Candidates:
+    """Return candidates in falling order of a key."""
+    order = jax.lax.top_k(key, key.shape[1])[1]
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, order, axis=1), found)
 
 
 def _taken(

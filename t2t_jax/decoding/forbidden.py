@@ -25,9 +25,8 @@ from t2t_jax.decoding.constraints import Constraints, Phrases
 from t2t_jax.decoding.wanted_terms import Boundaries
 from t2t_jax.errors import UserError
 
-OPENING_MARKS = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
+_OPENING_MARKS = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
 """The brackets and quotation marks that can stand before a word without a space."""
-
 _SPACE = b" "
 _COMPLETE = -1
 
@@ -116,7 +115,7 @@ def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
 def boundaries_of(vocabulary: Vocabulary) -> Boundaries:
     """Return what the subwords of a vocabulary say about the words around them."""
     texts = [text.decode(errors="replace") for text in spelt_by(vocabulary)]
-    opens = [text.endswith((" ", *OPENING_MARKS)) for text in texts]
+    opens = [text.endswith((" ", *_OPENING_MARKS)) for text in texts]
     return Boundaries(np.array(opens), np.array([text[:1].isalnum() for text in texts]))
 
 

@@ -15,7 +15,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DecodingConfig
-from t2t_jax.data.context import DocumentContext
 from t2t_jax.data.terms import Glossary, Term, marks_terms
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.forbidden import spelt_by
@@ -83,15 +82,6 @@ def _spelt_after(vocabulary: Vocabulary, before: str, text: str) -> tuple[int, .
     return tuple(kept)
 
 
-def check_takes_terms(context: DocumentContext | None) -> None:
-    """Refuse a model that translates the context of a sentence, in which a term could stand too."""
-    if context is not None and context.target_break is not None:
-        raise UserError(
-            "this model translates the context of a sentence as well (data.context_sides='both'), "
-            "before the sentence, so that no glossary can be given"
-        )
-
-
 class WithTerms(NamedTuple):
     """Translations that use the terms of a glossary."""
 
@@ -130,7 +120,8 @@ def translate_with_terms(
         translates contexts as well.
     """
     vocabulary = translator.vocabulary
-    check_takes_terms(translator.context)
+    if translator.context is not None:
+        translator.context.check_takes("glossary")
     check_spelling(glossary, partial(is_spelt, vocabulary))
     sources = list(lines)
     given = glossary.marked(sources) if marks_terms(vocabulary) else sources

@@ -106,7 +106,6 @@ def begin_work(
     """
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
-    terms = term_rows([], sizes.rows, sizes.terms)
     state = begin(
         model.empty_cache(sizes.rows, beam_size, room),
         free,
@@ -116,7 +115,7 @@ def begin_work(
         keys=_keys(search.strategy, jnp.uint32(0), free),
         constraints=constraints,
         prefixes=jnp.full((sizes.rows, sizes.prefix), -1) if sizes.prefix else None,
-        terms=jax.tree.map(jnp.asarray, terms) if sizes.terms else None,
+        terms=term_rows([], sizes.rows, sizes.terms) if sizes.terms else None,
     )
     inputs = model.sources.padded([], sizes.rows, sizes.source_length)
     memory = jax.eval_shape(partial(encode, model), params, inputs)

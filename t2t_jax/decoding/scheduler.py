@@ -13,7 +13,7 @@ work.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
@@ -88,10 +88,8 @@ def decode(
         raise ValueError(f"there is room for {extra} tokens more than in a source, and no more")
     order = sorted(range(len(sentences)), key=lambda i: -sentences[i].length)
     lengths = [sentences[i].length for i in order]
-    prefix = max((len(sentence.prefix) for sentence in sentences), default=0)
-    prefix = rung(prefix) if prefix else 0
-    terms = max((num_tokens(sentence.terms) for sentence in sentences), default=0)
-    terms = rung(terms) if terms else 0
+    prefix = _rung_of(len(sentence.prefix) for sentence in sentences)
+    terms = _rung_of(num_tokens(sentence.terms) for sentence in sentences)
     planned = [one._replace(prefix=prefix, terms=terms) for one in plan(lengths, decoding, mesh)]
     waiting = deque(zip(order, planned, strict=True))
     strategy = strategy_of(decoding, num_best, with_terms=terms > 0)
@@ -153,6 +151,12 @@ def _sizes(
 def rung(length: int) -> int:
     """Return the length of arrays for so many tokens: a power of two, 16 at least."""
     return max(16, 1 << max(0, length - 1).bit_length())
+
+
+def _rung_of(lengths: Iterable[int]) -> int:
+    """Return the length of arrays for the longest of what sentences are given; 0 for none."""
+    longest = max(lengths, default=0)
+    return rung(longest) if longest else 0
 
 
 def num_groups(capacity: int, mesh: Mesh) -> int:

@@ -322,11 +322,8 @@ class Translator:
                 f"{len(lines):,} lines have {len(prefixes):,} prefixes; give one for each line, "
                 'and "" for none'
             )
-        if self.context is not None and self.context.target_break is not None and any(prefixes):
-            raise UserError(
-                "this model translates the context of a sentence as well (data.context_sides="
-                "'both'), before the sentence, so that no prefix can be given"
-            )
+        if self.context is not None and any(prefixes):
+            self.context.check_takes("prefix")
         ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
         return with_prefixes(found, ids, decoding, longest, first_line)
 

@@ -67,16 +67,26 @@ def element_texts(source: Tagged, target: str) -> Iterator[str]:
 
     def each(elements: Sequence[Element]) -> Iterator[str]:
         for element in elements:
-            text = source.text[element.begin : element.end].strip()
-            if _has_own_text(element) and text and text not in target and text != source.text:
+            text = _text_of(source.text, element)
+            if _is_searched(source.text, element) and text and text not in target:
                 yield text
             yield from each(element.within)
 
     return each(source.elements)
 
 
-def _has_own_text(element: Element) -> bool:
+def _text_of(source: str, element: Element) -> str:
+    return source[element.begin : element.end].strip()
+
+
+def _is_whole(element: Element) -> bool:
+    """Return whether an element that is translated has both of its tags."""
     return element.kept is None and element.opening != "" and element.closing != ""
+
+
+def _is_searched(source: str, element: Element) -> bool:
+    """Return whether a text may say where an element belongs: one of a part of the sentence."""
+    return _is_whole(element) and _text_of(source, element) != source.strip()
 
 
 class _Sentence:
@@ -141,7 +151,7 @@ class _Sentence:
 
         def rank(number: int) -> tuple[bool, bool, int]:
             one = elements[number]
-            inner = one.kept is not None or _has_own_text(one)
+            inner = one.kept is not None or _is_whole(one)
             return one.begin == one.end, inner, -scores[number][slice(*words)].count(1)
 
         placed: list[_Placed] = []
@@ -173,18 +183,13 @@ class _Sentence:
         self, element: Element, scores: Sequence[int], gaps: Sequence[Range], words: Range
     ) -> Range:
         """Return the words for an element, in one of the gaps between others."""
-        text = self._source[element.begin : element.end].strip()
-        if element.kept is not None:
+        for text in self._texts(element):
             if (same := self._copied(element, text, scores, gaps)) is not None:
                 return same
-        elif _has_own_text(element) and text != self._source.strip():
-            for own in (text, self._known.get(text, "")):
-                if own and (same := self._copied(element, own, scores, gaps)) is not None:
-                    return same
-        elif not element.opening:
+        if element.kept is None and not element.opening:
             at_start = gaps[0][0] == words[0]
             return _best(scores, *gaps[0], first=True) if at_start else (words[0], words[0])
-        elif not element.closing:
+        if element.kept is None and not element.closing:
             at_end = gaps[-1][1] == words[1]
             return _best(scores, *gaps[-1], last=True) if at_end else (words[1], words[1])
         best = [_best(scores, *gap) for gap in gaps]
@@ -198,6 +203,13 @@ class _Sentence:
 
         nearest = min((n for gap in gaps for n in range(*gap)), key=distance)
         return nearest, nearest + 1
+
+    def _texts(self, element: Element) -> list[str]:
+        """Return the texts around which an element goes where they stand in the translation."""
+        text = _text_of(self._source, element)
+        if _is_searched(self._source, element):
+            return [text, self._known.get(text, "")]
+        return [] if element.kept is None else [text]
 
     def _copied(
         self, element: Element, text: str, scores: Sequence[int], gaps: Sequence[Range]
@@ -221,7 +233,7 @@ class _Sentence:
 
         There it is no part of a word or number, unless the element's text is in the source.
         """
-        own = self._source[element.begin : element.end].strip()
+        own = _text_of(self._source, element)
         first = self._source.find(own, element.begin)
         joined = _joins_around(self._source, first, first + len(own))
         while text and (place := self._target.find(text, begin, end)) >= 0:
@@ -271,11 +283,10 @@ class _Sentence:
             place = self.words[first - 1][1] if follows and first else self.words[first][0]
             return place, place
         begin, end = self.words[first][0], self.words[last - 1][1]
-        own = self._source[element.begin : element.end].strip()
+        own = _text_of(self._source, element)
         if own == self._source.strip():
             return begin, end
-        text = self._source[element.begin : element.end].strip()
-        if element.kept is not None and (same := self._place(element, text, begin, end)):
+        if element.kept is not None and (same := self._place(element, own, begin, end)):
             return same
         is_kept = element.kept is not None
         if (is_kept or own[:1].isalnum()) and (

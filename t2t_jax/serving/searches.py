@@ -16,7 +16,6 @@ from t2t_jax.config import DecodingConfig
 from t2t_jax.data.terms import Term, marks_terms
 from t2t_jax.decoding.alignments import PairAligner
 from t2t_jax.decoding.glossary import (
-    check_takes_terms,
     decoding_with_terms,
     is_spelt,
     wanted_term,
@@ -74,7 +73,8 @@ class Searches:
             of_kinds["several"] = self._decoding, few, self.most_best
             of_kinds["greedy"] = replace(self._decoding, beam_size=1), few, 1
         if has_terms:
-            check_takes_terms(translator.context)
+            if translator.context is not None:
+                translator.context.check_takes("glossary")
             asked = decoding_with_terms(self._decoding)
             of_kinds["terms"] = asked, replace(few, terms=_MOST_TERM_TOKENS), 1
         translator.check_lines([])  # refuses a model that does not translate

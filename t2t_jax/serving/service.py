@@ -158,12 +158,7 @@ class Service:
         given = sentences
         if glossary is not None and self.engine.marks_terms:
             given = glossary.marked(sentences)
-        parts, futures = await self._submitted(given, wanted, listener)
-        ended = iter(await self._awaited(futures))
-        translated = [
-            joined_hypotheses([next(ended) for _ in part], wanted.num_best) if part else _BLANK
-            for part in parts
-        ]
+        parts, translated = await self._translated(given, wanted, listener)
         if glossary is not None:
             use = TermUse(sentences, [one[0].text for one in translated], glossary)
             translated = await self._with_terms(use, given, parts, translated, wanted)
@@ -185,10 +180,9 @@ class Service:
         engine, found = self.engine, [*found]
 
         async def again(number: int, terms: tuple[WantedTerm, ...]) -> tuple[int, Hypothesis]:
-            _, [[future]] = await self._submitted(
-                [sentences[number]], wanted._replace(terms=terms), None
-            )
-            return number, (await asyncio.wrap_future(future))[0]
+            asked = wanted._replace(terms=terms)
+            _, [best] = await self._translated([sentences[number]], asked)
+            return number, best[0]
 
         async with asyncio.timeout(self.bounds.timeout):
             # A sentence of several parts, or of very many terms, stays as it is.
@@ -235,23 +229,28 @@ class Service:
             return {}
         texts = [*own]
         how = Wanted(client=wanted.client, request=wanted.request)
-        parts, futures = await self._submitted(texts, how, None)
-        ended = iter(await self._awaited(futures))
-        best = (
-            joined_hypotheses([next(ended) for _ in part], 1) if part else _BLANK for part in parts
-        )
+        _, best = await self._translated(texts, how)
         return {text: one[0].text for text, one in zip(texts, best, strict=True)}
 
-    async def _awaited(
-        self, futures: Sequence[Sequence["Future[list[Hypothesis]]"]]
-    ) -> list[list[Hypothesis]]:
-        """Wait for the translations of parts; those of a call that is cancelled are given up."""
+    async def _translated(
+        self, sentences: Sequence[str], wanted: Wanted, listener: Listener | None = None
+    ) -> tuple[list[list[list[int]]], list[list[Hypothesis]]]:
+        """Return the tokens of the parts of sentences, and the hypotheses of each sentence.
+
+        A call that is cancelled gives its sentences up.
+        """
+        parts, futures = await self._submitted(sentences, wanted, listener)
         try:
             async with asyncio.timeout(self.bounds.timeout):
-                return await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
+                found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
         finally:
             for future in chain(*futures):
                 future.cancel()
+        ended = iter(found)
+        return parts, [
+            joined_hypotheses([next(ended) for _ in part], wanted.num_best) if part else _BLANK
+            for part in parts
+        ]
 
     async def _submitted(
         self, sentences: Sequence[str], wanted: Wanted, listener: Listener | None

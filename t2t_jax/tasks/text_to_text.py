@@ -97,9 +97,10 @@ class TextToText(Task):
         outputs = asked.translator.translate(sources, seed=asked.seed, decoding=asked.decoding)
         data = asked.translator.config.data
         if data.context_sentences:  # a pair of blank lines ends a document, and is no sentence
-            triples = zip(sources, outputs, targets, strict=True)
-            kept = [one for one in triples if one[0].strip() or one[2].strip()]
-            sources, outputs, targets = ([*side] for side in zip(*kept, strict=True))
+            kept = [n for n, one in enumerate(sources) if one.strip() or targets[n].strip()]
+            sources, outputs, targets = (
+                [side[n] for n in kept] for side in (sources, outputs, targets)
+            )
         return self.score_outputs(sources, outputs, targets, data.target_language)
 
     @abstractmethod
