@@ -114,8 +114,12 @@ def marks_terms(vocabulary: Vocabulary) -> bool:
 
 
 def _key(text: str, case: bool) -> str:
+    """Return what two texts have in common that a pattern of either one matches."""
     text = " ".join(text.split())
-    return text if case else text.casefold()
+    if case:
+        return text
+    # As patterns do it, one character by one: ß is not ss.
+    return "".join(min(one.casefold(), one.lower(), key=len) for one in text)
 
 
 def read_glossary(path: Path) -> Glossary:

@@ -14,6 +14,7 @@ from t2t_jax.data.terms import (
     learned_glossary,
     marked_pairs,
     marks_terms,
+    read_glossary,
 )
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
@@ -29,6 +30,13 @@ def test_each_term_is_followed_by_its_translation():
         "A <term>file name<as>Dateiname</term>, <term>OK<as>Ja</term>?",
         "ok",
     ]
+
+
+def test_words_that_differ_in_more_than_case_are_terms_of_their_own(tmp_path):
+    path = tmp_path / "glossary.tsv"
+    path.write_text("Maße\tdimensions\nMasse\tmass\nΟΔΟΣ\tstreet\n", encoding="utf-8")
+    found = read_glossary(path).found("MASSE, maße und οδος")
+    assert [one.term.target for one in found] == ["mass", "dimensions", "street"]
 
 
 def test_pairs_are_marked_whose_targets_have_the_translation():
