@@ -365,7 +365,7 @@ def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> FlatSenten
 
 def unflattened(side: FlatSentences) -> list[list[int]]:
     """Return the tokens of each sentence."""
-    return [row.tolist() for row in np.split(side.tokens, np.cumsum(side.lengths)[:-1])]
+    return [row.tolist() for row in np.split(side.tokens, np.cumsum(side.lengths))[:-1]]
 
 
 def _select(side: FlatSentences, keep: Bool[np.ndarray, " pairs"]) -> FlatSentences:

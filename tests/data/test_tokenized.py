@@ -15,7 +15,13 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import splits as splits_module
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
+from t2t_jax.data.tokenized import (
+    TokenizedSplit,
+    flattened,
+    prepare_pairs,
+    prepare_vocabulary,
+    unflattened,
+)
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
 
@@ -290,3 +296,8 @@ def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
     wanted = [(source[:1], source[1:] + target) for source, target in sentences(split)]
     assert sentences(found) == wanted
     assert (len(found), found.num_pairs_read, found.skipped) == (3, 8, split.skipped)
+
+
+@pytest.mark.parametrize("rows", [[], [[1]], [[3, 1], [], [1]]])
+def test_flat_sentences_become_the_rows_that_they_were(rows: list[list[int]]) -> None:
+    assert unflattened(flattened(rows, np.int32)) == rows
