@@ -260,7 +260,8 @@ class Batches:
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
-        rng = packing_stream(*self.parts.packing_key(self._seed, part))
+        seed, number = self.parts.packing_key(self._seed, part)
+        rng = _random_stream(seed, _PACKING, part=number)
         return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
 
     def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
@@ -349,11 +350,6 @@ def _members(
         np.repeat(rows, end - first),
         ranges(np.ones_like(first), end - first),
     )
-
-
-def packing_stream(seed: int, part: int) -> np.random.Philox:
-    """Return the stream of raw bits on which the packed rows of a part depend."""
-    return _random_stream(seed, _PACKING, part=part)
 
 
 def _row_stream(seed: int, epoch: int, part: int, copy: int) -> np.random.Philox:

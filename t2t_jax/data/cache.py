@@ -11,7 +11,6 @@ A cache in a bucket is shared by machines, each of which keeps its own copy of t
 uses, as arrays are mapped from files into memory.
 """
 
-import dataclasses
 import errno
 import hashlib
 import json
@@ -55,10 +54,9 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     Raises:
       UserError: the cache cannot be written, or has no room.
     """
-    shared = as_path(config.cache_dir) if config.cache_dir else None
+    shared = as_path(config.cache_dir)
     if isinstance(shared, BucketPath):
-        on_this_machine = dataclasses.replace(config, cache_dir="")
-        return entry(on_this_machine, name, partial(_shared, shared / name, make))
+        make = partial(_shared, shared / name, make)
     folder = cache_root(config) / name
     if folder.exists():
         fault = _fault(folder)
@@ -112,11 +110,14 @@ def _fetched(place: BucketPath) -> Contents | None:
 def cache_root(config: DataConfig) -> Path:
     """Return the folder of the cache on this machine, which is made if it is not there.
 
+    It is `data.cache_dir`, or the user's own folder where that is empty or in a bucket.
+
     Raises:
       UserError: it cannot be made.
     """
-    given = os.path.expanduser(config.cache_dir)
-    root = Path(given) if given else user_folder("cache") / "corpora"
+    root = as_path(os.path.expanduser(config.cache_dir))
+    if not config.cache_dir or isinstance(root, BucketPath):
+        root = user_folder("cache") / "corpora"
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -40,11 +40,28 @@ def mixed_parts(
     corpora = [_parts(one, window) for one, _ in mixed]
     weights = np.array([weight for _, weight in mixed], float)
     if temperature is not None:
-        sizes = np.array([max(1, one.content.num_examples) for one in corpora], float)
+        sizes = np.array([one.content.num_examples for one in corpora], float)
         shares = weights * sizes ** (1 / temperature)
-        weights = sizes.sum() * shares / shares.sum() / sizes
+        often = sizes.sum() * shares / max(1, shares.sum()) / np.maximum(1, sizes)
+        weights = np.where(sizes > 0, often, 1)
     times = (Fraction(one).limit_denominator(_PRECISION) for one in weights.tolist())
-    return MixedParts(tuple(zip(corpora, times, strict=True)))
+    every = tuple(zip(corpora, times, strict=True))
+    used = tuple((one, often) for one, often in every if one.content.num_examples)
+    return MixedParts(used, _content(every))
+
+
+def _content(mixed: Sequence[tuple[Parts, Fraction]]) -> Content:
+    """Return the figures of corpora, each of which is read as often as its number says."""
+    every, skipped = [(corpus.content, times) for corpus, times in mixed], Counter[str]()
+    for one, times in every:
+        skipped.update({name: round(count * times) for name, count in one.skipped.items()})
+    return Content(
+        round(sum(one.num_pairs_read * times for one, times in every)),
+        dict(skipped),
+        round(sum(one.num_examples * times for one, times in every)),
+        Lengths.joined((one.source, times) for one, times in every),
+        Lengths.joined((one.target, times) for one, times in every),
+    )
 
 
 def _parts(examples: Examples | Parts, window: int) -> Parts:
@@ -58,15 +75,17 @@ class MixedParts:
     """The parts of several corpora, which `data.parts.Parts` describes."""
 
     mixed: tuple[tuple[Parts, Fraction], ...]
-    """The parts of each corpus, and how often an epoch reads them. An epoch that reads 2/3 of a
-    corpus goes on in the next one where it was."""
+    """The parts of each corpus that has examples, and how often an epoch reads them. An epoch that
+    reads 2/3 of a corpus goes on in the next one where it was."""
+    content: Content
+    """The figures of what an epoch reads on average; the longest is that of all."""
 
     same_epochs = False
 
     @property
     def window(self) -> int:
         """Return the number of parts whose examples are mixed."""
-        return max(one.window for one, _ in self.mixed)
+        return max((one.window for one, _ in self.mixed), default=1)
 
     @cached_property
     def _first(self) -> list[int]:
@@ -76,27 +95,6 @@ class MixedParts:
     def _find(self, part: int) -> tuple[Parts, int]:
         corpus = int(np.searchsorted(self._first, part, side="right")) - 1
         return self.mixed[corpus][0], part - self._first[corpus]
-
-    @cached_property
-    def content(self) -> Content:
-        """Return the figures of what an epoch reads on average; the longest is that of all."""
-        read, skipped, kept = Fraction(0), Counter[str](), Fraction(0)
-        for corpus, times in self.mixed:
-            own = corpus.content
-            read, kept = read + own.num_pairs_read * times, kept + own.num_examples * times
-            skipped.update({name: round(count * times) for name, count in own.skipped.items()})
-        source, target = (
-            Lengths(
-                max(one.longest for one, _ in lengths),
-                round(sum(one.total * times for one, times in lengths)),
-                round(sum(one.squares * times for one, times in lengths)),
-            )
-            for lengths in (
-                [(corpus.content.source, times) for corpus, times in self.mixed],
-                [(corpus.content.target, times) for corpus, times in self.mixed],
-            )
-        )
-        return Content(round(read), dict(skipped), round(kept), source, target)
 
     def __len__(self) -> int:
         """Return the number of different parts."""
@@ -109,7 +107,9 @@ class MixedParts:
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
-        return self.mixed[0][0].shape(shape, most)
+        return BatchShape(
+            *map(max, zip(*(one.shape(shape, most) for one, _ in self.mixed), strict=True))
+        )
 
     def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
         """Return the parts that an epoch reads: of each corpus, the next ones of its own epochs."""
@@ -166,15 +166,6 @@ class Slices(OnePart):
     def open(self, part: int) -> Examples:
         """Return the examples of a part."""
         return _Slice(self.examples, part * _SLICE, min((part + 1) * _SLICE, len(self.examples)))
-
-    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the numbers of all parts, each of which an epoch reads once."""
-        return np.arange(len(self))
-
-    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Return the number of rows of each part, which are laid out now."""
-        counts, most = zip(*map(count, range(len(self))), strict=True)
-        return RowCounts(np.stack(counts), max(most))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Parts(Protocol):
     @property
     def same_epochs(self) -> bool:
         """Return whether each epoch reads each part once."""
+        return True
 
     def __len__(self) -> int:
         """Return the number of parts."""
@@ -61,6 +62,7 @@ class Parts(Protocol):
 
         A part that is read several times is there as often.
         """
+        return np.arange(len(self))
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
         """Return two numbers on which the packed rows of a part depend.
@@ -68,23 +70,25 @@ class Parts(Protocol):
         Args:
           seed: the seed of the training.
         """
+        return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each part, which `count` gives where it is not known yet."""
+        counts, most = zip(*map(count, range(len(self))), strict=True)
+        return RowCounts(np.stack(counts), max(most))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Return how often each id occurs among the targets, or in an even sample of them."""
 
 
 @dataclass(frozen=True)
-class OnePart:
+class OnePart(Parts):
     """Examples that are in memory, or mapped into it, as a whole."""
 
     examples: Examples
     """The examples."""
 
     window = 1
-    same_epochs = True
 
     @cached_property
     def content(self) -> Content:
@@ -102,19 +106,6 @@ class OnePart:
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
         return self.examples.shape(shape, most)
-
-    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the number of the part, which every epoch reads once."""
-        return np.zeros(1, np.int64)
-
-    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the seed of the training, and the number of the part."""
-        return seed, part
-
-    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Return the number of rows, which are laid out now; see `Parts.row_counts`."""
-        counts, most = count(0)
-        return RowCounts(counts[None], most)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Count the ids of the targets, or of a sample at even distances if there are many."""

@@ -1,6 +1,7 @@
 """Examples, and the functions that turn the examples of some rows into the arrays of a batch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -104,6 +105,16 @@ class Lengths(NamedTuple):
         """Return the figures of some lengths."""
         wide = np.asarray(lengths, np.int64)
         return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
+
+    @classmethod
+    def joined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
+        """Return the figures of texts together, each read as often as its number says."""
+        every = list(texts)
+        return cls(
+            max((one.longest for one, _ in every), default=0),
+            round(sum(one.total * times for one, times in every)),
+            round(sum(one.squares * times for one, times in every)),
+        )
 
 
 class Content(NamedTuple):

@@ -63,10 +63,11 @@ class TextToText(Task):
         context = context_of(config.data, vocabulary)
         of_context = () if context is None else (context.sentences, config.data.context_sides)
         by_batching = config.data.batching * (drawn > 0)
+        joined = config.training.source_loss and "joined"  # "True" had too few classes of rows
         return TrainText(
             partial(tokenize, vocabulary=vocabulary, max_length=most, context=context),
             partial(_examples, config, vocabulary),
-            ("pairs", most, config.training.source_loss, drawn, by_batching, *of_context),
+            ("pairs", most, joined, drawn, by_batching, *of_context),
         )
 
     def examples(

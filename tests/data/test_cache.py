@@ -17,7 +17,7 @@ import pytest
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data import cache as cache_module
-from t2t_jax.data.cache import entry
+from t2t_jax.data.cache import cache_root, entry
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -29,6 +29,15 @@ CONTENTS = {"tokens.npy": np.arange(1000, dtype=np.uint16), "model": b"a model"}
 @pytest.fixture
 def config(tmp_path: Path) -> DataConfig:
     return DataConfig(cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_cache_in_a_bucket_has_a_folder_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert cache_root(DataConfig(cache_dir="s3://bucket/cache")) == cache_root(DataConfig())
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 
 def flip(path: Path, place: int) -> None:

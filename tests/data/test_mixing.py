@@ -12,7 +12,9 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import mixing
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.labelled import Labelled, LabelledText, flat
 from t2t_jax.data.mixing import MixedParts, mixed_parts
+from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from tests.data.test_batching import STRATEGIES, assert_same, make_config, make_split, pairs_in
 from tests.data.test_windows_of_parts import Split
@@ -96,6 +98,24 @@ def test_large_examples_in_memory_are_read_in_slices(monkeypatch: pytest.MonkeyP
         assert batches.parts.token_counts().sum() == pytest.approx(
             parts.content.target.total, rel=0.05
         )
+
+
+@pytest.mark.parametrize("temperature", [None, 3.0])
+def test_a_corpus_without_examples_changes_no_batch(temperature: float | None) -> None:
+    mixed = [(make_split(SMALL), 1), (make_split([]), 1), (Split(LARGE, 25, 2), 1)]
+    found = Batches(mixed_parts(mixed, temperature, 2), make_config(), 0)
+    expected = Batches(mixture(temperature, 1, 1), make_config(), 0)
+    for step in range(expected.steps_per_epoch):
+        assert_same(found(step), expected(step))
+    with pytest.raises(UserError, match="no pairs are left"):
+        Batches(mixed_parts(mixed[1:2] * 2, temperature, 2), make_config(), 0)
+
+
+def test_a_batch_has_room_for_the_labels_of_every_corpus() -> None:
+    of_words = [Labelled([5] * n, [*range(n)], [0] * n) for n in (2, 17)]
+    corpora = [LabelledText(flat([one] * 4, 3, {}, 4), 3) for one in of_words]
+    parts = mixed_parts([(one, 1) for one in corpora], 2.0, 2)
+    assert parts.shape(BatchShape(4, 32, 32), 1) == (4, 32, 17)
 
 
 def test_a_temperature_of_one_corpus_is_refused() -> None:

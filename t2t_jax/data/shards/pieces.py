@@ -7,7 +7,7 @@ the rows of all pieces before it opens one.
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from jaxtyping import Integer
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.layout import length_ladder
-from t2t_jax.data.rows import Content, Examples, Lengths, offsets_of
+from t2t_jax.data.rows import Content, Examples, offsets_of
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
 from t2t_jax.data.vocabulary import Vocabulary
@@ -37,7 +37,7 @@ PIECE_SCHEMA = Schema(
 )
 """The record of a piece: numbers of examples and tokens, size and hash of the file, the `Lengths`
 of the sources and of the targets of the examples, and the number of rows of each class in
-buckets."""
+buckets, of which there are more where an example is longer than `max_length`."""
 
 
 class TrainText(NamedTuple):
@@ -98,7 +98,7 @@ def write_piece(
     examples = text.examples(tokens)
     figures = Content.of(examples)
     longest = np.maximum(examples.source_lengths, examples.target_lengths)
-    ladder = length_ladder(config.max_length)
+    ladder = length_ladder(max(config.max_length, *(one.longest for one in figures[3:])))
     return {
         "num_examples": len(tokens),
         "source_tokens": len(tokens.source_tokens),
@@ -118,24 +118,3 @@ def read_piece(content: Integer[np.ndarray, " n"], record: Mapping[str, Any]) ->
     tokens = content[2 * count :]
     sides = (tokens[:sources], offsets_of(lengths[0])), (tokens[sources:], offsets_of(lengths[1]))
     return TokenizedSplit(*sides[0], *sides[1], {}, count)
-
-
-def content_of(
-    records: Sequence[Mapping[str, Any]], num_read: int, skipped: Mapping[str, int]
-) -> Content:
-    """Return the figures of all pieces together, from their records.
-
-    Args:
-      num_read: the number of pairs or documents in the shards.
-      skipped: the number of those left out, by reason.
-    """
-    source, target = (
-        Lengths(
-            max((one[side][0] for one in records), default=0),
-            sum(one[side][1] for one in records),
-            sum(one[side][2] for one in records),
-        )
-        for side in ("source", "target")
-    )
-    count = sum(one["num_examples"] for one in records)
-    return Content(num_read, skipped, count, source, target)

@@ -15,11 +15,10 @@ import numpy as np
 from jaxtyping import Int
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.batching import packing_stream
 from t2t_jax.data.layout import Form
-from t2t_jax.data.parts import CountRows, RowCounts
-from t2t_jax.data.rows import BatchShape, Content, Examples
-from t2t_jax.data.shards.pieces import TrainText, content_of, piece_path, read_piece
+from t2t_jax.data.parts import CountRows, Parts, RowCounts
+from t2t_jax.data.rows import BatchShape, Content, Examples, Lengths
+from t2t_jax.data.shards.pieces import TrainText, piece_path, read_piece
 from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -36,8 +35,8 @@ _MAKE_AGAIN = "remove it, and the same command makes it again"
 
 
 @dataclass(frozen=True)
-class PreparedPieces:
-    """The pieces of a folder, which `data.parts.Parts` describes."""
+class PreparedPieces(Parts):
+    """The pieces of a folder."""
 
     folder: Path
     """The folder, on this machine or in a bucket."""
@@ -47,8 +46,6 @@ class PreparedPieces:
     """How examples are made of a piece."""
     config: DataConfig
     """The section `data` of the config."""
-
-    same_epochs = True
 
     @property
     def window(self) -> int:
@@ -66,11 +63,16 @@ class PreparedPieces:
     @cached_property
     def content(self) -> Content:
         """Return the figures of all pieces together."""
-        skipped = Counter[str]()
+        skipped, pieces = Counter[str](), [piece for _, piece in self._pieces]
         for record in self.record["shards"]:
             skipped.update(record["skipped"])
-        read = sum(record["num_read"] for record in self.record["shards"])
-        return content_of([piece for _, piece in self._pieces], read, dict(skipped))
+        return Content(
+            sum(record["num_read"] for record in self.record["shards"]),
+            dict(skipped),
+            sum(piece["num_examples"] for piece in pieces),
+            Lengths.joined((Lengths(*piece["source"]), 1) for piece in pieces),
+            Lengths.joined((Lengths(*piece["target"]), 1) for piece in pieces),
+        )
 
     def __len__(self) -> int:
         """Return the number of pieces."""
@@ -100,45 +102,35 @@ class PreparedPieces:
         nothing = {"num_examples": 0, "source_tokens": 0}
         return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
 
-    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the numbers of all pieces, each of which an epoch reads once."""
-        return np.arange(len(self))
-
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
         """Return the same seed for every training, as rows are packed once, and the piece."""
         return _PACKING_SEED, part
 
-    def row_counts(self, form: Form, count: CountRows | None = None) -> RowCounts:
+    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each piece; see `Parts.row_counts`.
 
         Packed rows are counted once for each of their shapes, and kept with the pieces.
         """
         if not form.packs:
-            counts = np.array([piece["classes"] for _, piece in self._pieces], np.int64)
-            return RowCounts(counts[:, : len(form.shapes)], 1)
+            counts = np.zeros((len(self), len(form.shapes)), np.int64)
+            for own, (_, piece) in zip(counts, self._pieces, strict=True):
+                known = piece["classes"][: len(own)]
+                own[: len(known)] = known
+            return RowCounts(counts, 1)
         kept = self.folder / f"packed-{'x'.join(map(str, form.shapes[0][1:]))}.json"
         try:
             packed = parse_object(kept.read_bytes(), _PACKED)
         except (FileNotFoundError, ValueError):
-            packed = self._packed(form)
+            if len(self) > _MANY_PIECES:
+                warn(
+                    f"the rows of {len(self):,} pieces in {self.folder} are packed once, to be "
+                    "counted"
+                )
+            found = super().row_counts(form, count)
+            packed = {"rows": found.counts[:, 0].tolist(), "most": found.most}
             with suppress(UserError):  # in a place that cannot be written, it is counted each time
                 write_whole(kept, json.dumps(packed).encode())
         return RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
-
-    def _packed(self, form: Form) -> dict[str, Any]:
-        """Pack the rows of all pieces, and return their number, and the most examples of a row."""
-        if len(self) > _MANY_PIECES:
-            warn(
-                f"the rows of {len(self):,} pieces in {self.folder} are packed once, to be counted"
-            )
-        rows, most = [], 0
-        for part in range(len(self)):
-            examples = self.open(part)
-            lengths = examples.source_lengths, examples.target_lengths
-            layout = form.lay_out(*lengths, packing_stream(*self.packing_key(0, part)))
-            rows.append(len(layout.classes))
-            most = max(most, int(np.diff(layout.starts).max()))
-        return {"rows": rows, "most": most}
 
     def counted_tokens(self) -> Int[np.ndarray, " vocab"]:
         """Count the ids of the targets of at most 16 pieces, at even distances."""

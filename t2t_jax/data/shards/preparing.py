@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
+from t2t_jax.data.batching import Batches
 from t2t_jax.data.cache import cache_root
-from t2t_jax.data.layout import row_form
 from t2t_jax.data.shards.engines import Engine, in_this_process
 from t2t_jax.data.shards.pieces import PIECE_SCHEMA, TrainText, piece_path, write_piece
 from t2t_jax.data.shards.prepared import PreparedPieces
@@ -28,7 +28,7 @@ from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import warn
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import as_path
+from t2t_jax.system.bucket import BucketPath, as_path
 from t2t_jax.system.records import Each, Schema, parse_object
 
 PREPARED = "prepared.json"
@@ -132,7 +132,8 @@ def open_shards(
     shards, of_shards = split.shards, split.hashes()
     about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
     whole = digest(about, *(one for each in of_shards for one in each))
-    root = as_path(config.cache_dir) if config.cache_dir else cache_root(config)
+    place = as_path(config.cache_dir)
+    root = place if isinstance(place, BucketPath) else cache_root(config)
     out = root / f"pieces-{whole[:24]}"
     jobs = [
         ShardJob(number, shard, own, out)
@@ -168,7 +169,7 @@ def prepare_shards(
     made["token_counts"] = prepared.counted_tokens().tolist()
     write_whole(out / PREPARED, json.dumps(made).encode())
     if len(prepared):
-        prepared.row_counts(row_form(prepared.content, config))
+        Batches(prepared, config, 0)  # counts the rows, which are kept with the pieces
     return prepared
 
 
