@@ -117,13 +117,22 @@ def test_an_epoch_has_every_pair_once_whatever_the_batching(config: Config) -> N
         assert pairs_in(batches(0)) != pairs_in(batches(first))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data.bpe_dropout": 0.1},
+        {"model.architecture": "decoder_only", "training.source_loss": True, "data.max_length": 16},
+    ],
+)
 def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(
-    config: Config, dropout: float
+    config: Config, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
+    long = {"text": {"en": "the red house " * 4, "de": "das red Haus " * 4}}
+    with (tmp_path / "shards" / "train-1.jsonl").open("a") as file:
+        file.write(json.dumps(long) + "\n")
     for batching in ("bucket", "pack"):
-        changes = {"data.batching": batching, "data.bpe_dropout": dropout}
-        pieces, _ = opened(config.replace(changes))
+        pieces, _ = opened(config.replace({"data.batching": batching, **changes}))
         batches = Batches(pieces, pieces.config, 3)
         laid_out = [batches._count_rows(part) for part in range(len(pieces))]
         counts, most = pieces.row_counts(batches._form, batches._count_rows)
@@ -220,11 +229,12 @@ def test_lines_at_fault_are_counted_and_named(tmp_path: Path) -> None:
     jsonl.write_bytes(
         b'{"en": "one", "de": "eins"}\n{"en": "two"}\n\n{"en": "bad \xff", "de": "x"}\n'
         b'[1, 2]\n{"en": 3, "de": "drei"}\nnothing\n{"en": "four\\nlines", "de": "vier"}\n'
+        b'{"en": "half of \\ud83d", "de": "x"}\n'
     )
     faults = Faults()
     chunks = list(Shard((jsonl,), ("en", "de")).pairs(faults))
     assert chunks == [(["one", "four lines"], ["eins", "vier"])]
-    assert faults.counts == {"without_a_side": 3, "not_utf8": 1, "not_json": 1}
+    assert faults.counts == {"without_a_side": 3, "not_utf8": 2, "not_json": 1}
     assert faults.first["not_utf8"] == f"{jsonl} line 4"
     assert faults.first["without_a_side"] == f"{jsonl} line 2"
     for name, lines in (("b.en", b"one\nt\xffo\nthree\n"), ("b.de", b"eins\nzwei\ndrei\n")):
@@ -257,6 +267,33 @@ def test_a_shard_that_is_cut_short_is_named(tmp_path: Path, config: Config, kind
     broken = config.replace({"data.corpus": of_kind, "data.fields": FIELDS})
     with pytest.raises(UserError, match=rf"shard .*train-1.{kind} cannot be read: .*whole copy"):
         opened(broken)
+
+
+def test_a_table_whose_text_is_not_utf8_is_named(tmp_path: Path) -> None:
+    text = pyarrow.array([b"one", b"t\xffo"], pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a.parquet cannot be read: 'utf-8' codec"):
+        list(Shard((tmp_path / "a.parquet",), ("text",)).pairs())
+
+
+def test_a_pattern_fits_each_shard_once_and_finds_its_other_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "validation"):
+        for language, line in (("en", "one"), ("de", "eins")):
+            Path(f"{split}-1.{language}").write_text(f"{line}\n")
+    for name in ("{split}*.{language}", "./{split}-?.{language}", ".//{split}-[0-9].{language}"):
+        corpus = open_corpus(Config().replace({"data.corpus": f"shards:{name}"}).data)
+        assert corpus.lines("train") == corpus.lines("dev") == (["one"], ["eins"])
+
+
+def test_pieces_stand_in_the_cache_that_other_corpora_use(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    pieces, _ = opened(config.replace({"data.cache_dir": "~/cache"}))
+    assert pieces.folder.parent == tmp_path / "home" / "cache"
 
 
 def test_what_is_no_corpus_of_shards_is_refused(tmp_path: Path, config: Config) -> None:

@@ -35,6 +35,7 @@ from t2t_jax.system.sums import digest_of
 
 _OTHER_NAMES = {"dev": ("validation", "valid")}
 _MOST_SAMPLED = 128
+_WILDCARD = re.compile(r"[*?]|\[[^]]+\]")
 _HASHES = Schema({"hashes": Each(dict, list)})
 
 
@@ -60,7 +61,8 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
         there = os.path.expanduser(place)
     found = {}
     for split, patterns in _of_splits(there).items():
-        shards = list(chain.from_iterable(_shards(one, languages, fields) for one in patterns))
+        every = chain.from_iterable(_shards(one, languages, fields) for one in patterns)
+        shards = list(dict.fromkeys(every))  # valid* fits the files of validation* too
         if shards:
             hashes = cache(partial(_hashes, config, shards))
             found[split] = Split(
@@ -122,20 +124,24 @@ def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> 
     if "{language}" not in pattern or not languages:
         yield from (Shard((path,), fields) for path in _paths(pattern))
         return
-    source, target = (pattern.replace("{language}", language) for language in languages)
-    shape = re.compile(re.escape(source).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])"))
+    source, target = (str(as_path(pattern.replace("{language}", one))) for one in languages)
+    shape = re.compile("([^/]*)".join(map(re.escape, _WILDCARD.split(source))))
     others = {str(path): path for path in _paths(target)}
     for path in _paths(source):
-        match = shape.search(str(path))
-        name = target
-        for part in match.groups() if match else ():
-            name = re.sub(r"[*?]", part.replace("\\", r"\\"), name, count=1)
-        other = others.pop(str(as_path(name)), None)
+        match = shape.fullmatch(str(path))
+        parts = iter(match.groups() if match else ())
+        name = _WILDCARD.sub(partial(_next_part, parts), target)
+        other = others.pop(name, None)
         if other is None:
             raise UserError(f"shard {path} has no {name} beside it with the other side")
         yield Shard((path, other), fields)
     if others:
         raise UserError(f"shard {next(iter(others))} has no file beside it with the other side")
+
+
+def _next_part(parts: Iterator[str], wildcard: re.Match[str]) -> str:
+    """Return the next part of a name for a wildcard; the wildcard itself if none is left."""
+    return next(parts, wildcard[0])
 
 
 def _paths(pattern: str) -> list[Path]:

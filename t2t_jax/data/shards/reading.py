@@ -174,7 +174,7 @@ def _read_parquet(path: Path, fields: Sequence[str], faults: Faults) -> Iterator
                 for row in batch.to_pylist():
                     number += 1
                     yield from _sides([_value(row, name) for name in fields], path, number, faults)
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise OSError(str(error)) from error
 
 
@@ -186,10 +186,14 @@ def _value(record: Any, name: str) -> Any:
 
 
 def _sides(values: list[Any], path: Path, number: int, faults: Faults) -> Iterator[Sides]:
-    if all(isinstance(value, str) for value in values):
-        yield tuple(" ".join(value.splitlines()) for value in values)
-    else:
+    try:
+        "".join(values).encode()
+    except TypeError:
         faults.add("without_a_side", path, number)
+    except UnicodeEncodeError:  # JSON can have halves of characters, as \ud83d
+        faults.add("not_utf8", path, number)
+    else:
+        yield tuple(" ".join(value.splitlines()) for value in values)
 
 
 _READERS: dict[str, Callable[[Path, Sequence[str], Faults], Iterator[Sides]]] = {
