@@ -202,8 +202,9 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
             )
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
     shards = [shard for corpus, _ in mixed for shard in corpus.parts["train"].shards]
-    train = split_of(_survey_mixture, _read_mixture, *mixed)
-    train = train._replace(sample=partial(_read_samples, *mixed), shards=shards)
+    train = split_of(_survey_mixture, partial(_read_mixture, Corpus.pairs), *mixed)
+    sample = partial(_read_mixture, Corpus.sample, *mixed)
+    train = train._replace(sample=sample, shards=shards)
     return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
 
 
@@ -211,16 +212,12 @@ def _survey_mixture(*mixed: tuple[Corpus, int]) -> str:
     return digest("mixture", *(f"{corpus.fingerprint('train')}*{times}" for corpus, times in mixed))
 
 
-def _read_mixture(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
+def _read_mixture(
+    read: Callable[[Corpus, str], Iterator[Chunk]], *mixed: tuple[Corpus, int]
+) -> Iterator[Chunk]:
     for corpus, times in mixed:
         for _ in range(times):
-            yield from corpus.pairs("train")
-
-
-def _read_samples(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
-    for corpus, times in mixed:
-        for _ in range(times):
-            yield from corpus.sample("train")
+            yield from read(corpus, "train")
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
@@ -297,11 +294,10 @@ def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dic
 def _labels_of(
     whole: Mapping[str, Split], read: Callable[[Split], Iterator[Chunk]]
 ) -> dict[str, Split]:
-    return {split: split_of(_survey_labels, read, part) for split, part in whole.items()}
+    def fingerprint(part: Split) -> str:
+        return digest("labels", part.fingerprint())
 
-
-def _survey_labels(part: Split) -> str:
-    return digest("labels", part.fingerprint())
+    return {split: split_of(fingerprint, read, part) for split, part in whole.items()}
 
 
 def _read_tags(part: Split) -> Iterator[Chunk]:

@@ -150,7 +150,7 @@ def test_every_corpus_is_read_in_its_own_layout(tmp_path, server, monkeypatch, c
     command = ["data", name, str(directory), "--mirror", f"{server.url}/"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    languages = corpus.source_language, corpus.target_language
+    languages = corpus.languages
     found = open_corpus(DataConfig(f"text:{directory}", *languages))
     assert set(found.splits) == {"train", "test", *corpus.evaluation} | {"dev"}
     for split, parts in corpus.evaluation.items():

@@ -7,11 +7,19 @@ published for IWSLT 2014.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.errors import UserError, did_you_mean, needs_extra
+
+_WMT_LICENCE = (
+    "The WMT shared task releases its data for research; each archive states the terms of its own."
+)
+_NOT_CLEANED = (
+    "not cleaned, as in tensor2tensor; the paper names no cleaning. Pairs with an empty side are "
+    "left out"
+)
 
 
 @dataclass(frozen=True)
@@ -64,20 +72,25 @@ class PublicCorpus:
 
     about: str
     """A description of the corpus, and of who prepared it in this way."""
-    source_language: str
-    target_language: str
+    languages: tuple[str, str]
+    """The codes of the source and the target language."""
     train: tuple[ParallelTexts, ...]
     """Parts of the training set, one after the other."""
     evaluation: Mapping[str, tuple[ParallelTexts, ...]]
     """Parts of dev, test and further test sets, which are never cleaned."""
-    cleaning: Cleaning
+    cleaning: Cleaning = field(default_factory=Cleaning)
     """The limits by which pairs of the training set are left out."""
-    cleaned_by: str
+    cleaned_by: str = _NOT_CLEANED
     """The source of the limits, or the reason why there are none."""
-    licence: str
+    licence: str = _WMT_LICENCE
     """The terms under which its makers allow its use."""
     every_nth_is_dev: int | None = None
     """The number n if every nth kept training pair belongs to dev instead; None if none does."""
+
+
+def _wmt_test_sets(pair: str, names: Mapping[str, str]) -> dict[str, tuple[ParallelTexts]]:
+    """Return the test set of each split of a pair of languages, by sacreBLEU's names for them."""
+    return {split: _wmt_test_set(name, pair) for split, name in names.items()}
 
 
 def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
@@ -153,13 +166,6 @@ _MULTI30K = {
         "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
     ),
 }
-_WMT_LICENCE = (
-    "The WMT shared task releases its data for research; each archive states the terms of its own."
-)
-_NOT_CLEANED = (
-    "not cleaned, as in tensor2tensor; the paper names no cleaning. Pairs with an empty side are "
-    "left out"
-)
 
 
 def _multi30k(stem: str) -> ParallelTexts:
@@ -177,21 +183,15 @@ def _wmt14_en_de() -> PublicCorpus:
     return PublicCorpus(
         about="WMT 2014 English-German, the paper's corpus (section 5.1): Europarl v7, Common "
         "Crawl and News Commentary v9; newstest2013 as dev, newstest2014 in full as test",
-        source_language="en",
-        target_language="de",
+        languages=("en", "de"),
         train=(
             _members(_EUROPARL_7, "training/europarl-v7.de-en", "en", "de"),
             _members(_COMMON_CRAWL, "commoncrawl.de-en", "en", "de"),
             _members(_NEWS_COMMENTARY_9, "training/news-commentary-v9.de-en", "en", "de"),
         ),
-        evaluation={
-            "dev": _wmt_test_set("wmt13", "en-de"),
-            "test": _wmt_test_set("wmt14/full", "en-de"),
-            "newstest2014-filtered": _wmt_test_set("wmt14", "en-de"),
-        },
-        cleaning=Cleaning(),
-        cleaned_by=_NOT_CLEANED,
-        licence=_WMT_LICENCE,
+        evaluation=_wmt_test_sets(
+            "en-de", {"dev": "wmt13", "test": "wmt14/full", "newstest2014-filtered": "wmt14"}
+        ),
     )
 
 
@@ -200,8 +200,7 @@ def _wmt14_en_fr() -> PublicCorpus:
         about="WMT 2014 English-French, the paper's larger corpus (section 5.1): Europarl v7, "
         "Common Crawl, United Nations, the 10^9 corpus and News Commentary v9; newstest2013 as "
         "dev, newstest2014 as test",
-        source_language="en",
-        target_language="fr",
+        languages=("en", "fr"),
         train=(
             _members(_EUROPARL_7, "training/europarl-v7.fr-en", "en", "fr"),
             _members(_COMMON_CRAWL, "commoncrawl.fr-en", "en", "fr"),
@@ -212,13 +211,7 @@ def _wmt14_en_fr() -> PublicCorpus:
             ),
             _members(_NEWS_COMMENTARY_9, "training/news-commentary-v9.fr-en", "en", "fr"),
         ),
-        evaluation={
-            "dev": _wmt_test_set("wmt13", "en-fr"),
-            "test": _wmt_test_set("wmt14/full", "en-fr"),
-        },
-        cleaning=Cleaning(),
-        cleaned_by=_NOT_CLEANED,
-        licence=_WMT_LICENCE,
+        evaluation=_wmt_test_sets("en-fr", {"dev": "wmt13", "test": "wmt14/full"}),
     )
 
 
@@ -226,20 +219,15 @@ def _wmt16_en_ro() -> PublicCorpus:
     return PublicCorpus(
         about="WMT 2016 English-Romanian: Europarl v8 and SETIMES2; newsdev2016 as dev, "
         "newstest2016 as test",
-        source_language="en",
-        target_language="ro",
+        languages=("en", "ro"),
         train=(
             _members(_EUROPARL_8, "training-parallel-ep-v8/europarl-v8.ro-en", "en", "ro"),
             ParallelTexts(Text(_SETIMES, language="en"), Text(_SETIMES, language="ro")),
         ),
-        evaluation={
-            "dev": _wmt_test_set("wmt16/dev", "en-ro"),
-            "test": _wmt_test_set("wmt16", "en-ro"),
-        },
+        evaluation=_wmt_test_sets("en-ro", {"dev": "wmt16/dev", "test": "wmt16"}),
         cleaning=Cleaning(max_words=80, max_ratio=9.0),
         cleaned_by="the limits of Sennrich et al. 2016 (1 to 80 words, ratio 9), which they set "
         "for Moses' tokens; here they count words between spaces",
-        licence=_WMT_LICENCE,
     )
 
 
@@ -247,11 +235,9 @@ def _multi30k_en_de() -> PublicCorpus:
     return PublicCorpus(
         about="Multi30k (Elliott et al. 2016), task 1: captions of images in English and German; "
         "the validation set as dev, test_2016_flickr as test",
-        source_language="en",
-        target_language="de",
+        languages=("en", "de"),
         train=(_multi30k("train"),),
         evaluation={"dev": (_multi30k("val"),), "test": (_multi30k("test_2016_flickr"),)},
-        cleaning=Cleaning(),
         cleaned_by="not cleaned, as its makers publish it",
         licence="Its makers allow research that is not commercial: see "
         "https://github.com/multi30k/dataset",
@@ -263,8 +249,7 @@ def _iwslt14_de_en() -> PublicCorpus:
     return PublicCorpus(
         about="IWSLT 2014 German-English, talks, in the splits that fairseq made usual: every 23rd "
         "pair of the training set as dev, five smaller sets together as test",
-        source_language="de",
-        target_language="en",
+        languages=("de", "en"),
         train=(_members(_IWSLT14, "de-en/train.tags.de-en", "de", "en"),),
         evaluation={
             "test": tuple(

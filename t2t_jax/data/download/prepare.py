@@ -148,7 +148,7 @@ def _finished(
     """
     path = directory / _MANIFEST
     check_regular(path)
-    languages = corpus.source_language, corpus.target_language
+    languages = corpus.languages
     if not path.exists():
         for language in languages:
             for there in sorted(directory.glob(f"*.{language}")):
@@ -226,11 +226,11 @@ def _written(
     Returns:
       The counts of each split.
     """
-    counts, languages = {}, (corpus.source_language, corpus.target_language)
+    counts = {}
     with ExitStack() as stack:
         files = {}
         for split in splits:
-            paths = (directory / f"{split}.{language}" for language in languages)
+            paths = (directory / f"{split}.{language}" for language in corpus.languages)
             files[split] = [stack.enter_context(writing_whole(path)) for path in paths]
             counts[split] = Counts()
         for split, *pair in pairs:
