@@ -115,7 +115,12 @@ class DataCleanCommand:
             return {"train": _split((TextFile(source), TextFile(target)), languages)}
         [place] = texts
         if place.startswith(_SHARDS):
-            found = open_corpus(DataConfig(place, *languages, fields=self.fields)).parts
+            corpus = open_corpus(DataConfig(place, *languages, fields=self.fields))
+            found = corpus.parts
+            if any(often > 1 or not one.parts["train"].shards for one, often in corpus.mixed):
+                raise UserError(
+                    f"{place} has weights, or text that is no shards; clean each corpus by itself"
+                )
         else:
             place = str(corpus_directory(place.removeprefix("text:")))
             files = parallel_files(as_path(place), *languages)

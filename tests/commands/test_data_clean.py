@@ -123,6 +123,8 @@ def test_two_files_are_cleaned_in_other_languages(corpus, tmp_path):
         (["{web}/train.en.gz", "{web}/no.de", "out"], "no.de"),
         (["{web}/train.en.gz", "{web}/dev.de", "out"], "has 7 lines, but {web}/dev.de has 1"),
         (["{web}", "out", "--target-language", "fr"], "has {web}/train.en.gz, but no train.fr"),
+        (["shards:{web}/dev.de*2", "out"], "has weights, or text that is no shards"),
+        (["shards:{web}/dev.de+text:{web}", "out"], "clean each corpus by itself"),
         (["{web}", "out", "--rules", "lenght"], "there is no rule 'lenght' of cleaning; did you m"),
         (["{web}", "out", "--max-words", "0"], "min_words=1 and max_words=0 keep nothing"),
         (["{web}", "out", "--forward", "r"], "--backward is missing; the score needs runs of both"),
