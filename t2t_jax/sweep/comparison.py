@@ -163,11 +163,8 @@ def compare(
                 "test sets are not compared: score both on the same one"
             )
     broken, measures = diverged or {}, _measures_of_all(results)
-    shown = (measures.score, measures.beside) if measures.beside else (measures.score,)
-    found = {
-        field: changes(grid, results, field)
-        for field in ("perplexity", *(measure.field for measure in shown))
-    }
+    fields = [one.field for one in (measures.score, measures.beside) if one]
+    found = {field: changes(grid, results, field) for field in ("perplexity", *fields)}
     return [
         _row(grid, results, variant, broken.get(variant, 0), measures, found)
         for variant in grid.variants
