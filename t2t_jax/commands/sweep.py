@@ -97,7 +97,7 @@ class SweepCommand:
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
-        from t2t_jax.sweep.grid import check_seeds, collect, run_grid
+        from t2t_jax.sweep.grid import check_counts, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
         from t2t_jax.sweep.rules import GridRules, chosen_variants
         from t2t_jax.system.atomic_file import check_writable
@@ -115,7 +115,7 @@ class SweepCommand:
         grid = self._grid()
         chosen = chosen_variants(grid, self.only)
         seeds = self._seeds()
-        check_seeds(seeds)
+        check_counts(seeds=seeds, jobs=self.jobs)
         self._check_launcher()
         if self.dry_run or self.compile_only is not None:
             return self._list(grid, chosen, seeds, rules)

@@ -129,6 +129,8 @@ class Kubernetes(GpuHosts, TrainJob):
         if self.slices > 1:
             exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
             annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
+        account, claim = self.service_account, self.claim
+        selectors = [f"  {label}: {json.dumps(value)}" for label, value in labels.items()]
         return from_template(
             self.file,
             name=name,
@@ -137,26 +139,18 @@ class Kubernetes(GpuHosts, TrainJob):
             slices=self.slices,
             hosts=self.hosts,
             grace=self.grace,
-            service_account=_field("serviceAccountName", self.service_account),
-            selectors="\n".join(["nodeSelector:", *_lines(labels)]) if labels else "",
+            service_account=f"serviceAccountName: {account}" if account else "",
+            selectors="\n".join(["nodeSelector:", *selectors]) if labels else "",
             image=json.dumps(self.image),
             script="\n".join([*self.setup, script]),
             secret=f"envFrom:\n- secretRef:\n    name: {self.secret}" if self.secret else "",
             resources=f"resources:\n  limits:\n    {device}: {count}" if count else "",
-            mount=f"- name: runs\n  mountPath: {self.mount}" if self.claim else "",
-            volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {self.claim}"
-            if self.claim
+            mount=f"- name: runs\n  mountPath: {self.mount}" if claim else "",
+            volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {claim}"
+            if claim
             else "",
         )
 
     def command(self, path: Path) -> list[str]:
         """Return the command of kubectl, which refuses a JobSet of a name that is taken."""
         return ["kubectl", "create", "-f", str(path)]
-
-
-def _field(name: str, value: str | None) -> str:
-    return "" if value is None else f"{name}: {value}"
-
-
-def _lines(labels: dict[str, str]) -> list[str]:
-    return [f"  {name}: {json.dumps(value)}" for name, value in labels.items()]

@@ -14,7 +14,6 @@ from t2t_jax.launch.job import (
     excluded_hosts,
     fewest_hosts,
     from_template,
-    split_option,
 )
 
 
@@ -56,7 +55,7 @@ class Ssh(GpuHosts, TrainJob):
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the script, which is called on the hosts, too."""
         train = self.train_command(training)
-        options = [f"-o {'='.join(split_option(option))}" for option in self.option]
+        options = [word for option in self.options() for word in ("-o", option)]
         return from_template(
             self.file,
             hosts=shlex.join(self.hosts),
@@ -64,7 +63,7 @@ class Ssh(GpuHosts, TrainJob):
             directory=shlex.quote(str(Path.cwd())),
             setup="\n".join(self.setup),
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
-            options=" ".join(options),
+            options=shlex.join(options),
             together=from_template("together.sh"),
             retries=self.retries,
             excluded=excluded_hosts(training),

@@ -131,9 +131,10 @@ class TrainingProgress:
 
     def _starved(self, now: float) -> float:
         """Return for how long the devices have waited for the batch that is asked for."""
-        if self._asked is None or self.done < self.launched:
+        asked = self._asked  # which the main thread may change now
+        if asked is None or self.done < self.launched:
             return 0.0
-        return max(0.0, now - max(self._asked, self._idle_since))
+        return max(0.0, now - max(asked, self._idle_since))
 
     def launch(self, result: Any) -> None:
         """Take note of a step that was launched.

@@ -12,13 +12,13 @@ from t2t_jax.run.loading import load
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that was trained, to its end or until a signal stopped it."""
+    """A run that was trained: to its end, to a pause, or until a signal stopped it."""
 
     directory: Path
     """The run directory, from which `t2t_jax.load` reads it too."""
     exit_code: int
-    """The exit code of a program that trains: 0 for a run that is at its end, 128 + n for a run
-    that signal n stopped, and that the same call resumes."""
+    """The exit code of a program that trains: 0 for a run that is at its end or at a pause, 128 + n
+    for a run that signal n stopped, and that the same call resumes."""
     history: History = field(repr=False)
     """The records of the log since the first step: `training`, `evaluations` (on dev), `warnings`,
     and `end`, why the run ended. Each is a dictionary, as a line of `log.jsonl` is."""

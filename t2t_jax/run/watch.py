@@ -72,8 +72,9 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
     Raises:
       UserError: a place is no run or grid, a run is damaged, or a run in `places` has no log yet.
     """
-    runs = _read(places)
-    for workdir, run in zip(_runs_in(places), runs, strict=True):
+    workdirs = _runs_in(places)
+    runs = _read(workdirs)
+    for workdir, run in zip(workdirs, runs, strict=True):
         if workdir in places and not run.history.training:
             raise UserError(
                 f"{log_file(workdir)} has no line of training yet; wait for it with --follow"
@@ -97,7 +98,8 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
     Raises:
       UserError: a place is neither a run nor a grid, or a run is damaged.
     """
-    runs = _read(places)  # warns of damaged lines, only this time
+    seen = _signature(places)  # before the logs are read, so that nothing they get is missed
+    runs = _read(_runs_in(places))  # warns of damaged lines, only this time
     may_grow = not all(map(is_run, places))
     with StopSignal() as stop, Live(console=console, auto_refresh=False) as live:
 
@@ -109,13 +111,12 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
                 console.print(page)
 
         draw()
-        seen = _signature(places)
         while not stop.number and (may_grow or not all(run.has_ended for run in runs)):
             _sleep(interval, lambda: bool(stop.number))
             if (now := _signature(places)) != seen:
                 seen = now
                 with redirect_stderr(None):
-                    runs = _read(places)
+                    runs = _read(_runs_in(places))
                 draw()
             elif console.is_terminal:
                 draw()  # the terminal's size may have changed
@@ -146,8 +147,7 @@ def _signature(places: Sequence[Path]) -> list[object]:
     return [log_signature(workdir) for workdir in _runs_in(places)]
 
 
-def _read(places: Sequence[Path]) -> list[WatchedRun]:
-    workdirs = _runs_in(places)
+def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
     pairs = zip(_names(workdirs), workdirs, strict=True)
     return [_watched(name, workdir, len(workdirs) == 1) for name, workdir in pairs]
 

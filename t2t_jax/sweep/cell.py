@@ -173,8 +173,11 @@ class Cell:
         return next((record for record in reversed(records) if record["of"] == "train"), {})
 
 
-def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
+def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
     """Return the scores by which a result of a known corpus is compared with others.
+
+    Args:
+      with_metric: whether the metric of the config, if it has one, is the second score.
 
     Raises:
       UserError: the result is of an unknown corpus.
@@ -183,7 +186,7 @@ def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
     from t2t_jax.tasks.task import Measure
 
     found = task_of(result["corpus"], result.get("task", "auto")).grid
-    if "metric" in result:
+    if with_metric and "metric" in result:
         return found._replace(beside=Measure("metric_score", str(result["metric"])))
     return found
 
@@ -213,7 +216,7 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
         for path in (workdir / variant).glob(f"seed*/{RESULT}")
         if (seed := SEED.fullmatch(path.parent.name))  # others were moved away
     )
-    return max(found, default=1)
+    return max([1, *found])  # the variant's own seed may have been raised
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:

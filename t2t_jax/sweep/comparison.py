@@ -162,12 +162,22 @@ def compare(
                 f"{variant} was scored on other sentences than {first}; scores of different "
                 "test sets are not compared: score both on the same one"
             )
-    broken = diverged or {}
+    broken, measures = diverged or {}, _measures_of_all(results)
+    fields = [one.field for one in (measures.score, measures.beside) if one]
+    found = {field: changes(grid, results, field) for field in ("perplexity", *fields)}
     return [
-        _row(grid, results, variant, broken.get(variant, 0))
+        _row(grid, results, variant, broken.get(variant, 0), measures, found)
         for variant in grid.variants
         if variant in results
     ]
+
+
+def _measures_of_all(results: Results) -> "GridMeasures":
+    """Return the scores that all results have: the task's own, or with the metric of the config in
+    the place of the second where every result has the same metric."""
+    every = [result for seeds in results.values() for result in seeds]
+    found = {measures_of(result) for result in every}
+    return found.pop() if len(found) == 1 else measures_of(every[0], with_metric=False)
 
 
 def _scored_on(result: Mapping[str, Any]) -> object:
@@ -176,28 +186,27 @@ def _scored_on(result: Mapping[str, Any]) -> object:
     return result["references"] if whole else (result["corpus"], result["split"])
 
 
-def _row(grid: Grid, results: Results, variant: str, num_diverged: int) -> VariantRow:
-    config, base = grid.variants[variant], grid.variants[grid.base]
-    seeds = results[variant]
-    # Perplexities over other subwords are not comparable, and their noise differs too.
-    comparable = {
-        name: their
-        for name, their in results.items()
-        if subwords(grid.variants[name]) == subwords(base)
-    }
-    base_seeds = results.get(grid.base, [])
-    measures = measures_of(seeds[0])
-    score, beside = measures.score, measures.beside
+def _row(
+    grid: Grid,
+    results: Results,
+    variant: str,
+    num_diverged: int,
+    measures: "GridMeasures",
+    found: Mapping[str, Mapping[str, Change]],
+) -> VariantRow:
+    """Return the row of a variant, given the changes of all variants by the field of a measure."""
+    config, base, seeds = grid.variants[variant], grid.variants[grid.base], results[variant]
+    is_tested = measures.bootstrap and variant != grid.base
     return VariantRow(
         variant,
         describe_difference(base, config),
         len(seeds),
         num_diverged,
-        _change(grid, comparable, variant, seeds, "perplexity"),
+        found["perplexity"][variant],
         measures,
-        _change(grid, results, variant, seeds, score.field),
-        beside and _change(grid, results, variant, seeds, beside.field),
-        _p_value(base_seeds, seeds) if measures.bootstrap and variant != grid.base else None,
+        found[measures.score.field][variant],
+        measures.beside and found[measures.beside.field][variant],
+        _p_value(results.get(grid.base, []), seeds) if is_tested else None,
         _num_parameters(config, seeds),
         max(last_step(config, result) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
@@ -208,15 +217,6 @@ def _row(grid: Grid, results: Results, variant: str, num_diverged: int) -> Varia
 def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
     trained = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed] or [config]
     return max(num_parameters(one.model, one.data.vocab_size) for one in trained)
-
-
-def perplexity_changes(grid: Grid, results: Results) -> dict[str, Change]:
-    """Return each variant's mean perplexity and its difference from the base, from records that are
-    all of one step."""
-    return {
-        variant: _change(grid, results, variant, seeds, "perplexity")
-        for variant, seeds in results.items()
-    }
 
 
 def last_step(config: Config, result: Mapping[str, Any]) -> int:
@@ -230,39 +230,63 @@ def subwords(config: Config) -> tuple[Any, ...]:
     return tuple(config.value(path) for path in OF_SUBWORDS)
 
 
-def _change(
-    grid: Grid,
-    comparable: Results,
-    variant: str,
-    seeds: Sequence[dict[str, Any]],
-    measure: str,
-) -> Change:
-    own = [result[measure] for result in seeds]
-    mean = statistics.fmean(own)
-    sd = statistics.stdev(own) if len(own) > 1 else None
-    if variant == grid.base or not {variant, grid.base} <= comparable.keys():
-        return Change(mean, sd, None, None, None)
-    scores = {
-        name: {_seed(result): float(result[measure]) for result in results}
-        for name, results in comparable.items()
+def changes(grid: Grid, results: Results, measure: str) -> dict[str, Change]:
+    """Return each variant's mean of a measure, and its difference from the base.
+
+    Perplexities over other subwords than the base's are not compared, and their noise differs too.
+    """
+    is_relative = measure == "perplexity"
+    of_base = subwords(grid.variants[grid.base])
+    compared = {
+        name: {_seed(result): float(result[measure]) for result in seeds}
+        for name, seeds in results.items()
+        if not is_relative or subwords(grid.variants[name]) == of_base
     }
-    theirs, base = scores[variant], scores[grid.base]
-    sd_of_noise, freedom = _noise(scores, by_seed=True, relative=measure == "perplexity")
-    if freedom >= _LEAST_FREEDOM and (shared := theirs.keys() & base.keys()):
-        theirs, base = ({seed: one[seed] for seed in shared} for one in (theirs, base))
+    noises = []
+    if grid.base in compared:
+        noises = [_noise(compared, by_seed=each, relative=is_relative) for each in (True, False)]
+    found = {}
+    for variant, seeds in results.items():
+        own = [result[measure] for result in seeds]
+        sd = statistics.stdev(own) if len(own) > 1 else None
+        found[variant] = Change(statistics.fmean(own), sd, None, None, None)
+        if noises and variant in compared and variant != grid.base:
+            pair = compared[variant], compared[grid.base]
+            are_tuned = _differ_in_value(seeds) or _differ_in_value(results[grid.base])
+            difference = _difference(*pair, noises, is_relative, are_tuned)
+            found[variant] = Change(statistics.fmean(own), sd, *difference)
+    return found
+
+
+def _difference(
+    own: Mapping[int, float],
+    base: Mapping[int, float],
+    noises: Sequence[tuple[float, int]],
+    is_relative: bool,
+    are_tuned: bool,
+) -> tuple[float, float | None, float | None]:
+    """Return the difference of scores by seed from the base's, its standard error and its margin.
+
+    Args:
+      noises: the deviation of the noise and its degrees of freedom, for a comparison seed by seed
+        and for one of means.
+      is_relative: whether the noise is in relation to the scores.
+      are_tuned: whether seeds of one of the two have different values of tuned fields.
+    """
+    (sd, freedom), of_means = noises
+    if freedom >= _LEAST_FREEDOM and (shared := own.keys() & base.keys()):
+        own, base = ({seed: one[seed] for seed in shared} for one in (own, base))
     else:
-        sd_of_noise, freedom = _noise(scores, by_seed=False, relative=measure == "perplexity")
-    means = [statistics.fmean(one.values()) for one in (theirs, base)]
-    difference = means[0] - means[1]
+        sd, freedom = of_means
+    means = [statistics.fmean(one.values()) for one in (own, base)]
     if not freedom:
-        return Change(mean, sd, difference, None, None)
-    sizes = means if measure == "perplexity" else (1.0, 1.0)
-    are_tuned = _differ_in_value(comparable[variant]) or _differ_in_value(comparable[grid.base])
-    error = sd_of_noise * math.hypot(
-        sizes[0] * math.sqrt(_variance_of_mean(len(theirs), are_tuned)),
+        return means[0] - means[1], None, None
+    sizes = means if is_relative else (1.0, 1.0)
+    error = sd * math.hypot(
+        sizes[0] * math.sqrt(_variance_of_mean(len(own), are_tuned)),
         sizes[1] * math.sqrt(_variance_of_mean(len(base), are_tuned)),
     )
-    return Change(mean, sd, difference, error, student(freedom) * error)
+    return means[0] - means[1], error, student(freedom) * error
 
 
 def student(freedom: int) -> float:

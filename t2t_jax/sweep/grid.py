@@ -83,7 +83,7 @@ def run_grid(
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
-    check_seeds(seeds)
+    check_counts(seeds=seeds, jobs=jobs)
     check_hours(max_hours)
     workdir = as_path(workdir)
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
@@ -99,7 +99,7 @@ def run_grid(
     signal = run_cells(plan, launcher, console, max_hours)
     if signal:
         return GridOutcome({}, [], signal)
-    return collect(grid, workdir, seeds, console, only, may_be_empty=max_hours is not None)
+    return collect(grid, workdir, seeds, console, chosen, may_be_empty=max_hours is not None)
 
 
 def collect(
@@ -141,10 +141,11 @@ def collect(
     return GridOutcome(found.results, rows, unfinished=found.unfinished)
 
 
-def check_seeds(seeds: int) -> None:
-    """Refuse a number of seeds that is not positive."""
-    if seeds < 1:
-        raise UserError(f"seeds={seeds} is not positive")
+def check_counts(**counts: int) -> None:
+    """Refuse a count, such as one of seeds, that is not positive."""
+    for name, count in counts.items():
+        if count < 1:
+            raise UserError(f"{name}={count} is not positive")
 
 
 def check_hours(max_hours: float | None) -> None:

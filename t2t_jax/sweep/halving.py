@@ -209,9 +209,8 @@ class HalvedGrid:
             rung = dict.fromkeys(self._cells, 0)
             new = []
             for left_out in self._left_out:
-                before = [(name, number) for name, number, of in journal if of == left_out]
                 for group in self._groups:
-                    reached = self._levels(group, left_out, scores, before)
+                    reached = self._levels(group, left_out, scores, journal)
                     for number, names in enumerate(reached):
                         rung |= {name: max(number, rung[name]) for name in names}
                         new += [(n, number, left_out) for n in names if number]
@@ -239,16 +238,17 @@ class HalvedGrid:
 
     def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> list[str]:
         """Return the variants of a group that are trained to the end, chosen without one seed."""
-        before = [(name, number) for name, number, of in self._read() if of == left_out]
-        return self._levels(group, left_out, scores, before)[-1]
+        return self._levels(group, left_out, scores, self._read())[-1]
 
     def _levels(
         self,
         group: Sequence[str],
         left_out: int,
         scores: Scores,
-        before: Sequence[tuple[str, int]],
+        journal: Sequence[tuple[str, int, int]],
     ) -> list[list[str]]:
+        before = [(name, number) for name, number, of in journal if of == left_out]
+
         def mean_at(name: str, step: int) -> float | None:
             cells = (cell for i, cell in enumerate(self._cells[name]) if i != left_out)
             return mean_of(score_at(scores.get(cell.name, {}), step) for cell in cells)

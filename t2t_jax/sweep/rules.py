@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid
+from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.comparison import OF_SUBWORDS
@@ -97,7 +97,7 @@ class PlannedGrid:
             self._candidates = candidates(grid, rules.tune)
             groups = [list(own) for own in self._candidates.values()]
             every = {name: one for own in self._candidates.values() for name, one in own.items()}
-            grid = Grid(every, {})
+            grid = checked_grid(every, {}, "--tune")
         trained = cells(grid, workdir, seeds)
         self.plan = WholeGrid(trained)
         if rules.halving is not None:

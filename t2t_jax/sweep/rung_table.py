@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from t2t_jax.config.file import describe_difference
 from t2t_jax.sweep.cell import Cell
-from t2t_jax.sweep.comparison import perplexity_changes, verdict_on
+from t2t_jax.sweep.comparison import changes, verdict_on
 from t2t_jax.sweep.plan import Scores, score_at
 from t2t_jax.sweep.rules import PlannedGrid, by_variant
 from t2t_jax.sweep.tables import GridTable
@@ -46,9 +46,10 @@ def rung_table(
     rows = []
     for step in sorted(set(stopped.values())):
         there = {name: _finite(own, step) for name, own in cells.items()}
-        changes = perplexity_changes(grid, {name: own for name, own in there.items() if own})
+        known = {name: own for name, own in there.items() if own}
+        compared = changes(grid, known, "perplexity")
         for name in (name for name, last in stopped.items() if last == step):
-            change, own = changes.get(name), grid.variants[name]
+            change, own = compared.get(name), grid.variants[name]
             figures = ["diverged", "", ""]
             if change and len(there[name]) == len(cells[name]):
                 figures = [*change.shown, verdict_on(change)]

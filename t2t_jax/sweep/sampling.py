@@ -85,11 +85,8 @@ class SampledGrid:
         for variant, config in grid.variants.items():
             proposer = getattr(optuna.samplers, _SAMPLERS[name])(seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
-            self._studies[variant] = _Study(
-                study,
-                {path: _distribution(one) for path, one in ranges.items()},
-                optuna.trial.TrialState.FAIL,
-            )
+            distributions = {path: _distribution(one) for path, one in ranges.items()}
+            self._studies[variant] = _Study(study, distributions)
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
 
@@ -119,6 +116,8 @@ class SampledGrid:
         return True
 
     def _ask(self, variant: str, study: "_Study") -> None:
+        from optuna.trial import TrialState
+
         for left in range(_MOST_REFUSED, -1, -1):
             trial = study.study.ask(fixed_distributions=study.distributions)
             values = {path: [_short(value)] for path, value in trial.params.items()}
@@ -128,7 +127,7 @@ class SampledGrid:
             except UserError:  # as of a width that the number of heads does not divide
                 if not left:
                     raise
-                study.study.tell(trial, state=study.failed)
+                study.study.tell(trial, state=TrialState.FAIL)
         name = f"{variant},{inner}"
         study.asked.append((trial, name))
         if name not in study.cells:
@@ -139,8 +138,8 @@ class SampledGrid:
 class _Study:
     """The trials of a variant."""
 
-    def __init__(self, study: Any, distributions: Mapping[str, Any], failed: Any) -> None:
-        self.study, self.distributions, self.failed = study, distributions, failed
+    def __init__(self, study: Any, distributions: Mapping[str, Any]) -> None:
+        self.study, self.distributions = study, distributions
         self.asked: list[tuple[Any, str]] = []
         self.told = 0
         self.configs: dict[str, Config] = {}

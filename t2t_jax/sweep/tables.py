@@ -92,7 +92,10 @@ def write_tables(
     tables = [grid_table(grid, rows, results, beside), *beside.tables]
     write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
     write_whole(latex_file, "\n".join(latex(*one) for one in tables).encode())
-    write_whole(csv_file, _csv(_columns(grid, rows, results), rows).encode())
+    columns = _columns(grid, rows, results)
+    lines = [[field for one in columns for field in one.fields]]
+    lines += ([value for one in columns for value in one.values(row)] for row in rows)
+    write_whole(csv_file, csv_text(lines).encode())
     try:
         write_whole(plot_file, _plot(grid, rows))
     except UserError as error:  # a library is missing
@@ -289,13 +292,6 @@ def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[st
 
 def _signed(difference: float | None) -> str:
     return "" if difference is None else f"{difference:+.2f}"
-
-
-def _csv(columns: Sequence[Columns], rows: Iterable[VariantRow]) -> str:
-    """Return the table as CSV: every figure in full, a row for each variant."""
-    lines = [[field for one in columns for field in one.fields]]
-    lines += ([value for one in columns for value in one.values(row)] for row in rows)
-    return csv_text(lines)
 
 
 def csv_text(lines: Iterable[Iterable[Any]]) -> str:

@@ -205,6 +205,19 @@ def test_a_run_is_followed_until_it_ends(tmp_path, capsys, monkeypatch):
     assert next(grown, None) is None
 
 
+def test_what_a_log_gets_while_the_first_page_is_drawn_is_not_missed(tmp_path, monkeypatch):
+    run, page = _run(tmp_path / "run"), watch._page
+
+    def drawn(*arguments):
+        _write(run, [*RECORDS, END])
+        return page(*arguments)
+
+    looks = iter([None])
+    monkeypatch.setattr(watch, "_page", drawn)
+    monkeypatch.setattr(watch, "_sleep", lambda *_: next(looks))
+    assert _watch(run, "--follow") == 0
+
+
 def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
     run = _run(tmp_path / "run")
     terminal, end = os.openpty()

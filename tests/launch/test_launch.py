@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -39,7 +40,7 @@ FORMS = {
 
 def _run(form, workdir="/runs/big", train=""):
     """Launch a training, and return the exit code."""
-    arguments = [*form.split(), *f"-- train {CONFIG} --workdir {workdir} {train}".split()]
+    arguments = [*shlex.split(form), *f"-- train {CONFIG} --workdir {workdir} {train}".split()]
     return launch_command(arguments).run()
 
 
@@ -184,7 +185,7 @@ def test_the_processes_of_a_host_end_together(printed, shims):
 
 
 _SSH = """
-[[ $1 == -o && $3 == -o && $5 == -o && $6 == Port=2222 ]] || exit 9
+[[ $1 == -o && $3 == -o && $5 == -o && $6 == "ProxyCommand=nc %h 22" ]] || exit 9
 echo "$7" >> "$T/hosts"
 exec bash -c "$8"
 """
@@ -195,7 +196,7 @@ def _launch_ssh(tmp_path, monkeypatch, body, hosts="me@a b", flags=""):
     program = tmp_path / "program"
     program.write_text(f"#!/bin/bash\n{_PROGRAM}\n{body}\n")
     program.chmod(0o755)
-    ssh = f"ssh --hosts {hosts} --option Port=2222 --program {program} {flags}"
+    ssh = f"ssh --hosts {hosts} --option 'ProxyCommand=nc %h 22' --program {program} {flags}"
     return _in_foreground(monkeypatch, ssh, tmp_path / "run")
 
 

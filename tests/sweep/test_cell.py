@@ -104,6 +104,8 @@ def test_a_directory_that_was_moved_away_is_not_a_seed(cell, tmp_path, name):
     moved.mkdir()
     (moved / "result.json").write_bytes(b"{")
     assert num_seeds_in(GRID, tmp_path) == 1
+    later = {name: one.replace({"training.seed": 5}) for name, one in GRID.variants.items()}
+    assert num_seeds_in(Grid(later, {}), tmp_path) == 1
 
 
 PATIENCE = "training.stop_after_evaluations_without_gain"

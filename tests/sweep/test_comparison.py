@@ -74,6 +74,24 @@ def test_means_deviations_and_differences_are_those_of_the_seeds():
     assert one_head.published.dev_bleu == 24.9
 
 
+def test_a_metric_of_the_config_is_shown_where_every_result_has_it():
+    judged = {"metric": "chrf", "metric_score": 55.0}
+    results = {"base": [result(5.0, 20.0) | judged], "A-h1": [result(6.0, 10.0) | judged]}
+    for changed, name, shown in (
+        ({}, "chrf", [55.0, 55.0]),
+        ({"A-h1": [result(6.0, 10.0)]}, "tokenized_split_bleu", [21.0, 11.0]),
+        ({"base": [result(5.0, 20.0)]}, "tokenized_split_bleu", [21.0, 11.0]),
+        (
+            {"A-h1": [result(6.0, 10.0) | judged | {"metric": "ter"}]},
+            "tokenized_split_bleu",
+            [21.0, 11.0],
+        ),
+    ):
+        found = compare(GRID, results | changed)
+        assert [row.beside.mean for row in found] == shown
+        assert {row.measures.beside.name for row in found} == {name}
+
+
 def test_the_steps_are_those_that_were_taken():
     ended = [result(5.0, 20.0) | {"checkpoints": [100, last]} for last in (300, 400)]
     found = rows({"base": ended, "A-h1": [result(6.0, 10.0)]})

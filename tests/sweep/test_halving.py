@@ -301,6 +301,13 @@ def quick(monkeypatch):
     monkeypatch.setattr("t2t_jax.sweep.tables._plot", lambda *_: b"")
 
 
+def test_an_iterator_chooses_variants_as_a_list_does(tmp_path, quick):
+    launcher, console = Trained({"v1/seed0": {90: 4.0}}), Console(file=io.StringIO())
+    only = iter(["v1"])
+    outcome = run_grid(grid_of(3), tmp_path, only=only, launcher=launcher, console=console)
+    assert (list(outcome.results), outcome.unfinished) == (["v1"], ())
+
+
 def halve(grid, workdir, launcher, **options):
     console = Console(file=io.StringIO(), width=200)
     return run_grid(grid, workdir, seeds=2, launcher=launcher, console=console, **options)

@@ -196,7 +196,8 @@ def test_a_grid_is_run_from_python(grid_file, finished):
         ({"variants": {}}, "the grid has no variants"),
         ({"only": ["c"]}, "no variant of the grid is called 'c'; it has a"),
         ({"seeds": 0}, "seeds=0 is not positive"),
-        ({"jobs": 0}, "jobs=0 is not between 1 and"),
+        ({"jobs": 0}, "jobs=0 is not positive"),
+        ({"jobs": 10_000}, "jobs=10000 is not between 1 and"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(tmp_path, change, message):

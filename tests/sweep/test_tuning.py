@@ -13,7 +13,7 @@ from rich.console import Console
 from t2t_jax.commands.tune import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.comparison import perplexity_changes
+from t2t_jax.sweep.comparison import changes
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
@@ -69,7 +69,7 @@ def _coverage(base, other, fair=True):
                 | ({"tuned_to": name} if fair else {})
                 for seed, name in enumerate(chosen)
             ]
-        inside += perplexity_changes(grid, results)["other"].within_noise
+        inside += changes(grid, results, "perplexity")["other"].within_noise
     return inside / times
 
 
@@ -98,6 +98,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(tune={"model.d_ff": [32, 64]}), "base and wide differ in nothing but model.d_f"),
         (GridRules(tune={"model.d_ff": []}), r"--tune model\.d_ff has no values"),
         (GridRules(tune={"training.label_smoothing": [7]}), "label_smoothing=7"),
+        (GridRules(tune={"training.init_from": ["a/b"]}), "from=a/b', which cannot name a directo"),
         (GridRules(tune=RANGE), "=0.1:10:log is not for all values of a list; give it as"),
         (GridRules(sampler="optuna:tpe"), "--sampler optuna:tpe needs a number of trials"),
         (GridRules(trials=3), "--trials 3 needs --sampler, as in --sampler optuna:tpe"),

@@ -27,7 +27,11 @@ def goodput_sections(
     rows = [_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
     rows.append(_row("in all", figures | {"share": 1.0}))
     costs: Row = () if price is None else ("cost",)
-    notes = [_about_steps(figures), _about_mfu(found)]
+    notes = [
+        f"Productive steps: {figures['steps']:,}. Restarts: {len(found.jobs) - 1:,}. Steps that "
+        f"were repeated after a restart: {figures['repeated_steps']:,}.",
+        _about_mfu(found),
+    ]
     if watts is not None:
         notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
     if len(found.jobs) > 1:
@@ -45,13 +49,6 @@ def _row(name: str, values: Mapping[str, Any]) -> Row:
     cost: Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
     hours = f"{values['device_hours']:,.2f}"
     return name, duration(round(values["seconds"], 3)), f"{values['share']:.1%}", hours, *cost
-
-
-def _about_steps(figures: Mapping[str, Any]) -> str:
-    return (
-        f"Productive steps: {figures['steps']:,}. Restarts: {len(figures['jobs']) - 1:,}. Steps "
-        f"that were repeated after a restart: {figures['repeated_steps']:,}."
-    )
 
 
 def _about_mfu(found: Goodput) -> str:

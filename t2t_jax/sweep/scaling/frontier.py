@@ -31,9 +31,7 @@ class CostLine(NamedTuple):
     largest_error: float
     """The largest deviation of a cell's operations, as a share."""
 
-    def log_d(
-        self, log_n: Float[np.ndarray, " *draws"], log_c: float
-    ) -> Float[np.ndarray, " *draws"]:
+    def log_d(self, log_n: Draws, log_c: float) -> Draws:
         """Return the logarithm of the tokens with which a model of some size takes C operations."""
         return log_c - self.log_k - self.gamma * log_n
 

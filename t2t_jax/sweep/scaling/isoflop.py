@@ -111,7 +111,8 @@ def fit_isoflop(seen: Observations, *, draws: int = DRAWS, seed: int = 0) -> Iso
       UserError: there are too few budgets, or too few sizes in them, or the losses are all equal.
     """
     numbers = budgets(seen.log_c)
-    chosen = [own for n in range(numbers.max() + 1) if _has_sizes(seen, own := numbers == n)]
+    every = [numbers == number for number in range(numbers.max() + 1)]
+    chosen = [own for own in every if len(np.unique(seen.log_n[own])) >= _FEWEST_SIZES]
     freedom = sum(int(own.sum()) - _FEWEST_SIZES for own in chosen)
     if len(chosen) < 2 or freedom < 1:
         raise UserError(
@@ -148,10 +149,6 @@ def fit_isoflop(seen: Observations, *, draws: int = DRAWS, seed: int = 0) -> Iso
         )
     line = _line(parabolas)
     return Isoflop(parabolas, float(np.sqrt(squares / freedom)), Frontier(*line, cost_line(seen)))
-
-
-def _has_sizes(seen: Observations, own: np.ndarray) -> bool:
-    return len(np.unique(seen.log_n[own])) >= _FEWEST_SIZES
 
 
 def _design(log_n: Float[np.ndarray, " cells"]) -> tuple[Float[np.ndarray, "cells 3"], float]:

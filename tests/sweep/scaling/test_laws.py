@@ -88,10 +88,14 @@ def test_the_best_size_of_a_law_is_the_one_that_a_search_finds(gamma):
     frontier = Law(*(np.array([value]) for value in TRUTH.values())).frontier(cost)
     log_c = np.log(3e19)
     found = minimize_scalar(
-        lambda n: loss_of(n, cost.log_d(n, log_c), **TRUTH), bounds=(5, 40), method="bounded"
+        lambda n: loss_of(n, cost.log_d(np.array([n]), log_c)[0], **TRUTH),
+        bounds=(5, 40),
+        method="bounded",
     )
     assert frontier.log_n(log_c)[0] == pytest.approx(found.x, abs=1e-4)
-    assert cost.log_d(found.x, log_c) + gamma * found.x + np.log(9.0) == pytest.approx(log_c)
+    assert cost.log_d(np.array([found.x]), log_c)[0] + gamma * found.x + np.log(
+        9.0
+    ) == pytest.approx(log_c)
 
 
 def test_the_operations_of_cells_give_their_rule():
