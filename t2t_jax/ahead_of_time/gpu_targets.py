@@ -6,13 +6,15 @@ programming guide. XLA chooses tiles, fusions and kernels by them; nothing is me
 
 from dataclasses import dataclass
 
+from t2t_jax.parallel.hardware import CHIPS
+
 
 @dataclass(frozen=True)
 class GpuTarget:
     """The facts on a GPU from which XLA compiles for it."""
 
     kind: str
-    """The name that the driver gives the GPU, by which its peaks are known."""
+    """The name that the driver gives the GPU, by which `CHIPS` has its memory and its peaks."""
     capability: int
     """The major number of its compute capability."""
     multiprocessors: int
@@ -21,36 +23,20 @@ class GpuTarget:
     """The float32 units of each multiprocessor."""
     shared_bytes: int
     """The shared memory of each multiprocessor. A block may have all but 1 KiB."""
-    memory_bytes: int
-    """The size of the memory that holds arrays."""
-    memory_bytes_per_s: int
-    """Bytes read from that memory, or written to it, in a second."""
     cache_bytes: int
-    """The size of the cache of that memory (L2)."""
+    """The size of the cache (L2) of the memory that holds arrays."""
     clock_ghz: float
     """The highest clock."""
     links: int
     """The number of NVLinks to the other GPUs of its host."""
 
 
-_KIB, _MIB, _GB = 1 << 10, 1 << 20, 10**9
+_KIB, _MIB = 1 << 10, 1 << 20
 GPU_TARGETS = {
-    "a100": GpuTarget(
-        *("NVIDIA A100-SXM4-80GB", 8, 108, 64, 164 * _KIB, 80 * 1024 * _MIB),
-        *(2039 * _GB, 40 * _MIB, 1.41, 12),
-    ),
-    "h100": GpuTarget(
-        *("NVIDIA H100 80GB HBM3", 9, 132, 128, 228 * _KIB, 80 * 1024 * _MIB),
-        *(3350 * _GB, 50 * _MIB, 1.98, 18),
-    ),
-    "h200": GpuTarget(
-        *("NVIDIA H200", 9, 132, 128, 228 * _KIB, 141 * 1024 * _MIB),
-        *(4800 * _GB, 50 * _MIB, 1.98, 18),
-    ),
-    "b200": GpuTarget(
-        *("NVIDIA B200", 10, 148, 128, 228 * _KIB, 180 * 1024 * _MIB),
-        *(8000 * _GB, 126 * _MIB, 1.965, 18),
-    ),
+    "a100": GpuTarget("NVIDIA A100-SXM4-80GB", 8, 108, 64, 164 * _KIB, 40 * _MIB, 1.41, 12),
+    "h100": GpuTarget("NVIDIA H100 80GB HBM3", 9, 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
+    "h200": GpuTarget("NVIDIA H200", 9, 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
+    "b200": GpuTarget("NVIDIA B200", 10, 148, 128, 228 * _KIB, 126 * _MIB, 1.965, 18),
 }
 """The GPUs that programs can be compiled for, by their names in `--compile-only`."""
 
@@ -96,7 +82,10 @@ device_description_str: "{kind}"
 
 def described_target(target: GpuTarget) -> str:
     """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`."""
+    chip = CHIPS[target.kind]
     return _FORM.format(
+        memory_bytes=chip.memory_bytes,
+        memory_bytes_per_s=int(chip.memory_bytes_per_s),
         **vars(target),
         features="ACCELERATED_FEATURES" if target.capability >= 9 else "NONE",
         optin=target.shared_bytes - 1024,

@@ -240,10 +240,10 @@ def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Inst
     written = [root]
     if root.opcode == "tuple":
         written = [by_name[name] for name in root.operands]
-    return _read(inside, by_name) + sum(_written(each, by_name) for each in written)
+    return _read(inside) + sum(_written(each, by_name) for each in written)
 
 
-def _read(inside: Sequence[Instruction], by_name: Mapping[str, Instruction]) -> float:
+def _read(inside: Sequence[Instruction]) -> float:
     """Count the bytes that a fusion reads; of a parameter that it slices, only the slices count."""
     users: dict[str, list[Instruction]] = {}
     for each in inside:

@@ -8,7 +8,7 @@ import tyro
 
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.commands.tables import grid, print_result
-from t2t_jax.data.lines import read_lines
+from t2t_jax.data.lines import check_aligned, read_lines
 from t2t_jax.errors import UserError
 
 
@@ -34,7 +34,7 @@ class CompareCommand:
 
     def run(self) -> int:
         """Print each file's scores and its difference from the first, and return the exit code."""
-        from t2t_jax.tasks.measures.bleu import corpus_scores
+        from t2t_jax.tasks.measures.bleu import check_references, corpus_scores
         from t2t_jax.tasks.measures.significance import paired_bootstrap
 
         check_heard()
@@ -42,14 +42,16 @@ class CompareCommand:
             raise UserError("no file of translations is given; name some with --hypotheses")
         references = list(read_lines(self.references))
         systems = [list(read_lines(path)) for path in self.hypotheses]
+        for path, lines in zip(self.hypotheses, systems, strict=True):
+            try:
+                check_references(lines, references)
+            except UserError as error:
+                raise UserError(f"{path} and {self.references}: {error}") from error
         judged = self._judged(systems, references)
         more = [heading for name in self.metric for heading in (name, "p")]
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p", *more)
         for number, (path, lines) in enumerate(zip(self.hypotheses, systems, strict=True)):
-            try:
-                scores = corpus_scores(lines, references, self.language)
-            except UserError as error:
-                raise UserError(f"{path} and {self.references}: {error}") from error
+            scores = corpus_scores(lines, references, self.language)
             p_value = ""
             if lines is not systems[0]:
                 p_value = f"{paired_bootstrap(systems[0], lines, references).p_value:.4f}"
@@ -65,17 +67,17 @@ class CompareCommand:
 
     def _judged(self, systems: list[list[str]], references: list[str]) -> list[list[str]]:
         """Return the cells of each file: the mean of each metric, and p against the first file."""
-        from t2t_jax.tasks.measures.bleu import check_references
         from t2t_jax.tasks.measures.judges import judge_of
         from t2t_jax.tasks.measures.significance import paired_bootstrap_of_means
 
-        sources = [""] * len(references) if self.sources is None else [*read_lines(self.sources)]
+        sources = [""] * len(references)
+        if self.sources is not None:
+            sources = [*read_lines(self.sources)]
+            check_aligned(self.sources, len(sources), self.references, len(references))
         cells: list[list[str]] = [[] for _ in systems]
         for name in self.metric:
             judge, first = judge_of(name), None
-            check_references(sources, references)
             for own, lines in zip(cells, systems, strict=True):
-                check_references(lines, references)
                 scores = judge(sources, lines, references)
                 p_value = "" if first is None else f"{paired_bootstrap_of_means(first, scores):.4f}"
                 first = scores if first is None else first

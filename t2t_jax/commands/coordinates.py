@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import tyro
 
 from t2t_jax.commands.config import command_of_config
+from t2t_jax.commands.pictures import check_picture, write_picture
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.commands.tables import grid, print_line, print_result
 from t2t_jax.config import Config
 from t2t_jax.config.model import Parametrisation
-from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,12 +60,10 @@ class CoordinatesCommand:
         """Measure, print a table for each parametrisation, draw, and return the exit code."""
         if self.figure is None:
             check_heard()
-        elif self.figure.suffix not in (".svg", ".png"):
-            raise UserError(f"--figure {self.figure} has to end in .svg or .png")
         else:
-            check_writable(self.figure.parent)
+            self.figure.parent.mkdir(parents=True, exist_ok=True)
+            check_picture("figure", self.figure)
             from t2t_jax.inspect.figures.coordinates import curves
-            from t2t_jax.inspect.figures.drawing import encoded
         from t2t_jax.inspect.coordinates import coordinates, of_width
 
         config, name, values = self.fields, "width", self.widths
@@ -85,8 +82,7 @@ class CoordinatesCommand:
             if one != "standard" and name == "width":
                 print_line(_LOGITS)
         if self.figure is not None:
-            self.figure.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.figure, encoded(curves(found), self.figure.suffix[1:]))
+            write_picture(self.figure, curves(found))
         return 0
 
 

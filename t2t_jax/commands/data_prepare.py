@@ -1,21 +1,17 @@
 """The command that tokenises the shards of a corpus before trainings read them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from t2t_jax.commands.config import command_of_config
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE
-from t2t_jax.commands.tables import grid, print_result
+from t2t_jax.commands.tables import counted, grid, print_result
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-
-if TYPE_CHECKING:
-    from t2t_jax.data.shards.engines import Engine
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,11 @@ class DataPrepareCommand:
             )
         vocabulary = task.vocabulary(config, corpus)
         engine = in_this_process if self.ray is None else on_ray(self.ray)
-        with _bars() as shown:
-            pieces = training_parts(task, config, corpus, vocabulary, partial(shown, engine))
+
+        def shown(make: Any, jobs: Any) -> Iterator[Any]:
+            return counted(engine(make, jobs), "shards", len(jobs))
+
+        pieces = training_parts(task, config, corpus, vocabulary, shown)
         assert isinstance(pieces, Parts)  # as there are shards
         content = pieces.content
         table = grid("shards", "pieces", "read", "kept", "source tokens", "target tokens")
@@ -80,31 +79,6 @@ class DataPrepareCommand:
             print(f"left out as {reason.replace('_', ' ')}: {count:,}")
         print(f"train on it with --data.cache-dir {self.out}")
         return 0
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[..., Iterator[Any]]]:
-    """Give a function that runs an engine while a bar shows how many shards are done."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from t2t_jax.system.console import ProgressConsole
-
-    columns = TextColumn("shards"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
-
-        def shown(engine: "Engine", make: Any, jobs: Sequence[Any]) -> Iterator[Any]:
-            task = bar.add_task("", total=len(jobs))
-            for record in engine(make, jobs):
-                bar.advance(task)
-                yield record
-
-        yield shown
 
 
 data_prepare_command = partial(command_of_config, DataPrepareCommand)

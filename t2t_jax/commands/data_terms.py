@@ -56,11 +56,8 @@ class DataTermsCommand:
         if out.is_dir() and any(out.iterdir()):
             raise UserError(f"{out} exists and is not empty; choose another directory")
         corpus = open_corpus(DataConfig(self.corpus, *languages))
-        out.mkdir(parents=True, exist_ok=True)
         if self.glossary is None:
             glossary = learned_glossary(corpus.pairs("train"))
-            lines = (f"{term.source}\t{term.target}\n" for term in glossary.terms)
-            write_whole(out / "terms.tsv", "".join(lines).encode())
         else:
             glossary = read_glossary(self.glossary)
         pairs = [*marked_pairs(corpus.pairs("train"), glossary, self.share, self.seed)]
@@ -69,6 +66,10 @@ class DataTermsCommand:
                 f"no pair of {self.corpus} that was drawn has one of {len(glossary.terms):,} terms "
                 "in both sides; raise --share, or give other terms"
             )
+        out.mkdir(parents=True, exist_ok=True)
+        if self.glossary is None:
+            lines = (f"{term.source}\t{term.target}\n" for term in glossary.terms)
+            write_whole(out / "terms.tsv", "".join(lines).encode())
         for language, side in zip(languages, zip(*pairs, strict=True), strict=True):
             write_whole(out / f"train.{language}", "".join(f"{one}\n" for one in side).encode())
         print_line(f"{len(pairs):,} pairs with {len(glossary.terms):,} terms; train on them with")

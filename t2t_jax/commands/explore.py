@@ -9,6 +9,7 @@ import tyro
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import check_place
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ExploreCommand(RunFlags):
 
         if (self.text is None) == (self.images is None):
             raise UserError("give a sentence with --text, or a file of images with --images")
+        check_place(self.output)
         translator = load_for("explore", [self.workdir], self)
         given = self.text if self.images is None else self._image(self.images)
         explore(translator, given, self.references).save(self.output)

@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
+from t2t_jax.commands.pictures import check_picture, write_picture
 from t2t_jax.commands.tables import report_console
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.atomic_file import check_place, write_whole
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,6 @@ class FitCommand:
     def run(self) -> int:
         """Fit the laws, draw and print what they say, and return the exit code."""
         self._check()
-        if self.figure is not None:
-            from t2t_jax.inspect.figures.drawing import encoded
-            from t2t_jax.sweep.scaling.figure import scaling_figure
         from t2t_jax.sweep.scaling.cells import held_out, read_cells
         from t2t_jax.sweep.scaling.report import fit_families, scaling_report
 
@@ -56,8 +54,9 @@ class FitCommand:
         title = f"Scaling laws of {self.workdir}"
         report = scaling_report(title, grid, fits, self.count, self.flops)
         if self.figure is not None:
-            picture = scaling_figure(fits, self.count)
-            write_whole(self.figure, encoded(picture, self.figure.suffix[1:]))
+            from t2t_jax.sweep.scaling.figure import scaling_figure
+
+            write_picture(self.figure, scaling_figure(fits, self.count))
         if self.output is not None:
             write_whole(self.output, report.markdown().encode())
         report_console(120).print(report.terminal())
@@ -67,8 +66,9 @@ class FitCommand:
         for flops in self.flops:
             if not 0 < flops < math.inf:
                 raise UserError(f"--flops {flops} is no number of operations; give one, as 1e19")
-        if self.figure is not None and self.figure.suffix not in (".svg", ".png"):
-            raise UserError(f"--figure {self.figure} has to end in .svg or .png")
+        check_picture("figure", self.figure)
+        if self.output is not None:
+            check_place(self.output)
         if self.hold_out and self.law == "isoflop":
             raise UserError(
                 "--hold-out asks for predicted losses, which --law isoflop has none of; use --law "

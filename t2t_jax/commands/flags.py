@@ -4,8 +4,8 @@ Neither this module nor the top of a command's module imports JAX: a command imp
 flags are checked, so that `--help` and a misspelt flag answer at once.
 """
 
-import argparse
 import contextlib
+import copy
 import io
 import os
 import threading
@@ -19,7 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of
 from t2t_jax.config import Config
-from t2t_jax.config.families import fields_of, foreign_field
+from t2t_jax.config.families import fields_of, foreign_field, of_family
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.opening import opened
@@ -43,7 +43,7 @@ _OTHER_NAMES = {
     "--beam-size": ("--beam", "--num-beams"),
 }
 """The names of flags in other programs, where they are not close to the names of this package."""
-_MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
+_MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir", "--prompt")
 
 
 def check_flags(
@@ -116,7 +116,13 @@ def ordered(made: type, arguments: Sequence[str]) -> list[str]:
     for flag in table:
         if MAY_STAND_ALONE in flag.settings and flags.get(flag.flag) == []:
             flags[flag.flag] = [""]
-    return [*words, *(word for flag, values in flags.items() for word in (flag, *values))]
+    return [*words, *(word for flag, values in flags.items() for word in _spelt(flag, values))]
+
+
+def _spelt(flag: str, values: Sequence[str]) -> list[str]:
+    """Return the words of a flag and its values: one word for a value that looks like a flag."""
+    is_joined = len(values) == 1 and values[0].startswith("--")
+    return [f"{flag}={values[0]}"] if is_joined else [flag, *values]
 
 
 def _divided(
@@ -186,32 +192,39 @@ def peek(
     Raises:
       UserError: there is no such place.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", nargs="?")
-    named, _ = parser.parse_known_args(arguments)
     words = _words(arguments)
-    return named.config, place(words[0]) if words else None
+    return _value_of("--config", arguments), place(words[0]) if words else None
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """Return the value of a flag on a command line as `ordered` returns it; None without one."""
+    following = arguments[arguments.index(flag) + 1 :] if flag in arguments else ()
+    return next((word for word in following[:1] if not word.startswith("--")), None)
 
 
 def with_family(config: Config, arguments: Sequence[str]) -> Config:
     """Return the config with the family of networks that `--model.architecture` names, if given.
 
+    Whether the family fits the other sections shows only once all flags have changed them.
+
     Args:
       config: the config that gives the defaults of flags.
-      arguments: the command line, without the program's name.
+      arguments: the command line as `ordered` returns it.
 
     Raises:
       UserError: there is no such family, or a flag is for the field of another one.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--model.architecture", dest="family", default=config.model.architecture)
-    family = parser.parse_known_args(arguments)[0].family
-    config = config.replace({"model.architecture": family})
+    family = _value_of("--model.architecture", arguments) or config.model.architecture
     given = (one.partition("=")[0] for one in arguments if one.startswith("--model."))
     for name in (one.removeprefix("--model.").replace("-", "_") for one in given):
         if name not in fields_of(family):
             raise foreign_field(name, family)
-    return config
+    if family == config.model.architecture:
+        return config
+    # A copy is not checked: other flags, such as that of the task, may belong to the family.
+    changed = copy.copy(config)
+    object.__setattr__(changed, "model", of_family(config.model, family))
+    return changed
 
 
 def stored_config(workdir: Path | None) -> Config | None:

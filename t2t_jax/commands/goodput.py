@@ -1,6 +1,5 @@
 """The command that says what the time of a run went to."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,10 @@ from pathlib import Path
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.pictures import check_picture, write_picture
 from t2t_jax.commands.tables import report_console
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import as_line
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class GoodputCommand:
         for flag, value in (("price", self.price), ("watts", self.watts)):
             if value is not None and not 0 < value < math.inf:
                 raise UserError(f"--{flag} {value} is not a number above 0; give one, or leave it")
-        if self.output is not None and self.output.suffix not in (".svg", ".png"):
-            raise UserError(f"--output {self.output} has to end in .svg or .png")
+        check_picture("output", self.output)
         from t2t_jax.run.goodput import read_goodput
         from t2t_jax.run.report import RunReport
         from t2t_jax.run.report.goodput import goodput_sections
@@ -53,12 +52,11 @@ class GoodputCommand:
                 "keep from release 0.2.0 on; a run begins to keep them when it goes on"
             )
         if self.output is not None:
-            from t2t_jax.inspect.figures.drawing import encoded
             from t2t_jax.inspect.figures.jobs import job_bars
 
-            write_whole(self.output, encoded(job_bars(found), self.output.suffix[1:]))
+            write_picture(self.output, job_bars(found))
         if self.json:
-            print(json.dumps(found.figures(self.price, self.watts)))
+            print(as_line(found.figures(self.price, self.watts)))
         else:
             sections = goodput_sections(found, self.price, self.watts)
             report = RunReport(f"What the time of {self.workdir} went to", sections)

@@ -1,14 +1,14 @@
 """The command that measures the importance of each attention head of a model."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
+from t2t_jax.commands.pictures import check_picture, write_picture
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,13 +41,9 @@ class HeadsCommand(RunFlags):
 
     def run(self) -> int:
         """Measure the heads, draw and print the figures, and return the exit code."""
-        if self.plot is not None and self.plot.suffix not in (".svg", ".png"):
-            raise UserError(f"--plot {self.plot} has to end in .svg or .png")
+        check_picture("plot", self.plot)
         if self.num_sentences is not None and self.num_sentences < 1:
             raise UserError(f"--num-sentences {self.num_sentences} is not positive")
-        if self.plot is not None:
-            from t2t_jax.inspect.figures.drawing import encoded
-            from t2t_jax.inspect.figures.heads import worth
         from t2t_jax.inspect.heads import weigh_heads
 
         translator = load_for("heads", [self.workdir], self)
@@ -57,9 +53,11 @@ class HeadsCommand(RunFlags):
             translator, split=self.split, num_sentences=self.num_sentences, bleu=not self.loss_only
         )
         if self.plot is not None:
-            write_whole(self.plot, encoded(worth(report), self.plot.suffix[1:]))
+            from t2t_jax.inspect.figures.heads import worth
+
+            write_picture(self.plot, worth(report))
         if self.json:
-            print(json.dumps(asdict(report)))
+            print(as_line(asdict(report)))
         else:
             _tell(report)
         return 0

@@ -43,6 +43,8 @@ class OnSplit(ModelFlags):
 
     def run(self) -> int:
         """Evaluate, add the figures to the run's scores, print them, and return the exit code."""
+        if not self.split:
+            raise UserError("--split names no split; give one, such as test, or leave it out")
         if self.output is not None and len(self.split) > 1:
             raise UserError(
                 f"--output {self.output} holds what the model answers to one split, and --split "

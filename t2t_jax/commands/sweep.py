@@ -13,7 +13,7 @@ from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED
 from t2t_jax.commands.flags import parse_flags, peek, with_family
 from t2t_jax.commands.tables import result_console
-from t2t_jax.commands.vary import choices_of
+from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
 from t2t_jax.config.written import product_file
 from t2t_jax.errors import UserError
@@ -175,7 +175,6 @@ class SweepCommand:
 
     def _rules(self) -> "GridRules":
         """Return the rules that the flags give."""
-        from t2t_jax.commands.tune import tuned_fields
         from t2t_jax.sweep.rules import GridRules
 
         tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)

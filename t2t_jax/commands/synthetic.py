@@ -1,6 +1,5 @@
 """The commands that have a model write one side of pairs to train on."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -8,7 +7,7 @@ from typing import ClassVar
 import tyro
 
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
-from t2t_jax.commands.tables import grid, print_line, print_result
+from t2t_jax.commands.tables import counted, grid, print_line, print_result
 from t2t_jax.data.lines import read_lines, survey
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path
@@ -65,7 +64,7 @@ class SyntheticCommand(LanguageFlags, DecodingFlags):
 
         out = as_path(self.out)
         counts = synthesise(
-            self._shown(read_lines(self.text, size), size.num_lines),
+            counted(read_lines(self.text, size), "lines", size.num_lines),
             out,
             translate,
             cleaning,
@@ -81,16 +80,3 @@ class SyntheticCommand(LanguageFlags, DecodingFlags):
         protected = f" --data.protected-tokens '{self.tag}'" if self.tag else ""
         print_line(f"--data.corpus 'text:DIR+{written_place(out)}'{protected}")
         return 0
-
-    def _shown(self, lines: Iterator[str], number: int) -> Iterator[str]:
-        """Yield lines, while a bar shows how many were taken."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        from t2t_jax.system.console import ProgressConsole
-
-        columns = "lines", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
-            task = bar.add_task("", total=number)
-            for line in lines:
-                bar.advance(task)
-                yield line

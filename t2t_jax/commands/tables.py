@@ -1,12 +1,15 @@
-"""The tables that commands print."""
+"""The tables, lines and bars that commands print."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from t2t_jax.system.console import ResultConsole
+
+_T = TypeVar("_T")
 
 
 def result_console(**settings: Any) -> "ResultConsole":
@@ -30,6 +33,24 @@ def print_result(what: Any) -> None:
 def print_line(line: str) -> None:
     """Print a line in one piece, however wide the terminal is."""
     result_console(markup=False, highlight=False).print(line, soft_wrap=True)
+
+
+def counted(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
+    """Yield items, while a bar shows how many of them were taken.
+
+    Args:
+      unit: the name of the items in the plural, which stands ahead of the bar.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from t2t_jax.system.console import ProgressConsole
+
+    columns = unit, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        for item in items:
+            bar.advance(task)
+            yield item
 
 
 def grid(first: str, *others: str) -> "Table":

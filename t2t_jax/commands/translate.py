@@ -202,6 +202,8 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             raise UserError(f"{wrong}: for text alone, not with {which}")
         if self.glossary is not None and len(self.workdir) > 1:
             raise UserError("--glossary needs the attention of one model; name one --workdir")
+        if self.mbr < 0:
+            raise UserError(f"--mbr {self.mbr} is no number of candidates; give 1 or more")
         if self.mbr and self.num_best > 1:
             raise UserError("--mbr writes one translation of a line; leave --num-best out")
         if self.prefix is not None and self.prefixes is not None:

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import tyro
 
@@ -14,6 +14,9 @@ from t2t_jax.config.config import known_fields, unknown_field
 from t2t_jax.config.file import Choices, can_name_directory
 from t2t_jax.errors import UserError
 from t2t_jax.version import current_name
+
+if TYPE_CHECKING:
+    from t2t_jax.sweep.sampling import Range
 
 _RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{0,4})")
 _DIGITS = 4
@@ -97,6 +100,38 @@ def values_in(flag: str, path: str, text: str) -> list[Any]:
       UserError: a value is not one of the field's type, or a range is empty.
     """
     return [one for part in text.split(",") for one in _values(f"{flag} {path}", path, part)]
+
+
+def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[Any] | Range]":
+    """Return the values of each tuned field by its path, or its range for a sampler.
+
+    Raises:
+      UserError: a text has another form, or names no field, or one that another text has named, or
+        a value is not of its type.
+    """
+    found: dict[str, list[Any] | Range] = {}
+    for text in texts:
+        path, values = field_and_values("--tune", text, found)
+        found[path] = _range_of(path, values) if for_sampler else values_in("--tune", path, values)
+    return found
+
+
+def _range_of(field: str, text: str) -> "Range":
+    """Return the range that a text such as `0.5:2:log` describes."""
+    from t2t_jax.sweep.sampling import Range
+
+    hint = known_fields()[field].type
+    kind = int if hint is int or int in get_args(hint) else float
+    try:
+        low, high, scale = text.split(":")
+        found = Range(kind(low), kind(high), scale)
+        found.check()
+    except ValueError:
+        raise UserError(
+            f"--tune {field}={text} is no range for a sampler; give two ends and a scale, as "
+            "0.5:2:log or 0:0.3:lin"
+        ) from None
+    return found
 
 
 def _values(flag: str, path: str, part: str) -> list[Any]:

@@ -344,6 +344,17 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
     return FAMILIES[architecture].config(**fields)
 
 
+def of_family(model: ModelConfig, architecture: str) -> ModelConfig:
+    """Return a config of another family, with the values of the fields that both families have.
+
+    Raises:
+      UserError: there is no such family, or a value is refused.
+    """
+    names = fields_of(architecture).keys() & fields_of(model.architecture).keys()
+    shared = {name: getattr(model, name) for name in names - {"architecture"}}
+    return network_config(architecture, **shared)
+
+
 def foreign_field(name: str, architecture: str) -> UserError:
     """Return the error for a field of another family than that of a config."""
     owners = " or ".join(repr(family) for family in FAMILIES if name in fields_of(family))

@@ -33,8 +33,7 @@ class Hardware:
     clock_hz: float | None = None
 
 
-# By `device_kind`, for a chip. Links are half of what vendors state for both directions.
-_CHIPS = {
+CHIPS = {
     # cloud.google.com/tpu/docs/v4; links: "TPU v4: An Optically Reconfigurable Supercomputer for
     # Machine Learning" (Jouppi et al. 2023), Table 4: six of 50 GB/s.
     "TPU v4": Hardware(275e12, 32 * _GIB, 1200e9, 300e9, 1.05e9),
@@ -54,6 +53,8 @@ _CHIPS = {
     # nvidia.com/en-us/data-center/dgx-b200, data sheet of a system of eight
     "NVIDIA B200": Hardware(2250e12, 180 * _GIB, 8000e9, 900e9),
 }
+"""The peaks of a chip by its `device_kind`. Links are half of what vendors state for both
+directions."""
 
 
 def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
@@ -62,7 +63,7 @@ def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
     Where a chip's cores are devices of their own, as those of TPU v4 in a described topology, each
     has an equal part of the chip.
     """
-    chip = _CHIPS.get(devices[0].device_kind)
+    chip = CHIPS.get(devices[0].device_kind)
     cores = 1 + max(getattr(device, "core_on_chip", 0) or 0 for device in devices)
     if chip is None or cores == 1:
         return chip

@@ -113,6 +113,17 @@ def check_writable(directory: Path) -> None:
         )
 
 
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for.
+
+    Raises:
+      UserError: its directory is not there, or nothing can be written in it.
+    """
+    check_writable(path.parent)
+    if not isinstance(path, BucketPath) and not path.parent.is_dir():
+        raise cannot_write(path, FileNotFoundError())
+
+
 @contextmanager
 def _sent(path: BucketPath) -> Iterator[BinaryIO]:
     """Open a temporary file of this machine, which is sent to a bucket once it is complete."""

@@ -63,12 +63,16 @@ NUMBER = (int, float, NoneType)
 
 def as_line(record: Mapping[str, Any]) -> str:
     """Return a record as one line of JSON, with null in the place of NaN and infinity."""
-    unknown = {
-        name: None
-        for name, value in record.items()
-        if isinstance(value, float) and not math.isfinite(value)
-    }
-    return json.dumps({**record, **unknown}, allow_nan=False)
+    return json.dumps(_finite(record), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of JSON, at any depth of which null stands for NaN and infinity."""
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_finite, value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_object(text: str | bytes, schema: Schema) -> Record:

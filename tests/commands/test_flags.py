@@ -129,6 +129,37 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
             assert len(helped.split()) > 2  # the type, and words of its docstring
 
 
+def test_a_family_of_networks_and_its_task_come_by_flags_of_one_command_line():
+    family, task = "--model.architecture=encoder_only", "--data.task=tagging"
+    config = train("--config", "base", family, task, "--model.share-embeddings=False")
+    assert (config.model.architecture, config.data.task) == ("encoder_only", "tagging")
+    assert config.model.num_encoder_layers == 6
+    with pytest.raises(UserError, match=r"data\.task='auto' is not for"):
+        train("--config", "base", family)
+    with pytest.raises(UserError, match=r"--model\.architecture.*see --help"):
+        train("--config", "base", "--model.architecture")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bleu", "w", "--split"], "--split names no split; give one, such as test"),
+        (["explore", "w", "--text", "a", "--output", "no/view.html"], "there is no directory no;"),
+        (["heads", "w", "--plot", "no/heads.svg"], "there is no directory no;"),
+        (["fit", "w", "--output", "no/laws.md"], "there is no directory no;"),
+    ],
+)
+def test_what_would_be_lost_is_refused_before_any_work(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        entry_command(arguments).run()
+
+
+def test_a_value_may_look_like_a_flag_or_be_an_empty_prompt():
+    assert entry_command(["translate", "w", "--prefix=--help"]).prefix == "--help"
+    assert entry_command(["generate", "w", "--prompt", ""]).prompt == ("",)
+
+
 @pytest.mark.parametrize("name", ["translate", "parse", "bleu", "parseval"])
 def test_help_of_a_command_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
     text = show_help(capsys, entry_command, name, "--workdir", str(workdir))

@@ -170,6 +170,7 @@ def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir
     [
         (["--prefix", "a", "--prefixes", "b"], "--prefix and --prefixes both say"),
         (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
+        (["--mbr", "-1", "--temperature", "1"], "--mbr -1 is no number of candidates"),
         (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
         (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
         (

@@ -79,6 +79,14 @@ def test_words_are_learned_that_translate_each_other():
     }
 
 
+def test_a_command_that_finds_no_pair_leaves_nothing(tmp_path):
+    for language, line in (("en", "one"), ("de", "eins")):
+        (tmp_path / f"train.{language}").write_text(f"{line}\n")
+    with pytest.raises(UserError, match="raise --share, or give other terms"):
+        main(["data", "terms", f"text:{tmp_path}", str(tmp_path / "terms")])
+    assert not (tmp_path / "terms").exists()
+
+
 @pytest.mark.thorough
 def test_the_command_writes_pairs_that_a_training_reads_beside_the_corpus(tmp_path, capsys):
     out = tmp_path / "terms"

@@ -13,6 +13,7 @@ from t2t_jax.system.records import (
     Each,
     Schema,
     append_line,
+    as_line,
     parse_object,
     read_object,
     read_records,
@@ -112,3 +113,8 @@ def test_a_value_within_others_is_told_by_its_place(record, told):
     assert parse_object(json.dumps(whole), _NESTED) == whole
     with pytest.raises(ValueError, match=re.escape(told)):
         parse_object(json.dumps({**whole, **record}), _NESTED)
+
+
+def test_null_stands_for_what_is_not_finite_at_any_depth():
+    record = {"loss": float("nan"), "metrics": {"a": [1.5, float("inf")]}, "steps": (1, 2)}
+    assert as_line(record) == '{"loss": null, "metrics": {"a": [1.5, null]}, "steps": [1, 2]}'
