@@ -92,6 +92,14 @@ class _Request(Waiting):
             self.tell(TimeoutError("the time for a translation is over"))
         return self.future.done()
 
+    def hear(self, tokens: list[int]) -> None:
+        """Call the listener, if there is one; where it fails, this request alone ends with that."""
+        try:
+            if self.listener is not None:
+                self.listener(tokens)
+        except Exception as error:
+            self.tell(error)
+
     def tell(self, result: SearchResult | Exception) -> None:
         """Set the future to what `read` makes of a result, or to an error.
 
@@ -150,7 +158,8 @@ class OpenSearch:
         few = {eighth} if self._rows > _FEW_ROWS else set[int]()
         self._numbers_of_rows = tuple(sorted(few | {self._rows}))
         self._places = tuple(sorted({parts, quarter, self._rows}))
-        self._lengths = tuple(_ladder(self.limits.longest))
+        shortest, longest = rung(1), rung(self.limits.longest)
+        self._lengths = tuple(shortest << n for n in range((longest // shortest).bit_length()))
         self._prefix = 0 if constraints is None else constraints.num_told
         self._waiting: Turns[_Request] = Turns()
         self._changed = threading.Condition()
@@ -364,8 +373,7 @@ class OpenSearch:
         for number, result in group.collect(progress):
             under_way.pop(number).tell(result)
         for number, tokens in group.so_far():
-            if (listener := under_way[number].listener) is not None:
-                listener(tokens)
+            under_way[number].hear(tokens)
         for number in [n for n, request in under_way.items() if request.is_over()]:
             group.release(number)
             del under_way[number]
@@ -435,12 +443,3 @@ class OpenSearch:
         """Return the ladder's least length for the longest source and the farthest position."""
         fitting = (one for one in self._lengths if one >= longest and one > farthest)
         return next(fitting, self._lengths[-1])
-
-
-def _ladder(longest: int) -> Iterator[int]:
-    """Yield the lengths of sources for which there are programs, in powers of two."""
-    length = rung(1)
-    while length < rung(longest):
-        yield length
-        length *= 2
-    yield length

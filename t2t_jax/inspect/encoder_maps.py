@@ -1,6 +1,7 @@
 """The attention weights of an encoder-only model for a sentence or an image."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,7 @@ def examples_of(translator: Translator, given: Sequence[Any], first: int = 1) ->
     if isinstance(task, Labelling):
         if is_text == isinstance(config.model, ImageEncoderConfig):
             raise UserError(f"the model reads {'text' if not is_text else 'images'}; give one")
-        return task.unlabelled(config, vocabulary, given, first)
+        return task.unlabelled(config, vocabulary, given, count(first))
     if not is_text:
         raise UserError("the model reads text; give a sentence")
     mask, sentences = mask_id(vocabulary), []

@@ -23,6 +23,7 @@ _MARKED = re.compile(
 )
 _NO_FORMAT = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err)=\"[^\"]*\"")
 _FIELD = re.compile(r"fldCharType=\"(begin|separate|end)\"")
+_CONTROL = re.compile(r"</?\w+:sdt(?:Content)?[\s/>]")
 _PAIRED = {"hyperlink", "ins", "moveTo", "smartTag", "customXml"}
 _WORD = re.compile(r"\w")
 _DEEPEST = 20
@@ -112,9 +113,10 @@ class _Office:
         )
 
     def _end(self, pieces: Sequence[str], begin: int) -> int:
-        """Return the place behind the element that begins at a place."""
-        name = name_of(pieces[begin])
-        depth = 0
+        """Return the place behind the element that begins at a place, or behind a comment there."""
+        depth, name = 0, name_of(pieces[begin])
+        if name is None:
+            return begin + 1
         for place in range(begin, len(pieces)):
             piece = pieces[place]
             if piece[0] != "<" or name_of(piece) != name or piece.endswith("/>"):
@@ -151,9 +153,13 @@ class _Office:
                 yield _Item(piece)
             elif local in ("sdt", "sdtContent"):  # what is beside the contents belongs to the tags
                 last = (
-                    f"<{self._prefix}:sdtContent>" if piece[1] != "/" else f"</{self._prefix}:sdt>"
+                    f"<{self._prefix}:sdtContent>" if local == "sdt" else f"</{self._prefix}:sdt>"
                 )
-                end = next((n + 1 for n in range(place, len(pieces)) if pieces[n] == last), end)
+                tags = (n for n in range(end, len(pieces)) if _CONTROL.match(pieces[n]))
+                if (local == "sdt") != (piece[1] == "/") and pieces[
+                    near := next(tags, place)
+                ] == last:
+                    end = near + 1
                 tag = "".join(pieces[place:end])
                 yield _Item(tag, closes="sdt") if piece[1] == "/" else _Item(tag, opens="sdt")
             elif local in _PAIRED:

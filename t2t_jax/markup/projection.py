@@ -112,6 +112,7 @@ class _Sentence:
             [unit[k] for unit in self._source_words] for k in (0, 1)
         )
         self.words = [unit for word in own_words for unit in word]
+        self._ends = [end for _, end in self.words]
         firsts = [0, *accumulate(map(len, words))]
         linked = {own: other for other, own in links}
         share = len(words) / max(1, len(own_words))
@@ -218,15 +219,16 @@ class _Sentence:
 
         Of several such places, it is the first one of those that are linked into the element.
         """
-        found: list[Range] = []
+        found: Range | None = None
         for low, high in gaps:
             last, begin = self.words[high - 1][1], self.words[low][0]
             while (place := self._place(element, text, begin, last)) is not None:
-                own = [n for n in range(low, high) if self.words[n][1] > place[0]]
-                end = next(n for n in own if self.words[n][1] >= place[1])
-                found.append((own[0], end + 1))
-                begin = place[1]
-        return max(found, key=lambda own: sum(scores[slice(*own)]) > 0, default=None)
+                first = bisect_right(self._ends, place[0], low, high)
+                own = first, bisect_left(self._ends, place[1], first, high) + 1
+                if sum(scores[slice(*own)]) > 0:
+                    return own
+                found, begin = found or own, place[1]
+        return found
 
     def _place(self, element: Element, text: str, begin: int, end: int) -> Range | None:
         """Return where a text for an element stands in some of the translation as it is.

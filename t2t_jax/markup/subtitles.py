@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from t2t_jax.markup.document import Document, Splitter, html_document
 
-_CUE = re.compile(r"(?m)^[^\n]*-->[^\n]*\n((?:[^\n]*\S[^\n]*(?:\n|\Z))+)")
+_CUE = re.compile(r"(?m)^(?>[^\n]*-->)[^\n]*\n((?:[^\n]*\S[^\n]*(?:\n|\Z))+)")
 _SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
 
 

@@ -5,8 +5,11 @@ from collections.abc import Collection, Iterator
 
 from t2t_jax.markup.inline import Inline, InlineText
 
-PIECE = re.compile(r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<[^<>]*>|[^<]+|<", re.DOTALL)
-"""A tag, a comment and the like, or a text between two of these."""
+PIECE = re.compile(
+    r"<(?:!--.*?(?:-->|\Z)|!\[CDATA\[.*?(?:\]\]>|\Z)|\?.*?(?:\?>|\Z)|[^<>]*>)?|[^<]+", re.DOTALL
+)
+"""A tag, a comment and the like, or a text between two of these. A comment that nothing ends
+reaches to the end of the text, so that each character is read once."""
 _NAME = re.compile(r"</?([^\s/<>!?]+)")
 
 

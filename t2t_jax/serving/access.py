@@ -1,6 +1,7 @@
 """Access to a server: API keys from a file, and bounds on the requests of a client a minute."""
 
 import hmac
+import math
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -129,11 +130,9 @@ class _Rate:
 
 
 def _too_many(number: int, what: str, wait: float) -> RefusedError:
-    return RefusedError(
-        429,
-        f"more than {number} {what} a minute; try again in {wait:.0f} s",
-        Retry_After=str(max(1, round(wait))),
-    )
+    seconds = math.ceil(wait)  # less would be refused again
+    message = f"more than {number} {what} a minute; try again in {seconds} s"
+    return RefusedError(429, message, Retry_After=str(seconds))
 
 
 def _digests(keys: Path) -> list[str]:

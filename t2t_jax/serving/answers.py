@@ -61,7 +61,7 @@ class Answers:
         wanted = Wanted(num_best, client=asked.client)
         glossary = self._glossary(asked, service, num_best)
         translated = await self._translated(service, documents, wanted, None, glossary)
-        found = translated.texts(documents, num_best)
+        found = await translated.texts(documents, num_best)
         one: Any = list if is_list else itemgetter(0)
         answer = {"translatedText": one([best[0].text for best in found])}
         if more:
@@ -84,7 +84,8 @@ class Answers:
             raise RefusedError(400, message)
         wanted = Wanted(client=asked.client)
         translated = await self._translated(service, document.documents, wanted)
-        texts = [best[0].text for best in translated.texts(document.documents, 1)]
+        found = await translated.texts(document.documents, 1)
+        texts = [best[0].text for best in found]
         content = await asyncio.to_thread(document.filled, texts)
         name = self.downloads.put(content, Path(sent.name).suffix)
         return {"translatedFileUrl": f"{asked.base}download_file/{name}"}
@@ -204,7 +205,7 @@ class Answers:
     async def _described(self, job: "_Job", translated: Translated) -> dict[str, Any]:
         """Return the translations of all texts, with their sentences, as the answer's JSON."""
         num_best, engine = job.wanted.num_best, job.service.engine
-        whole = translated.texts(job.documents, num_best)
+        whole = await translated.texts(job.documents, num_best)
         links = iter(await self._links(job, translated))
 
         def hypothesis(one: Hypothesis) -> dict[str, Any]:

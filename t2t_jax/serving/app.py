@@ -124,7 +124,7 @@ class Server:
             given = await fields_of(request, body)
             client = self._admit(request, given) if client is None else client
             if self.log_texts:
-                log.info("%s", json.dumps(given.get("q"), ensure_ascii=True))
+                log.info("%s", json.dumps(given.get("q"), default=repr))
             base = str(request.base_url)
             asked = Asked(fields, given, client, base, lenient=route.is_lenient)
             return await route.respond(self.answers, asked)

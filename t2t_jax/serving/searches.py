@@ -1,9 +1,10 @@
 """The engine of a server: up to four searches that sentences of all requests join at any time.
 
 One search gives the best translation of a sentence, as the command line does; one gives as many as
-the beam holds; and one is greedy, so that its tokens can be streamed as they are chosen. So no
-setting of a request needs another program, and no request waits for a compilation. The languages
-of a model of several are tokens of a sentence, so all pairs share the searches and the parameters.
+the beam holds; one is greedy, so that its tokens can be streamed as they are chosen; and one finds
+translations that contain terms. So no setting of a request needs another program, and no request
+waits for a compilation. The languages of a model of several are tokens of a sentence, so all pairs
+share the searches and the parameters.
 """
 
 import copy
@@ -114,8 +115,9 @@ class Searches:
     ) -> "Future[list[Hypothesis]]":
         """Submit a sentence for translation; see `Engine`."""
         search = self._search(wanted)
+        prefix = self._translator.vocabulary.target_begin  # which is no part of the translation
         most = len(tokens) + self._decoding.max_extra_length
-        limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens)
+        limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens + len(prefix))
         return search.submit(
             tokens,
             limit=limit,
@@ -123,7 +125,7 @@ class Searches:
             listener=listener and partial(self._tell, listener),
             client=wanted.client,
             request=wanted.request,
-            prefix=self._translator.vocabulary.target_begin,
+            prefix=prefix,
             terms=wanted.terms,
             read=self._translator.read,
         )

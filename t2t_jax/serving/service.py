@@ -16,6 +16,7 @@ from t2t_jax.decoding.wanted_terms import WantedTerm
 from t2t_jax.errors import UserError
 from t2t_jax.markup.document import Document
 from t2t_jax.markup.projection import Links, element_texts
+from t2t_jax.markup.tagged import Tagged
 from t2t_jax.serving.engine import Engine, Load, ModelLanguages, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
@@ -53,12 +54,16 @@ class Translated:
         """Return the number of subwords of the best hypotheses of all sentences."""
         return sum(len(best[0].tokens) for best in chain.from_iterable(self.sentences))
 
-    def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
+    async def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
         """Return each document's best translations, best first; scores are sums over sentences."""
-        return [
-            [self._whole(document, chosen) for chosen in best_choices(of_document, num_best)]
-            for document, of_document in zip(documents, self.sentences, strict=True)
-        ]
+
+        def filled(_: Sequence[str]) -> list[list[Hypothesis]]:
+            return [
+                [self._whole(document, chosen) for chosen in best_choices(of_document, num_best)]
+                for document, of_document in zip(documents, self.sentences, strict=True)
+            ]
+
+        return await prepared(filled, [one for each in documents for one in each.sentences])
 
     def _whole(self, document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
         texts = [one.text for one in chosen]
@@ -147,7 +152,8 @@ class Service:
           ClosedError: the server is stopping.
           TimeoutError: the time for a request is over.
         """
-        sentences = [one for document in documents for one in document.sentences]
+        tagged = [one for document in documents for one in document.tagged]
+        sentences = [one.text for one in tagged]
         if len(sentences) > self.bounds.max_lines:
             raise RefusedError(
                 400,
@@ -162,10 +168,10 @@ class Service:
         if glossary is not None:
             use = TermUse(sentences, [one[0].text for one in translated], glossary)
             translated = await self._with_terms(use, given, parts, translated, wanted)
+        both = list(zip(tagged, translated, strict=True))
+        links, known = await self._links(both), await self._known(both, wanted)
         each = iter(translated)
-        of_documents = [[next(each) for _ in one.sentences] for one in documents]
-        links = await self._links(documents, of_documents)
-        known = await self._known(documents, of_documents, wanted)
+        of_documents = [[next(each) for _ in one.tagged] for one in documents]
         return Translated(of_documents, sum(map(len, chain(*parts))), links, known)
 
     async def _with_terms(
@@ -197,13 +203,12 @@ class Service:
         return found
 
     async def _links(
-        self, documents: Sequence[Document], found: Sequence[Sequence[Sequence[Hypothesis]]]
+        self, translated: Sequence[tuple[Tagged, Sequence[Hypothesis]]]
     ) -> dict[tuple[str, str], Links]:
         """Return the links between the words of sentences with markup and of their translations."""
         pairs = {
             (sentence.text, one.text)
-            for document, of_document in zip(documents, found, strict=True)
-            for sentence, hypotheses in zip(document.tagged, of_document, strict=True)
+            for sentence, hypotheses in translated
             for one in hypotheses
             if sentence.elements
         }
@@ -213,23 +218,18 @@ class Service:
         return dict(zip(sorted(pairs), links, strict=True)) if links is not None else {}
 
     async def _known(
-        self,
-        documents: Sequence[Document],
-        found: Sequence[Sequence[Sequence[Hypothesis]]],
-        wanted: Wanted,
+        self, translated: Sequence[tuple[Tagged, Sequence[Hypothesis]]], wanted: Wanted
     ) -> dict[str, str]:
         """Return translations of the texts of elements by themselves."""
-        own = dict.fromkeys(
+        texts = dict.fromkeys(
             text
-            for document, of_document in zip(documents, found, strict=True)
-            for sentence, hypotheses in zip(document.tagged, of_document, strict=True)
+            for sentence, hypotheses in translated
             for text in element_texts(sentence, hypotheses[0].text)
         )
-        if not own:
+        if not texts:
             return {}
-        texts = [*own]
         how = Wanted(client=wanted.client, request=wanted.request)
-        _, best = await self._translated(texts, how)
+        _, best = await self._translated([*texts], how)
         return {text: one[0].text for text, one in zip(texts, best, strict=True)}
 
     async def _translated(

@@ -1,7 +1,8 @@
 """Image classification, which predicts one label for each image."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class ImageClassification(Labelling):
     ) -> LabelledImages:
         """Return the images of train, which are moved and flipped as the config says."""
         data = config.data
-        found = self._images(config, vocabulary, *corpus.lines("train"), 1)
+        found = self._images(config, vocabulary, *corpus.lines("train"), count(1))
         return dataclasses.replace(
             found, seed=config.training.seed, shift=data.image_shift, flip=data.image_flip
         )
@@ -59,13 +60,18 @@ class ImageClassification(Labelling):
         if labels and not known:
             raise nothing_to_score(corpus, split)
         chosen = [images[n] for n in known], [labels[n] for n in known]
-        return self._images(config, vocabulary, *chosen, 1)
+        return self._images(config, vocabulary, *chosen, [n + 1 for n in known])
 
     def unlabelled(
-        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Any], first: int
+        self,
+        config: Config,
+        vocabulary: LabelledVocabulary,
+        inputs: Sequence[Any],
+        numbers: Iterable[int],
     ) -> LabelledImages:
         """Return examples for arrays `[height, width, channels]` or `[height, width]`."""
-        return self._images(config, vocabulary, inputs, vocabulary.labels[:1] * len(inputs), first)
+        labels = vocabulary.labels[:1] * len(inputs)
+        return self._images(config, vocabulary, inputs, labels, numbers)
 
     def _images(
         self,
@@ -73,18 +79,20 @@ class ImageClassification(Labelling):
         vocabulary: Vocabulary,
         images: Sequence[Any],
         labels: Sequence[str],
-        first: int,
+        numbers: Iterable[int],
     ) -> LabelledImages:
         assert isinstance(vocabulary, LabelledVocabulary)
         model = config.model
         assert isinstance(model, ImageEncoderConfig)
         resize = config.data.image_resize
-        named = ((f"image {n}", image) for n, image in enumerate(images, first))
-        arrays = [checked_image(image, model, name, resize) for name, image in named]
+        arrays = [
+            checked_image(image, model, f"image {n}", resize)
+            for n, image in zip(numbers, images, strict=False)
+        ]
         sides = model.image_size, model.image_size, model.image_channels
         stacked = np.stack(arrays) if arrays else np.zeros((0, *sides), np.uint8)
-        numbers = {label: number for number, label in enumerate(vocabulary.labels)}
-        known = np.array([numbers[label] for label in labels], np.int32)
+        places = {label: place for place, label in enumerate(vocabulary.labels)}
+        known = np.array([places[label] for label in labels], np.int32)
         return LabelledImages(stacked, known, model.patch_size)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from t2t_jax.batch import BOS_ID, EOS_ID
@@ -65,11 +65,15 @@ class LabellingOfText(Labelling):
         return found
 
     def unlabelled(
-        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[str], first: int
+        self,
+        config: Config,
+        vocabulary: LabelledVocabulary,
+        inputs: Sequence[str],
+        numbers: Iterable[int],
     ) -> LabelledText:
         """Return examples for sentences without labels; see `Labelling.unlabelled`."""
         found = []
-        for number, words in enumerate(_words(vocabulary, inputs), first):
+        for number, words in zip(numbers, _words(vocabulary, inputs), strict=False):
             tokens = _tokens(words)
             check_one_pass(f"line {number}", len(tokens), config.model.longest_sentence)
             at = list(self.positions(words))

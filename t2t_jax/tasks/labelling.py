@@ -51,13 +51,17 @@ class Labelling(Task):
 
     @abstractmethod
     def unlabelled(
-        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Any], first: int
+        self,
+        config: Config,
+        vocabulary: LabelledVocabulary,
+        inputs: Sequence[Any],
+        numbers: Iterable[int],
     ) -> Examples:
         """Return examples for inputs without known labels, which a model can predict.
 
         Args:
           inputs: sentences or images, none of which is blank.
-          first: number of the first input, by which errors name inputs.
+          numbers: the number of each input, by which errors name it.
         """
 
     def predicted(
@@ -67,7 +71,8 @@ class Labelling(Task):
         vocabulary = translator.vocabulary
         assert isinstance(vocabulary, LabelledVocabulary)
         kept = [n for n, one in enumerate(inputs) if not isinstance(one, str) or one.strip()]
-        examples = self.unlabelled(translator.config, vocabulary, [inputs[n] for n in kept], first)
+        chosen, numbers = [inputs[n] for n in kept], [first + n for n in kept]
+        examples = self.unlabelled(translator.config, vocabulary, chosen, numbers)
         found: list[list[Label]] = [[] for _ in inputs]
         for n, (labels, probabilities, _) in zip(
             kept, predictions(translator, examples), strict=True

@@ -167,10 +167,12 @@ def test_a_result_is_what_is_read_of_it_and_an_error_is_of_one_sentence_alone(op
         raise UserError("it is not finite")
 
     failed = search.submit(sources[0], read=refuse)
+    deaf = search.submit(sources[0], listener=refuse)
     read = search.submit(sources[0], read=lambda result: int(result.lengths[0]))
     assert read.result(60) == search.submit(sources[0]).result(60).lengths[0]
-    with pytest.raises(UserError, match="it is not finite"):
-        failed.result(60)
+    for future in (failed, deaf):
+        with pytest.raises(UserError, match="it is not finite"):
+            future.result(60)
 
 
 def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import count
 from pathlib import Path
 
 import jax
@@ -69,7 +70,7 @@ def test_bert_has_the_logits_of_transformers(models):
 def test_vit_has_the_logits_of_transformers(models):
     translator, wanted = translator_of(models["vit"]), golden("vit")
     images = list(wanted["images"])
-    examples = IMAGES.unlabelled(translator.config, translator.vocabulary, images, 1)
+    examples = IMAGES.unlabelled(translator.config, translator.vocabulary, images, count(1))
     from t2t_jax.data.batching import Batches
 
     batches = Batches(examples, translator.config.data, seed=0)

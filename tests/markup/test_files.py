@@ -87,6 +87,16 @@ def test_a_text_of_word_keeps_formats_at_their_words():
     assert third.text == "BESIDE "
 
 
+def test_a_comment_within_a_run_takes_no_text_with_it():
+    text = "<w:p><w:r><!-- a --><w:t>One two</w:t><?b?></w:r></w:p>"
+    found = zipfile.ZipFile(io.BytesIO(translated(packed({"word/document.xml": text}), ".docx")))
+    written = found.read("word/document.xml").decode()
+    assert "TWO" in written
+    assert "ONE</w:t>" in written
+    assert written.count("<w:r>") == written.count("</w:r>")
+    assert all(written.count(one) == 1 for one in ("<!-- a -->", "<?b?>"))
+
+
 def test_slides_and_their_notes():
     deck = pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[1])
@@ -164,6 +174,7 @@ def test_a_book_keeps_its_order_and_what_is_no_text():
             "1\n00:00:01,000 --> 00:00:02,000\nNOW. <i>YOU</i>\nSEE I\n\n2\n00:03 --> 00:04\nNO\n",
         ),
         (".vtt", "WEBVTT\n\n0:1 --> 0:2 x\nGo on", "WEBVTT\n\n0:1 --> 0:2 x\nON GO"),
+        (".srt", "-->" * 50_000 + "\n\n", "-->" * 50_000 + "\n\n"),  # read once, not 50,000 times
     ],
 )  # fmt: skip
 def test_plain_files(suffix, text, expected):
@@ -183,7 +194,11 @@ def test_what_is_no_such_file_is_refused_in_a_line():
 
 
 @pytest.mark.parametrize(
-    "repeated", ["<w:p>", "<w:p><w:r>", "<w:r>", "<w:sdt>", "<w:p><w:r><w:t>a", "</w:p>"]
+    "repeated",
+    [
+        *("<w:p>", "<w:p><w:r>", "<w:r>", "<w:sdt>", "<w:p><w:r><w:t>a", "</w:p>", "<w:p><w:r><"),
+        "<!--" * 20,  # a comment of each of which the end was searched would take minutes
+    ],
 )
 def test_xml_that_nothing_ends_is_read_and_kept(repeated, capsys):
     text = f"<w:p><w:r><w:t>One</w:t></w:r></w:p>{repeated * 2000}"

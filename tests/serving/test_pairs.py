@@ -84,6 +84,11 @@ def test_pairs_share_parameters_and_programs_and_find_what_transformers_finds(se
         assert best.tokens == wanted[pair].tokens[row], (pair, row)
         assert best.log_prob == pytest.approx(wanted[pair].log_probs[row], rel=1e-4)
 
+    [pair, *_] = wanted
+    engine_of_pair, [[tokens]] = of_pairs[pair], of_pairs[pair].prepare(LINES[:1])
+    [short] = engine_of_pair.submit(tokens, Wanted(max_tokens=1), timeout=600).result()
+    begin = engine_of_pair._translator.vocabulary.target_begin  # is told, and no part of the text
+    assert short.tokens == wanted[pair].tokens[0][: len(begin) + 1]
     compiled = []
     for pair in wanted:
         for row in range(len(LINES)):

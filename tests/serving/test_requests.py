@@ -16,7 +16,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from t2t_jax.serving import answers, bodies, downloads
+from t2t_jax.serving import answers, bodies, downloads, service
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import real_pairs
 from tests.serving.conftest import DECODING, Patient, Quick, running
@@ -424,7 +424,11 @@ def test_a_client_of_libretranslate_may_send_more_than_is_known(client):
 
 @pytest.mark.parametrize(
     ("module", "name", "text"),
-    [(answers, "html_document", "<a " * 700), (bodies, "_fields", ["<a <b <i "] * 1900)],
+    [
+        (answers, "html_document", "<a " * 700),
+        (bodies, "_fields", ["<a <b <i "] * 1900),
+        (service, "best_choices", "a" * 2001),
+    ],
 )
 def test_what_is_large_is_prepared_off_the_loop_within_the_time_of_its_request(
     monkeypatch, module, name, text
@@ -455,6 +459,13 @@ def test_white_space_by_entity_fails_nothing_of_a_list(text):
         fields = {"q": [text, "<b>one</b>"], "target": "de", "format": "html"}
         answer = client.post(PLAIN, json=fields)
     assert answer.json()["translatedText"] == [text, "<b>ONE</b>"]
+
+
+def test_a_file_in_the_place_of_a_text_is_refused_where_texts_are_logged():
+    with running({("en", "de"): Quick()}, log_texts=True) as (client, _):
+        answer = client.post(PLAIN, files={"q": b"\xff"}, data={"target": "de"})
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "q is a file; give a string"
 
 
 def test_methods_and_bearers(pairs):

@@ -262,8 +262,10 @@ def test_keys_and_rates(tmp_path):
     access.admit("two", "::1")
     now[0] = 30.0  # a second half of a minute brings one more
     access.admit("one", "::1")
-    with pytest.raises(RefusedError):
+    now[0] = 30.6  # 29.4 seconds before the next: after 29, it would be refused again
+    with pytest.raises(RefusedError, match="try again in 30 s") as refused:
         access.admit("one", "::1")
+    assert refused.value.headers["Retry-After"] == "30"
     keys.write_bytes(b"\xff")
     with pytest.raises(UserError, match="is not UTF-8"):
         Access(keys)

@@ -104,6 +104,8 @@ def test_a_tagger_learns_the_tag_of_every_word(tagger, folder, capsys, monkeypat
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert main(["predict", str(tagger)]) == 0
     assert capsys.readouterr().out == "DT JJ NN VB\n\n\nDT JJ NN\n"
+    with pytest.raises(UserError, match="line 3 has 40002 subwords"):  # blank lines count
+        task_of("", "tagging").predicted(t2t_jax.load(tagger), ["dog", " ", "dog " * 40_000])
 
 
 def test_tags_do_not_depend_on_what_else_is_tagged(tagger):
