@@ -35,7 +35,7 @@ from t2t_jax.interchange.generation import (
     longest_target,
     with_their_search,
 )
-from t2t_jax.interchange.model_files import DEPTH, ID, SIZE, read_json, read_text
+from t2t_jax.interchange.model_files import DEPTH, ID, SIZE, read_json, read_text, vocabulary_of
 from t2t_jax.interchange.numbering import BEGIN, END, OF_FAIRSEQ, PAD, UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import with_idle_channels
@@ -163,10 +163,8 @@ def _vocabulary(
     merges = [" ".join(line) for line in lines if line and line[0] != "#version:"]
     codes = "\n".join(["#version: 0.2", *merges, ""])
     parts = {"splits_dashes": True, "escapes": True, "normalizes": True}
-    try:
+    with vocabulary_of(file):
         return moses_vocabulary((source, target), codes, pieces, **parts)
-    except ValueError as error:
-        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def _spellings(are_all_one: bool, name: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Readers for the settings and vocabularies of an imported model, which trust no file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,6 +63,21 @@ def read_json(path: Path, schema: Schema) -> Record:
             f"{path} is damaged, or of another kind of model: {error}; copy it again from where "
             "the model was"
         ) from error
+
+
+@contextmanager
+def vocabulary_of(file: Path | str) -> Iterator[None]:
+    """Name a file in the error for a vocabulary that is made of it within the block.
+
+    Raises:
+      UserError: a `ValueError` was raised within; the error of a missing library stays as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def beside(file: Path, name: str) -> Path:

@@ -28,6 +28,7 @@ from t2t_jax.interchange.model_files import (
     config_of,
     read_bytes,
     read_json,
+    vocabulary_of,
 )
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.tensors import Tensors
@@ -321,10 +322,8 @@ def read_pretrained_vocabulary(
             f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
         )
     _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), first)
-    try:
+    with vocabulary_of(file):
         return pretrained_vocabulary(read_bytes(file).decode(), order.tolist(), unknown)
-    except ValueError as error:
-        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def carried_by_all(model: ModelConfig) -> Carried:

@@ -34,7 +34,7 @@ from t2t_jax.interchange.generation import (
     with_their_search,
 )
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
-from t2t_jax.interchange.numbering import new_order, rows_in
+from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import Place
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import Counterpart
@@ -161,7 +161,8 @@ def _vocabulary(path: Path, theirs: Record) -> tuple[FramedVocabulary, Int[np.nd
     first = [theirs["pad_token_id"], theirs["eos_token_id"]]
     start = _start_of(theirs)
     first += [] if start in first else [start]
-    if len({*first}) < len(first) or not all(one < len(entries.pieces) for one in first):
+    wrong = entries.pieces.index(UNKNOWN) in first[:2] or len({*first}) < len(first)
+    if wrong or max(first) >= len(entries.pieces):
         raise UserError(
             f"{path / 'config.json'} has special ids that do not fit the vocabulary: padding, end "
             f"and start are {[*first[:2], start]}; copy the files of one model"

@@ -36,7 +36,7 @@ _README = """\
     from transformers import ViTForImageClassification
 
     model = ViTForImageClassification.from_pretrained(".")
-    pixels = torch.rand(1, 3, 224, 224) * 2 - 1     # -1 is black, and 1 is white
+    pixels = torch.rand(1, {channels}, {size}, {size}) * 2 - 1     # -1 is black, and 1 is white
     print(model.config.id2label[model(pixels).logits.argmax().item()])
 
 It needs `pip install transformers torch`.
@@ -135,4 +135,5 @@ def write(model: PortableModel, directory: Path) -> None:
         "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }
-    pretrained.written(directory, config, arrays, _README)
+    readme = _README.format(size=network.image_size, channels=channels)
+    pretrained.written(directory, config, arrays, readme)

@@ -134,6 +134,9 @@ def test_what_goes_in_goes_out(models, kind, tmp_path):
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
     theirs = json.loads((_GOLDENS / kind / "config.json").read_text())
+    if kind == "vit":
+        shape = "1, {num_channels}, {image_size}, {image_size}".format(**theirs)
+        assert f"torch.rand({shape})" in (out / "README.md").read_text()
     for name, value in json.loads((out / "config.json").read_text()).items():
         assert theirs.get(name) in (value, None), name
     again = read_model(kind, out)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -244,6 +245,7 @@ def test_an_imported_t5_goes_out_again_after_training(models, tmp_path):
         ("t5", {"relative_attention_num_buckets": 16}, "only 32"),
         ("t5", {"relative_attention_max_distance": 64}, "only 128"),
         ("t5", {"pad_token_id": 1}, "special ids"),
+        ("t5", {"pad_token_id": 2}, "special ids"),  # that of what cannot be spelt
     ],
 )
 def test_other_models_are_refused(kind, changes, said, tmp_path):
@@ -252,6 +254,25 @@ def test_other_models_are_refused(kind, changes, said, tmp_path):
     (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(UserError, match=said):
         read_model(_FORMATS[kind], place)
+
+
+def test_entries_without_a_mark_of_a_language_are_refused(tmp_path):
+    place = Path(shutil.copytree(_GOLDENS / "m2m100", tmp_path / "model"))
+    named = {"additional_special_tokens": [{"content": 5}, {"content": ["__de__"]}, "<mine>"]}
+    (place / "special_tokens_map.json").write_text(json.dumps(named), encoding="utf-8")
+    with pytest.raises(UserError, match="no mark of a language, which every m2m_100 has"):
+        read_model("m2m100", place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "library"), [("bart", "tokenizers"), ("fsmt", "sacremoses"), ("bert", "tokenizers")]
+)
+def test_a_missing_library_is_no_damage_of_a_file(kind, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    place = (_GOLDENS.parent / "pretrained" if kind == "bert" else _GOLDENS) / kind
+    with pytest.raises(UserError, match=rf"needs {library}.*interchange") as refused:
+        read_model(kind, place)
+    assert "copy it anew" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])

@@ -19,7 +19,7 @@ from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.generation import with_their_search
-from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json
+from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json, vocabulary_of
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
@@ -94,13 +94,9 @@ def _read_vocabulary(
         table, order = new_order(pieces, first)
         tables.append(table)
         orders.append(order)
-    try:
-        models = [read_bytes(path / f"{side}.spm") for side in ("source", "target")]
-        return paired_vocabulary((models[0], models[1]), (tables[0], tables[1])), orders
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"the vocabulary of {path} is {error}") from error
+    models = read_bytes(path / "source.spm"), read_bytes(path / "target.spm")
+    with vocabulary_of(f"the vocabulary of {path}"):
+        return paired_vocabulary(models, (tables[0], tables[1])), orders
 
 
 def _our_arrays(

@@ -24,7 +24,7 @@ from t2t_jax.data.vocabularies.pretrained import pretrained_vocabulary
 from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.model_files import ID, read_bytes, read_json, read_text
+from t2t_jax.interchange.model_files import ID, read_bytes, read_json, read_text, vocabulary_of
 from t2t_jax.interchange.numbering import END, NONE, OF_FAIRSEQ, PAD, UNKNOWN, new_order
 from t2t_jax.system.records import Each, Schema
 
@@ -77,17 +77,12 @@ class Entries(NamedTuple):
         """
         names, order = new_order(self.pieces, first)
         unknown = names.index(UNKNOWN)
-        try:
+        with vocabulary_of(self.file):
             if self.file.name == TOKENIZER:
-                there = [NONE if self._is_unused(number) else number for number in order.tolist()]
+                there = [NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
                 return pretrained_vocabulary(read_text(self.file), there, unknown), order
             model = read_bytes(self.file)
             return paired_vocabulary((model, model), (names, names)), order
-        except ValueError as error:
-            raise UserError(f"{self.file} is {error}; copy it anew") from error
-
-    def _is_unused(self, number: int) -> bool:
-        return self.pieces[number] == unused(number)
 
 
 def unused(number: int) -> str:
@@ -204,13 +199,13 @@ def _named_tokens(path: Path) -> Iterator[str]:
     schema = Schema({}, dict.fromkeys(lists, (list, NoneType)))
     records = [read_json(file, schema)] if file.exists() else []
     found = [
-        token if isinstance(token, str) else token["content"]
+        token.get("content") if isinstance(token, dict) else token
         for record in (*records, tokenizer_settings(path))
         for name in lists
         for token in record.get(name) or []
-        if isinstance(token, str) or (isinstance(token, dict) and "content" in token)
     ]
-    named = [token for token in dict.fromkeys(found) if token not in OF_FAIRSEQ]
+    names = dict.fromkeys(token for token in found if isinstance(token, str))
+    named = [name for name in names if name not in OF_FAIRSEQ]
     if not named and (path / TABLE).exists():
         codes = _OF_M2M100.get(str(tokenizer_settings(path).get("language_codes") or "m2m100"), "")
         named = [f"__{code}__" for code in codes.split()]

@@ -75,6 +75,11 @@ def read_seq2seq(
         path, kind.model_type, kind.fields, _OTHERS, kind.fixed
     )
     entries = read_entries(path, theirs["vocab_size"])
+    if kind.has_languages and not entries.languages:
+        raise UserError(
+            f"{entries.file}, with what lies beside it, has no mark of a language, which every "
+            f"{kind.model_type} has; copy the files of one model"
+        )
     theirs = {**theirs, **_start_settings(path, theirs)}
     pair = _pair(path, entries, theirs, source_language, target_language)
     if theirs[_START] is None and (kind.starts_with_end or not pair.codes):
