@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sentencepiece import SentencePieceProcessor
+
 from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.records import Between, Record, Schema, parse_object
 from t2t_jax.system.regular_file import regular
@@ -63,6 +66,18 @@ def read_json(path: Path, schema: Schema) -> Record:
             f"{path} is damaged, or of another kind of model: {error}; copy it again from where "
             "the model was"
         ) from error
+
+
+def read_splitter(path: Path) -> SentencePieceProcessor:
+    """Return the SentencePiece model in a file.
+
+    Raises:
+      UserError: the file is missing, or damaged, or of another kind.
+    """
+    try:
+        return processor_of(read_bytes(path))
+    except RuntimeError as error:
+        raise UserError(f"{path} is damaged, or no SentencePiece model; copy it anew") from error
 
 
 @contextmanager

@@ -119,21 +119,17 @@ def write(model: PortableModel, directory: Path) -> None:
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
     assert isinstance(network, ImageEncoderConfig)
-    places = _places(network)
-    arrays = {place.theirs: place.theirs_of(model.arrays) for place in places}
+    arrays = {place.theirs: place.theirs_of(model.arrays) for place in _places(network)}
     size, channels = network.patch_size, network.image_channels
     kernel = model.arrays["patch_projection.kernel"].reshape(size, size, channels, -1)
     arrays[f"{_PATCHES}.weight"] = kernel.transpose(3, 2, 0, 1)
     arrays[f"{_EMBEDDINGS}.cls_token"] = model.arrays["class_token"][None, None]
     arrays[f"{_EMBEDDINGS}.position_embeddings"] = model.arrays["source_position"][None]
     config = {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
-        "dtype": "float32",
         **pretrained.their_fields(network, _FIELDS),
         "qkv_bias": True,
         "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }
     readme = _README.format(size=network.image_size, channels=channels)
-    pretrained.written(directory, config, arrays, readme)
+    pretrained.write_files(directory, "ViTForImageClassification", "vit", config, arrays, readme)
