@@ -24,7 +24,7 @@ from t2t_jax.inspect.beam_record import record_search
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.portable import portable_model
-from tests.interchange.models import translator_of
+from tests.interchange.models import altered_json, translator_of
 from tests.selection import thorough_after
 
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "seq2seq"
@@ -250,8 +250,7 @@ def test_an_imported_t5_goes_out_again_after_training(models, tmp_path):
 )
 def test_other_models_are_refused(kind, changes, said, tmp_path):
     place = Path(shutil.copytree(_GOLDENS / kind, tmp_path / "model"))
-    config = json.loads((place / "config.json").read_text("utf-8")) | changes
-    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    altered_json(place / "config.json", **changes)
     with pytest.raises(UserError, match=said):
         read_model(_FORMATS[kind], place)
 
