@@ -62,11 +62,13 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no attention of its own; load one of its models")
     limit = min(_LONGEST, translator.longest_sentence)
-    _check_length("source", translator.encode([source])[0], limit)
+    [source_ids] = translator.encode([source])
+    _check_length("source", source_ids, limit)
     if target is None:
-        target = translator.translate([source])[0]
-    ids = *translator.encode([source]), *translator.encode_targets([target])
-    _check_length("target", ids[1], limit)
+        [target] = translator.translate([source])
+    [target_ids] = translator.encode_targets([target])
+    _check_length("target", target_ids, limit)
+    ids = source_ids, target_ids
     batch = Batch(*(one_a_row(jnp.asarray([tokens], jnp.int32)) for tokens in ids))
     weights = {name: of_all[:, 0] for name, of_all in weights_of(translator, batch).items()}
     [of_source] = translator.vocabulary.pieces(ids[:1])

@@ -57,7 +57,8 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     fields of `DecodingConfig`, such as `beam_size`.
 
     Raises:
-      UserError: the sentence is blank, or tokens are drawn at random.
+      UserError: the sentence is blank, or too long for the learned positions of the model, or
+        tokens are drawn at random.
     """
     decoding = translator.configured(**overrides).decoding
     if decoding.temperature > 0:
@@ -66,6 +67,12 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     if len(tokens) < 2:
         raise UserError("a blank sentence has nothing to search for; give a text")
     limit = len(tokens) + decoding.max_extra_length
+    if limit > translator.longest_sentence:
+        raise UserError(
+            f"the sentence has {len(tokens)} subwords, and its translation may have {limit}, but "
+            f"the learned positions of the model allow {translator.longest_sentence}; give a part "
+            "of it, or a smaller max_extra_length"
+        )
     length = rung(len(tokens))
     room = length + decoding.max_extra_length
     strategy = strategy_of(decoding)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key
 
 from t2t_jax.batch import EOS_ID, Batch, one_a_row
 from t2t_jax.config import Config
+from t2t_jax.config.model import PARTS
 from t2t_jax.errors import UserError
 from t2t_jax.functional.attention import repeat_heads
 from t2t_jax.modules.attention import MultiHeadAttention
@@ -39,14 +40,7 @@ _SHARE = 0.1  # of the largest learning rate, which the first steps after a warm
 _ROWS, _LENGTH, _VOCAB = 1, 8, 256
 _KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, Linear, LayerStack, TokenNetwork
 _METHODS = "__call__", "attend_to_encoded", "queries", "keys_values"
-_IN_PROPORTION = (
-    "d_ff",
-    "num_heads",
-    "num_kv_heads",
-    "encoder_heads",
-    "decoder_heads",
-    "cross_heads",
-)
+_IN_PROPORTION = "d_ff", "num_heads", "num_kv_heads", *(f"{part}_heads" for part in PARTS)
 
 Sizes = dict[str, Float[np.ndarray, "networks seeds"]]
 """The root mean square of the outputs of each part, of networks in an order and their seeds."""

@@ -81,9 +81,10 @@ class HeadCounts:
         """Return the kind of every head, by layer."""
         means = self.shares / max(1, self.queries)
         is_broad = self.mean_relative_entropy >= BROAD
+        layers, heads = is_broad.shape
         return [
             [_kind(means[:, layer, head], bool(is_broad[layer, head])) for head in range(heads)]
-            for layer, heads in enumerate([means.shape[2]] * means.shape[1])
+            for layer in range(layers)
         ]
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -197,7 +198,7 @@ def weigh_heads(
     Args:
       translator: the model.
       split: the split that is measured on.
-      num_sentences: how many sentences, from the first on; None means all.
+      num_sentences: how many sentences, from the first on, blank ones not counted; None means all.
       bleu: whether sentences are translated, by greedy search, once for every head and every point
         of the curve. Parsers are measured by their loss alone.
 
@@ -297,8 +298,8 @@ def _measures(
         )
     corpus = open_corpus(config.data)
     prepare_evaluation(config, corpus, translator.vocabulary, split)
-    lines, references = (each[:num_sentences] for each in corpus.lines(split))
-    kept = [(a, b) for a, b in zip(lines, references, strict=True) if a.strip() and b.strip()]
+    pairs = zip(*corpus.lines(split), strict=True)
+    kept = list(islice(((a, b) for a, b in pairs if a.strip() and b.strip()), num_sentences))
     lines, references = [a for a, _ in kept], [b for _, b in kept]
     sources = translator.vocabulary.encode(lines)
     targets = translator.vocabulary.encode_targets(references)

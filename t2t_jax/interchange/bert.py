@@ -137,12 +137,9 @@ def write(model: PortableModel, directory: Path) -> None:
     arrays[_POSITIONS] = model.arrays["source_position"]
     arrays[_TYPES] = np.zeros((2, network.d_model), np.float32)
     config = {
-        "architectures": ["BertForMaskedLM"],
-        "model_type": "bert",
         "vocab_size": len(back),
-        "dtype": "float32",
         **pretrained.their_fields(network, _FIELDS),
         "pad_token_id": vocabulary.order[0],
     }
-    pretrained.written(directory, config, arrays, _README)
+    pretrained.write_files(directory, "BertForMaskedLM", "bert", config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])

@@ -61,10 +61,10 @@ def any_value(section: str, *names: str) -> Carried:
 
 def common_search() -> Carried:
     """Return the settings of a search that other engines have too, with their possible values."""
+    lengths = "beam_size", "length_penalty", "max_extra_length", "min_length"
     sampling = "temperature", "top_k", "top_p"
     return {
-        **any_value("decoding", "beam_size", "length_penalty", "max_extra_length", *sampling),
-        **any_value("decoding", "min_length", "no_repeat_ngram_size", "forbidden_ids"),
+        **any_value("decoding", *lengths, *sampling, "no_repeat_ngram_size", "forbidden_ids"),
         "decoding.beam_rule": ("paper", "transformers"),
     }
 

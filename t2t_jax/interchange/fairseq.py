@@ -26,7 +26,13 @@ from t2t_jax.interchange.fairseq_arrays import (
     with_position_table,
 )
 from t2t_jax.interchange.fairseq_settings import Options, model_fields, options_of
-from t2t_jax.interchange.model_files import beside, config_of, read_bytes, read_text
+from t2t_jax.interchange.model_files import (
+    beside,
+    config_of,
+    read_bytes,
+    read_text,
+    vocabulary_of,
+)
 from t2t_jax.interchange.numbering import BEGIN, END, OF_FAIRSEQ, PAD, UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
@@ -151,7 +157,7 @@ def _vocabulary(
             "sentencepiece.bpe.model"
         )
     ((file, is_sentencepiece),) = found.items()
-    try:
+    with vocabulary_of(file):
         if is_sentencepiece:
             model = read_bytes(file)
             return paired_vocabulary((model, model), pieces)
@@ -162,10 +168,6 @@ def _vocabulary(
             splits_dashes=not options.get("moses_no_dash_splits"),
             escapes=not options.get("moses_no_escape"),
         )
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{file} is {error}") from error
 
 
 def _codes(text: str) -> str:

@@ -29,13 +29,8 @@ from t2t_jax.interchange.fairseq_arrays import (
     orders_of_rows,
     parameters_of_fairseq,
 )
-from t2t_jax.interchange.generation import (
-    FILE,
-    generation_config,
-    longest_target,
-    with_their_search,
-)
-from t2t_jax.interchange.model_files import DEPTH, ID, SIZE, read_json, read_text
+from t2t_jax.interchange.generation import num_positions, with_their_search, write_search
+from t2t_jax.interchange.model_files import DEPTH, ID, SIZE, read_json, read_text, vocabulary_of
 from t2t_jax.interchange.numbering import BEGIN, END, OF_FAIRSEQ, PAD, UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import with_idle_channels
@@ -163,10 +158,8 @@ def _vocabulary(
     merges = [" ".join(line) for line in lines if line and line[0] != "#version:"]
     codes = "\n".join(["#version: 0.2", *merges, ""])
     parts = {"splits_dashes": True, "escapes": True, "normalizes": True}
-    try:
+    with vocabulary_of(file):
         return moses_vocabulary((source, target), codes, pieces, **parts)
-    except ValueError as error:
-        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def _spellings(are_all_one: bool, name: str) -> Iterator[str]:
@@ -273,25 +266,19 @@ def write(model: PortableModel, directory: Path) -> None:
         "forced_eos_token_id": None,
     }
     settings = {
-        "architectures": ["FSMTForConditionalGeneration"],
-        "model_type": "fsmt",
-        "dtype": "float32",
-        "is_encoder_decoder": True,
         "langs": list(vocabulary.languages),
         **dict(zip(_TABLES.values(), sizes, strict=True)),
-        **pretrained.their_fields(config.model, _FIELDS),
-        "decoder_attention_heads": config.model.num_heads,
-        "decoder_ffn_dim": config.model.d_ff,
-        "max_position_embeddings": max(config.decoding.max_source_length, longest_target(config)),
+        **pretrained.their_encoder_decoder_fields(config.model, _FIELDS),
+        "max_position_embeddings": num_positions(config),
         "tie_word_embeddings": config.model.share_embeddings,
         **special,
     }
     orders = [new_order([""] * size, first)[1] for size in sizes]
     readme = _README.format(*vocabulary.languages)
-    pretrained.written(directory, settings, dict(_their_arrays(model, orders)), readme)
-    forbidden = [int(orders[1][number]) for number in config.decoding.forbidden_ids]
-    search = generation_config(config.decoding, longest_target(config), forbidden)
-    pretrained.write_json(directory / FILE, {**search, **special})
+    arrays = dict(_their_arrays(model, orders))
+    kind = "FSMTForConditionalGeneration", "fsmt"
+    pretrained.write_files(directory, *kind, settings, arrays, readme)
+    write_search(directory, config, special, orders[1])
     _write_vocabulary(vocabulary, orders, directory)
 
 

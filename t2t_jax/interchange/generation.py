@@ -9,10 +9,14 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from t2t_jax.batch import EOS_ID
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
 from t2t_jax.interchange.model_files import config_of, read_json
+from t2t_jax.interchange.pretrained import write_json
 from t2t_jax.system.records import Record, Schema
 
 FILE = "generation_config.json"
@@ -79,13 +83,15 @@ def with_their_search(
     if not is_apart:  # then transformers reads config.json too
         file = path / "config.json"
     given = read_json(file, GENERATION)
-    settings = settings_of(given)
+    settings = {
+        name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
+    }
     ids = {int(number): place for place, number in enumerate(order)}
-    fields = decoding_fields(settings, ids, theirs["pad_token_id"], file)
-    rest = {name: value for name, value in given.items() if name not in carried}
+    fields = _decoding_fields(settings, ids, theirs["pad_token_id"], file)
+    others = given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT if is_apart else _LACKING
     if settings["renormalize_logits"] and not can_renormalize:
         warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
-    if lacking := left_out(rest, settings, theirs if is_apart else rest):
+    if lacking := _left_out(given, settings, others - {*carried}, theirs):
         warn(
             f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
             "counterpart: without, translations may be others than those of transformers"
@@ -93,20 +99,13 @@ def with_their_search(
     return config_of(file, fields, config), settings["renormalize_logits"]
 
 
-def settings_of(given: Record) -> dict[str, Any]:
-    """Return the settings that are taken over, with the values of transformers for missing ones."""
-    return {
-        name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
-    }
-
-
-def decoding_fields(
+def _decoding_fields(
     settings: Mapping[str, Any], ids: Mapping[int, int], padding: int, file: Path
 ) -> dict[str, Any]:
     """Return the fields `decoding.*` of a config.
 
     Args:
-      settings: the result of `settings_of`.
+      settings: the settings that are taken over, in full.
       ids: our id of an entry, by the id in transformers.
       padding: the id of padding in transformers.
       file: the file, for errors.
@@ -155,26 +154,25 @@ def _bad_words(
     return [word for word in words if ids[word[0]] != EOS_ID or len(word) > 1]
 
 
-def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list[str]:
+def _left_out(
+    given: Record, settings: Mapping[str, Any], others: Collection[str], theirs: Record
+) -> list[str]:
     """Return the settings that would change an output and that no search of this package has.
 
     Args:
       given: the fields of the file.
-      settings: the result of `settings_of`.
-      config: the fields of config.json; the same object as `given` if that is the file.
+      settings: the settings that are taken over, in full.
+      others: the names of those that may change an output besides.
+      theirs: the fields of config.json, by whose special ids the model is imported.
     """
     named = [name for name, is_lacking in _half_taken(settings) if is_lacking]
-    others = _LACKING if given is config else given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT
-    for name in sorted(others - set(_SPECIAL)):
+    for name in sorted(others):
         value = given.get(name)
         neutral = value in (None, False, []) or (name in _NEUTRAL_AT_ONE and value == 1)
+        if name in _SPECIAL:
+            neutral = value in (None, theirs.get(name), [theirs.get(name)])
         if not neutral and not name.startswith(_PREFIXES_WITHOUT_EFFECT):
             named.append(name)
-    named += [
-        name
-        for name in _SPECIAL
-        if given.get(name) not in (None, config.get(name), [config.get(name)])
-    ]
     return [f"{name}={given[name]!r:.60}" for name in named]
 
 
@@ -193,18 +191,25 @@ def _half_taken(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     )
 
 
-def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[int]) -> Record:
-    """Return the generation config for a search, without special ids.
+def write_search(
+    directory: Path,
+    config: Config,
+    special: Mapping[str, int | None],
+    order: Int[np.ndarray, " entries"],
+) -> None:
+    """Write the generation config for the search of a config.
 
     Args:
-      longest: the most tokens of an output, including its start.
-      forbidden: the ids in transformers of the entries that are never chosen.
+      special: the ids of special entries in transformers, by the names of their settings.
+      order: the id in transformers of each of our entries.
     """
+    decoding = config.decoding
     draws = decoding.temperature > 0
+    forbidden = order[list(decoding.forbidden_ids)].tolist()
     found = {
         "num_beams": 1 if draws else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
-        "max_length": longest,
+        "max_length": _longest_target(config),
         "min_new_tokens": decoding.min_length or None,
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
         "bad_words_ids": [[number] for number in forbidden] or None,
@@ -213,10 +218,15 @@ def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[in
     if draws:
         found |= {"temperature": decoding.temperature, "top_k": decoding.top_k}
         found["top_p"] = decoding.top_p
-    return found
+    write_json(directory / FILE, {**found, **special})
 
 
-def longest_target(config: Config) -> int:
+def num_positions(config: Config) -> int:
+    """Return the number of positions that the sources and the targets of a search have."""
+    return max(config.decoding.max_source_length, _longest_target(config))
+
+
+def _longest_target(config: Config) -> int:
     """Return the most tokens of a target, including its start."""
     source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
     return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra

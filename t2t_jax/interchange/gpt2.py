@@ -174,9 +174,6 @@ def write(model: PortableModel, directory: Path) -> None:
     arrays = dict(_their_arrays(model.arrays, network, order))
     end = int(order[1])
     config = {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "dtype": "float32",
         "vocab_size": len(arrays["transformer.wte.weight"]),
         **pretrained.their_fields(network, _FIELDS),
         "n_inner": network.d_ff,
@@ -184,7 +181,7 @@ def write(model: PortableModel, directory: Path) -> None:
         "bos_token_id": end,
         "eos_token_id": end,
     }
-    pretrained.written(directory, config, arrays, _README)
+    pretrained.write_files(directory, "GPT2LMHeadModel", "gpt2", config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import sentencepiece
 import yaml
 from jaxtyping import Int
 
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
-from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, in_one_line
-from t2t_jax.interchange.model_files import SIZE, beside, read_bytes
+from t2t_jax.interchange.model_files import SIZE, beside, read_bytes, read_splitter
 from t2t_jax.interchange.numbering import END, NONE, UNKNOWN, new_order
 from t2t_jax.system.records import Between, Schema, check
 
@@ -107,7 +105,7 @@ def read_marian_vocabulary(
     )
     splitters = _splitter(files.source, "source"), _splitter(files.target, "target")
     for file in splitters:
-        _processor(file)
+        read_splitter(file)
     models = read_bytes(splitters[0]), read_bytes(splitters[1])
     vocabulary = paired_vocabulary(models, (source, target))
     return vocabulary, (source_order, target_order)
@@ -165,7 +163,7 @@ def _pieces(file: Path, size: int) -> list[str]:
 
 
 def _pieces_of_model(file: Path) -> list[str]:
-    processor = _processor(file)
+    processor = read_splitter(file)
     pieces = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
     pieces[processor.unk_id()] = UNKNOWN
     if processor.eos_id() != NONE:
@@ -208,13 +206,6 @@ def _splitter(vocabulary: Path, side: str) -> Path:
         f"{vocabulary} says which id a subword has, but nothing splits text into subwords; put the "
         f"SentencePiece model of the {side}s beside it, as {side}.spm"
     )
-
-
-def _processor(file: Path) -> sentencepiece.SentencePieceProcessor:
-    try:
-        return processor_of(read_bytes(file))
-    except RuntimeError as error:
-        raise UserError(f"{file} is damaged, or no SentencePiece model; copy it anew") from error
 
 
 def _only_vocabulary(directory: Path) -> list[Path]:

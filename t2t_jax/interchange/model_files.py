@@ -1,10 +1,14 @@
 """Readers for the settings and vocabularies of an imported model, which trust no file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sentencepiece import SentencePieceProcessor
+
 from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.records import Between, Record, Schema, parse_object
 from t2t_jax.system.regular_file import regular
@@ -62,6 +66,33 @@ def read_json(path: Path, schema: Schema) -> Record:
             f"{path} is damaged, or of another kind of model: {error}; copy it again from where "
             "the model was"
         ) from error
+
+
+def read_splitter(path: Path) -> SentencePieceProcessor:
+    """Return the SentencePiece model in a file.
+
+    Raises:
+      UserError: the file is missing, or damaged, or of another kind.
+    """
+    try:
+        return processor_of(read_bytes(path))
+    except RuntimeError as error:
+        raise UserError(f"{path} is damaged, or no SentencePiece model; copy it anew") from error
+
+
+@contextmanager
+def vocabulary_of(file: Path | str) -> Iterator[None]:
+    """Name a file in the error for a vocabulary that is made of it within the block.
+
+    Raises:
+      UserError: a `ValueError` was raised within; the error of a missing library stays as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def beside(file: Path, name: str) -> Path:

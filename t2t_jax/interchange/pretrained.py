@@ -28,6 +28,7 @@ from t2t_jax.interchange.model_files import (
     config_of,
     read_bytes,
     read_json,
+    vocabulary_of,
 )
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.tensors import Tensors
@@ -93,7 +94,7 @@ def read_pretrained_config(
 def encoder_decoder_fields(
     activation: str, *, scaled: bool = False, attention_dropout: float = 0.0
 ) -> Counterparts:
-    """Return the fields of Marian, M2M100, mBART and BART, with the values for missing ones."""
+    """Return the fields of Marian, M2M100, mBART, BART and FSMT, with values for missing ones."""
     return {
         "d_model": Counterpart("d_model", SIZE),
         "encoder_layers": Counterpart("num_encoder_layers", DEPTH),
@@ -243,11 +244,36 @@ def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:
     }
 
 
-def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: str) -> None:
-    """Write model.safetensors with arrays named as in transformers, config.json and README.md."""
+def their_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:
+    """Return `their_fields` of an encoder-decoder, with the sizes of its decoder."""
+    return {
+        "is_encoder_decoder": True,
+        **their_fields(model, fields),
+        "decoder_attention_heads": model.num_heads,
+        "decoder_ffn_dim": model.d_ff,
+    }
+
+
+def write_files(
+    directory: Path,
+    model_class: str,
+    model_type: str,
+    config: Mapping[str, Any],
+    arrays: Arrays,
+    readme: str,
+) -> None:
+    """Write model.safetensors, config.json and README.md as transformers reads them.
+
+    Args:
+      model_class: the class of the model in transformers.
+      model_type: the name of the kind in config.json.
+      config: the other fields of config.json.
+      arrays: the parameters, named as in transformers.
+    """
     contiguous = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
     (directory / "model.safetensors").write_bytes(save(contiguous, {"format": "pt"}))
-    write_json(directory / "config.json", config)
+    kind = {"architectures": [model_class], "model_type": model_type, "dtype": "float32"}
+    write_json(directory / "config.json", {**kind, **config})
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
@@ -321,10 +347,8 @@ def read_pretrained_vocabulary(
             f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
         )
     _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), first)
-    try:
+    with vocabulary_of(file):
         return pretrained_vocabulary(read_bytes(file).decode(), order.tolist(), unknown)
-    except ValueError as error:
-        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def carried_by_all(model: ModelConfig) -> Carried:

@@ -27,12 +27,7 @@ from t2t_jax.interchange.carried import (
     common_search,
     sizes_of_transformers,
 )
-from t2t_jax.interchange.generation import (
-    FILE,
-    generation_config,
-    longest_target,
-    with_their_search,
-)
+from t2t_jax.interchange.generation import with_their_search, write_search
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
 from t2t_jax.interchange.numbering import new_order, rows_in
 from t2t_jax.interchange.places import Place
@@ -161,11 +156,6 @@ def _vocabulary(path: Path, theirs: Record) -> tuple[FramedVocabulary, Int[np.nd
     first = [theirs["pad_token_id"], theirs["eos_token_id"]]
     start = _start_of(theirs)
     first += [] if start in first else [start]
-    if len({*first}) < len(first) or not all(one < len(entries.pieces) for one in first):
-        raise UserError(
-            f"{path / 'config.json'} has special ids that do not fit the vocabulary: padding, end "
-            f"and start are {[*first[:2], start]}; copy the files of one model"
-        )
     text, order = entries.vocabulary(first)
     silent = [place for place, number in enumerate(order.tolist()) if number in entries.added]
     framed = framed_vocabulary(text, source=((), (EOS_ID,)), target=(), silent=silent, first=first)
@@ -271,9 +261,6 @@ def write(model: PortableModel, directory: Path) -> None:
     ids = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, _START: start_id(network)}
     special = {name: int(order[number]) for name, number in ids.items()}
     settings = {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
-        "dtype": "float32",
         "is_encoder_decoder": True,
         "vocab_size": len(vocabulary),
         **pretrained.their_fields(network, _FIELDS),
@@ -285,10 +272,9 @@ def write(model: PortableModel, directory: Path) -> None:
         **special,
     }
     arrays = dict(_their_arrays(model.arrays, network, np.argsort(order)))
-    pretrained.written(directory, settings, arrays, _README)
-    forbidden = [int(order[number]) for number in config.decoding.forbidden_ids]
-    search = generation_config(config.decoding, longest_target(config), forbidden)
-    pretrained.write_json(directory / FILE, {**search, **special})
+    kind = "T5ForConditionalGeneration", "t5"
+    pretrained.write_files(directory, *kind, settings, arrays, _README)
+    write_search(directory, config, special, order)
     if isinstance(vocabulary, FramedVocabulary):
         (directory / TOKENIZER).write_bytes(vocabulary.files[TOKENIZER])
         pretrained.write_json(directory / SETTINGS, {"tokenizer_class": "T5Tokenizer"})

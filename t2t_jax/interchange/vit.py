@@ -36,7 +36,7 @@ _README = """\
     from transformers import ViTForImageClassification
 
     model = ViTForImageClassification.from_pretrained(".")
-    pixels = torch.rand(1, 3, 224, 224) * 2 - 1     # -1 is black, and 1 is white
+    pixels = torch.rand(1, {channels}, {size}, {size}) * 2 - 1     # -1 is black, and 1 is white
     print(model.config.id2label[model(pixels).logits.argmax().item()])
 
 It needs `pip install transformers torch`.
@@ -119,20 +119,17 @@ def write(model: PortableModel, directory: Path) -> None:
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
     assert isinstance(network, ImageEncoderConfig)
-    places = _places(network)
-    arrays = {place.theirs: place.theirs_of(model.arrays) for place in places}
+    arrays = {place.theirs: place.theirs_of(model.arrays) for place in _places(network)}
     size, channels = network.patch_size, network.image_channels
     kernel = model.arrays["patch_projection.kernel"].reshape(size, size, channels, -1)
     arrays[f"{_PATCHES}.weight"] = kernel.transpose(3, 2, 0, 1)
     arrays[f"{_EMBEDDINGS}.cls_token"] = model.arrays["class_token"][None, None]
     arrays[f"{_EMBEDDINGS}.position_embeddings"] = model.arrays["source_position"][None]
     config = {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
-        "dtype": "float32",
         **pretrained.their_fields(network, _FIELDS),
         "qkv_bias": True,
         "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }
-    pretrained.written(directory, config, arrays, _README)
+    readme = _README.format(size=network.image_size, channels=channels)
+    pretrained.write_files(directory, "ViTForImageClassification", "vit", config, arrays, readme)

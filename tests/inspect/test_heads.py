@@ -144,6 +144,15 @@ def test_kinds_are_those_of_the_attention_maps(translator):
         np.testing.assert_allclose(measured[name].entropy, expected.entropy, rtol=1e-4)
 
 
+def test_blank_lines_count_as_no_sentences(tmp_path):
+    for side, text in (("en", "\nthe file\nthe\n"), ("de", "die\ndie Datei\n\n")):
+        for split in ("train", "dev"):
+            (tmp_path / f"{split}.{side}").write_text(text)
+    fields = {"data.corpus": f"text:{tmp_path}", "model.num_encoder_layers": 1}
+    measures = heads._measures(translator_of(portable(fields)), "dev", 1, bleu=False)
+    assert (measures.lines, measures.references) == (["the file"], ["die Datei"])
+
+
 def test_bleu_is_that_of_a_model_without_the_head(translator):
     sources, references = _lines(translator)
     params = _without_rows(translator.params, "encoder", "self_attention", 0, slice(0, 4))

@@ -1,7 +1,9 @@
 """Small models with random parameters, of every kind that a config can describe."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -126,6 +128,12 @@ def portable(fields: Mapping[str, Any]) -> PortableModel:
     declared = nn.unbox(declared_parameters(network))
     arrays = named_arrays(jax.tree_util.tree_map_with_path(drawn, declared))
     return PortableModel(config, vocabulary(), arrays, (7,))
+
+
+def altered_json(file: Path, **fields: Any) -> None:
+    """Give the object in a file of JSON other values of some fields."""
+    content = json.loads(file.read_text(encoding="utf-8")) | fields
+    file.write_text(json.dumps(content), encoding="utf-8")
 
 
 def translator_of(model: PortableModel) -> Translator:

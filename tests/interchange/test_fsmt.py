@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from t2t_jax import UserError
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.portable import PortableModel
-from tests.interchange.models import portable
+from tests.interchange.models import altered_json, portable
 
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "seq2seq"
 _THEIRS = [1, 2, 0, 3]  # the ids of padding, end, begin and unknown in fairseq
@@ -29,11 +29,6 @@ def imported(name: str) -> PortableModel:
 
 def copied(name: str, place: Path) -> Path:
     return Path(shutil.copytree(_GOLDENS / name, place / "model"))
-
-
-def changed(path: Path, **fields: object) -> None:
-    content = json.loads(path.read_text("utf-8")) | fields
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["fsmt", "fsmt_joint"])
@@ -109,7 +104,7 @@ def test_what_goes_in_goes_out(name, tmp_path):
 )
 def test_other_models_are_refused(file, fields, said, tmp_path):
     place = copied("fsmt", tmp_path)
-    changed(place / file, **fields)
+    altered_json(place / file, **fields)
     with pytest.raises(UserError, match=said):
         read_model("fsmt", place)
 

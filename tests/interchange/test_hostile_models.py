@@ -16,7 +16,7 @@ from t2t_jax import UserError
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.runs import write_run
 from tests.interchange.marian_nmt_models import write_directory
-from tests.interchange.models import portable
+from tests.interchange.models import altered_json, portable
 
 _GOLDENS = Path(__file__).parents[1] / "goldens"
 _PLACES = {
@@ -107,8 +107,7 @@ def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
 )
 def test_a_value_is_named_with_its_field_and_what_it_may_be(kind, field, value, said, tmp_path):
     place = copied(kind, tmp_path)
-    content = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    (place / "config.json").write_text(json.dumps(content | {field: value}), encoding="utf-8")
+    altered_json(place / "config.json", **{field: value})
     with pytest.raises(UserError, match=said):
         read_model(kind, place)
 
@@ -123,15 +122,14 @@ def test_a_hundred_thousand_levels_are_refused(file, tmp_path):
 
 def test_a_tokenizer_cuts_and_fills_no_line(tmp_path):
     place = copied("bert", tmp_path)
-    content = json.loads((place / "tokenizer.json").read_text(encoding="utf-8"))
     whole = read_model("bert", place).vocabulary.encode(["the small house"])
-    content["truncation"] = {
+    truncation = {
         "max_length": 2,
         "strategy": "LongestFirst",
         "stride": 0,
         "direction": "Right",
     }
-    content["padding"] = {
+    padding = {
         "strategy": {"Fixed": 1_000},
         "direction": "Right",
         "pad_to_multiple_of": None,
@@ -139,7 +137,7 @@ def test_a_tokenizer_cuts_and_fills_no_line(tmp_path):
         "pad_type_id": 0,
         "pad_token": "[PAD]",
     }
-    (place / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    altered_json(place / "tokenizer.json", truncation=truncation, padding=padding)
     assert read_model("bert", place).vocabulary.encode(["the small house"]) == whole
 
 
@@ -313,8 +311,7 @@ def test_numbers_of_eight_bits_are_refused_by_name(dtype, tmp_path):
 
 def test_a_run_of_arrays_of_other_sizes_names_the_file(tmp_path):
     place = copied("gpt2", tmp_path)
-    content = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    (place / "config.json").write_text(json.dumps(content | {"n_inner": 7}), encoding="utf-8")
+    altered_json(place / "config.json", n_inner=7)
     model = read_model("gpt2", place)
     with pytest.raises(UserError, match=rf"{place}: the array .* of another model"):
         write_run(model, tmp_path / "run", {"format": "gpt2", "path": str(place)})

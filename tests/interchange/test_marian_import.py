@@ -19,7 +19,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.interchange.formats import read_model, write_model
-from tests.interchange.models import real_pairs, translator_of
+from tests.interchange.models import altered_json, real_pairs, translator_of
 
 _OPUS = Path(__file__).parents[1] / "goldens" / "opus"
 _KINDS = "shared", "separate"
@@ -184,8 +184,7 @@ def test_a_setting_without_a_counterpart_is_named(file, settings, named, tmp_pat
     place = _copy("shared", tmp_path)
     if file == "config.json":  # where transformers looks if there is no other file
         (place / "generation_config.json").unlink()
-        whole = json.loads((place / file).read_text(encoding="utf-8"))
-        (place / file).write_text(json.dumps({**whole, **settings}), encoding="utf-8")
+        altered_json(place / file, **settings)
         named = named.partition(" and not_yet_known")[0]  # it has fields of the network too
     else:
         _with_generation(place, settings)
@@ -252,9 +251,7 @@ def _truncated(place: Path) -> None:
 
 
 def _other_sizes(place: Path) -> None:
-    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    config["d_model"] = 64
-    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    altered_json(place / "config.json", d_model=64)
 
 
 def _without_an_entry(place: Path) -> None:

@@ -20,7 +20,7 @@ from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.tasks.image_classification import TASK as IMAGES
 from t2t_jax.tasks.language_modelling import generate
 from t2t_jax.tasks.masked_language_modelling import fill
-from tests.interchange.models import translator_of
+from tests.interchange.models import altered_json, translator_of
 from tests.selection import thorough_after
 
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "pretrained"
@@ -135,6 +135,9 @@ def test_what_goes_in_goes_out(models, kind, tmp_path):
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
     theirs = json.loads((_GOLDENS / kind / "config.json").read_text())
+    if kind == "vit":
+        shape = "1, {num_channels}, {image_size}, {image_size}".format(**theirs)
+        assert f"torch.rand({shape})" in (out / "README.md").read_text()
     for name, value in json.loads((out / "config.json").read_text()).items():
         assert theirs.get(name) in (value, None), name
     again = read_model(kind, out)
@@ -187,8 +190,7 @@ def test_padding_is_never_generated(models):
 def test_other_models_are_refused(kind, changes, said, tmp_path):
     place = tmp_path / "model"
     shutil.copytree(_GOLDENS / kind, place)
-    config = json.loads((place / "config.json").read_text()) | changes
-    (place / "config.json").write_text(json.dumps(config))
+    altered_json(place / "config.json", **changes)
     with pytest.raises(UserError, match=said):
         read_model(kind, place)
 

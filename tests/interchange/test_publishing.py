@@ -15,6 +15,7 @@ import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.config.file import load_config
+from t2t_jax.interchange.publishing import card
 from t2t_jax.interchange.publishing.card import check_licence, licence_of
 from t2t_jax.system.hub import RUN_FILES, STATE_FILES
 from t2t_jax.workdir import record_scores
@@ -176,6 +177,13 @@ def test_no_right_to_write_and_a_public_model_are_refused(run, hub, monkeypatch)
     with pytest.raises(UserError, match="is refused: you have no right to it"):
         main(["publish", run, _NAME, *_LICENCE])
     assert len(hub.models["someone/en-de"].commits) == 1
+
+
+def test_a_corpus_below_another_one_is_named_without_either_directory():
+    text = "text:/home/someone/wmt, and of text:/home/someone/wmt/secret/news"
+    corpora = text.split(", and of ")
+    for order in (corpora, corpora[::-1]):
+        assert card._without_places(text, order) == "text:wmt, and of text:news"
 
 
 def test_every_licence_is_one_that_the_hub_lists():

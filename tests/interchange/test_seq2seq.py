@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -23,7 +24,7 @@ from t2t_jax.inspect.beam_record import record_search
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.portable import portable_model
-from tests.interchange.models import translator_of
+from tests.interchange.models import altered_json, translator_of
 from tests.selection import thorough_after
 
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "seq2seq"
@@ -244,14 +245,33 @@ def test_an_imported_t5_goes_out_again_after_training(models, tmp_path):
         ("t5", {"relative_attention_num_buckets": 16}, "only 32"),
         ("t5", {"relative_attention_max_distance": 64}, "only 128"),
         ("t5", {"pad_token_id": 1}, "special ids"),
+        ("t5", {"pad_token_id": 2}, "special ids"),  # that of what cannot be spelt
     ],
 )
 def test_other_models_are_refused(kind, changes, said, tmp_path):
     place = Path(shutil.copytree(_GOLDENS / kind, tmp_path / "model"))
-    config = json.loads((place / "config.json").read_text("utf-8")) | changes
-    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    altered_json(place / "config.json", **changes)
     with pytest.raises(UserError, match=said):
         read_model(_FORMATS[kind], place)
+
+
+def test_entries_without_a_mark_of_a_language_are_refused(tmp_path):
+    place = Path(shutil.copytree(_GOLDENS / "m2m100", tmp_path / "model"))
+    named = {"additional_special_tokens": [{"content": 5}, {"content": ["__de__"]}, "<mine>"]}
+    (place / "special_tokens_map.json").write_text(json.dumps(named), encoding="utf-8")
+    with pytest.raises(UserError, match="no mark of a language, which every m2m_100 has"):
+        read_model("m2m100", place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "library"), [("bart", "tokenizers"), ("fsmt", "sacremoses"), ("bert", "tokenizers")]
+)
+def test_a_missing_library_is_no_damage_of_a_file(kind, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    place = (_GOLDENS.parent / "pretrained" if kind == "bert" else _GOLDENS) / kind
+    with pytest.raises(UserError, match=rf"needs {library}.*interchange") as refused:
+        read_model(kind, place)
+    assert "copy it anew" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])

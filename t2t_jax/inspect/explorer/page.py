@@ -115,8 +115,7 @@ def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:
     """Return the weights of an attention, and the kinds and entropies of its heads."""
     weights = getattr(maps, name)
     of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))
-    queries, keys = of_attentions[name]
-    counts = count_heads(weights, queries, keys, name)
+    counts = count_heads(weights, *of_attentions[name], name)
     return {
         "shape": weights.shape,
         "weights": _bytes(weights),

@@ -73,8 +73,6 @@ def lines_between_words(
 ) -> Figure:
     """Draw the weights of a layer's heads as lines between words, as in the paper's figures 3 to 5.
 
-    The words are the subwords that are both keys and queries.
-
     Args:
       words: the subwords, which are both keys and queries.
       weights: the attention weights of the heads.

@@ -31,7 +31,8 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
     """
     depths = (f"model.num_{name}_layers" for name in ("encoder", "decoder"))
     layer = config.replace({depth: 1 for depth in depths if config.value(depth)})
-    lengths = [n for n in lengths if n <= layer.model.longest_sentence]
+    longest = layer.model.longest_sentence
+    lengths = [n for n in lengths if n <= longest] or [int(longest)]
     x = np.array(lengths)
     quadratic, linear = operations(layer, x)
     weights = 4 * layer.model.num_heads * x**2

@@ -19,7 +19,7 @@ from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.generation import with_their_search
-from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json
+from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json, vocabulary_of
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
@@ -35,9 +35,10 @@ FIELDS = pretrained.encoder_decoder_fields("gelu")
 """The fields of config.json that stand for fields of ours."""
 EPSILON = 1e-5
 """The epsilon that the norms of `MarianMTModel` add to the variance."""
+_SHARED, _TIED = "share_encoder_decoder_embeddings", "tie_word_embeddings"
 _OTHERS = Schema(
     {"decoder_start_token_id": ID},
-    {"share_encoder_decoder_embeddings": bool, "decoder_vocab_size": (SIZE, type(None))},
+    {_SHARED: bool, "decoder_vocab_size": (SIZE, type(None))},
 )
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
@@ -53,7 +54,8 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = pretrained.read_encoder_decoder_config(path, "marian", FIELDS, _OTHERS, {})
+    given = pretrained.read_encoder_decoder_config(path, "marian", FIELDS, _OTHERS, {})
+    theirs = {_SHARED: True, _TIED: True, **given}
     vocabulary, orders = _read_vocabulary(path, theirs)
     tensors = pretrained.read_tensors(path)
     arrays: Arrays = dict(_our_arrays(tensors, theirs, orders))
@@ -79,7 +81,6 @@ def _read_vocabulary(
     path: Path, theirs: Record
 ) -> tuple[PairedVocabulary, list[Int[np.ndarray, " _"]]]:
     """Read the vocabulary; also return, for sources and targets, the model's id of each entry."""
-    shared = theirs.get("share_encoder_decoder_embeddings", True)
     separate = (path / "target_vocab.json").exists()
     names = "vocab.json", "target_vocab.json" if separate else "vocab.json"
     sizes = theirs["vocab_size"], theirs.get("decoder_vocab_size") or theirs["vocab_size"]
@@ -89,18 +90,14 @@ def _read_vocabulary(
     tables, orders = [], []
     for name, size in zip(names, sizes, strict=True):
         pieces = pretrained.read_pieces(path / name, size, (UNKNOWN,))
-        if min(first) < 0 or max(first) >= size or (shared and sizes[0] != sizes[1]):
+        if max(first) >= size or (theirs[_SHARED] and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
         table, order = new_order(pieces, first)
         tables.append(table)
         orders.append(order)
-    try:
-        models = [read_bytes(path / f"{side}.spm") for side in ("source", "target")]
-        return paired_vocabulary((models[0], models[1]), (tables[0], tables[1])), orders
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"the vocabulary of {path} is {error}") from error
+    models = read_bytes(path / "source.spm"), read_bytes(path / "target.spm")
+    with vocabulary_of(f"the vocabulary of {path}"):
+        return paired_vocabulary(models, (tables[0], tables[1])), orders
 
 
 def _our_arrays(
@@ -108,14 +105,14 @@ def _our_arrays(
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """Yield the parameters under our names and with our ids, but with channels in the old order."""
     of_sources, of_targets, width = *orders, theirs["d_model"]
-    shared = theirs.get("share_encoder_decoder_embeddings", True)
-    copies = _COPIES if shared else _COPIES[-1:] if theirs.get("tie_word_embeddings", True) else ()
-    if shared:
-        yield "embedding", tensors.rows("model.shared.weight", of_sources, width)
+    whole = "model.shared.weight" if theirs[_SHARED] else _COPIES[1]
+    copies = _COPIES if theirs[_SHARED] else _COPIES[-1:] if theirs[_TIED] else ()
+    if theirs[_SHARED]:
+        yield "embedding", tensors.rows(whole, of_sources, width)
     else:
         yield "source_embedding", tensors.rows(_COPIES[0], of_sources, width)
         yield "target_embedding", tensors.rows(_COPIES[1], of_targets, width)
-        if not theirs.get("tie_word_embeddings", True):
+        if not theirs[_TIED]:
             yield "output_projection", tensors.rows("lm_head.weight", of_targets, width)
     bias = tensors.take("final_logits_bias", 1, len(of_targets))[0]
     yield "output_bias", rows_in(bias, of_targets)
@@ -124,7 +121,7 @@ def _our_arrays(
             for place in fairseq_places(stack, number, "model."):
                 yield place.ours, place.array(tensors)
     for name in copies:
-        tensors.take_copy(name, tensors.take("model.shared.weight" if shared else _COPIES[1]))
+        tensors.take_copy(name, tensors.take(whole))
     tensors.finish(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
 
@@ -141,7 +138,7 @@ def _our_config(
     order: Int[np.ndarray, " entries"],
     positions: Positions,
 ) -> Config:
-    shared = theirs.get("share_encoder_decoder_embeddings", True)
+    shared = theirs[_SHARED]
     start = list(order).index(theirs["decoder_start_token_id"])
     changes = {
         "model.attention_bias": True,
@@ -149,7 +146,7 @@ def _our_config(
         "model.norm_epsilon": EPSILON,
         "model.position": "sinusoidal" if positions == "huggingface" else "sinusoidal_t2t",
         "model.share_embeddings": shared,
-        "model.share_target_embedding": not shared and theirs.get("tie_word_embeddings", True),
+        "model.share_target_embedding": not shared and theirs[_TIED],
         "model.source_vocab_size": None if shared else vocabulary.source_size,
         "model.start_token": ("padding", "end", "begin")[start],
         "data.vocab_size": len(vocabulary),

@@ -28,6 +28,7 @@ from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, EncoderDecoderConfig, ModelConfig
+from t2t_jax.config.model import PARTS
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -39,11 +40,16 @@ from t2t_jax.interchange.carried import (
     sizes_of_transformers,
     tied_output,
 )
-from t2t_jax.interchange.generation import FILE, generation_config, longest_target
+from t2t_jax.interchange.generation import num_positions, write_search
 from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import ACTIVATIONS, their_fields, write_json, written
+from t2t_jax.interchange.pretrained import (
+    ACTIVATIONS,
+    their_encoder_decoder_fields,
+    write_files,
+    write_json,
+)
 from t2t_jax.modules.models import start_id
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary
@@ -71,7 +77,7 @@ sources and targets have one vocabulary. The subwords that are given to it end w
 
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
-    heads = "encoder_heads", "decoder_heads", "cross_heads"
+    heads = (f"{part}_heads" for part in PARTS)
     parts = "attention_bias", "output_bias", "source_vocab_size", "scale_embeddings"
     return {
         **sizes_of_transformers(config.model),
@@ -88,16 +94,46 @@ def carried(config: Config) -> Carried:
 
 def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a Marian model of transformers."""
-    vocabulary, decoding = model.vocabulary, model.config.decoding
+    config, size = model.config, len(model.vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
-    first = 1 if len(_pieces(vocabulary)) == 1 else 0
-    special = _special_ids(model.config.model, len(vocabulary), first)
-    forbidden = [(number - first) % len(vocabulary) for number in decoding.forbidden_ids]
-    search = generation_config(decoding, longest_target(model.config), forbidden)
-    config = {**model_config(model.config, len(vocabulary)), **special}
-    written(directory, config, dict(_their_arrays(model, first)), _README)
-    write_json(directory / FILE, {**search, **special})
+    first = 1 if len(_pieces(model.vocabulary)) == 1 else 0
+    settings, arrays = model_config(config, size, first), dict(_their_arrays(model, first))
+    write_files(directory, "MarianMTModel", "marian", settings, arrays, _README)
+    special = _special_ids(config.model, size, first)
+    write_search(directory, config, special, (np.arange(size) - first) % size)
     write_tokenizer(model, directory, first)
+
+
+def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, Any]:
+    """Return the fields of a `MarianConfig` for a model with so many entries of targets.
+
+    Args:
+      first: our id of the entry 0 in transformers; our entries before it come last there.
+    """
+    model = config.model
+    assert isinstance(model, EncoderDecoderConfig)
+    return {
+        "vocab_size": model.source_vocab_size or vocab_size,
+        "decoder_vocab_size": vocab_size,
+        **their_encoder_decoder_fields(model, FIELDS),
+        "activation_function": ACTIVATIONS[model.feed_forward].replace("silu", "swish"),  # as usual
+        "max_position_embeddings": num_positions(config),
+        "share_encoder_decoder_embeddings": model.share_embeddings,
+        "tie_word_embeddings": True,
+        **_special_ids(model, vocab_size, first),
+    }
+
+
+def _special_ids(model: ModelConfig, size: int, first: int) -> dict[str, int | None]:
+    ids = {
+        "pad_token_id": PAD_ID,
+        "eos_token_id": EOS_ID,
+        "bos_token_id": start_id(model),
+        "decoder_start_token_id": start_id(model),
+    }
+    return {name: (number - first) % size for name, number in ids.items()} | {
+        "forced_eos_token_id": None
+    }
 
 
 def write_tokenizer(model: PortableModel, directory: Path, first: int) -> None:
@@ -106,10 +142,19 @@ def write_tokenizer(model: PortableModel, directory: Path, first: int) -> None:
     Args:
       first: our id of the entry 0 there; our entries before it come last there.
     """
-    vocabulary, pieces = model.vocabulary, _pieces(model.vocabulary)
+    config, vocabulary, pieces = model.config, model.vocabulary, _pieces(model.vocabulary)
     sizes = vocabulary.source_size, len(vocabulary)
     names = "vocab.json", "target_vocab.json"
-    settings = _tokenizer_config(model, pieces[-1], separate=len(pieces) > 1)
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": config.data.source_language,
+        "target_lang": config.data.target_language,
+        "separate_vocabs": len(pieces) > 1,
+        "model_max_length": config.decoding.max_source_length,
+        "pad_token": pieces[-1][PAD_ID],
+        "eos_token": pieces[-1][EOS_ID],
+        "unk_token": pieces[-1][vocabulary.unk_id],
+    }
     write_json(directory / "tokenizer_config.json", settings)
     for name, table, size in zip(names, pieces, sizes, strict=False):
         ids = {piece: (number - first) % size for number, piece in enumerate(table)}
@@ -158,51 +203,3 @@ def _their_arrays(
         for number in range(getattr(network, f"num_{stack}_layers")):
             for place in fairseq_places(stack, number, "model."):
                 yield place.theirs, place.theirs_of(arrays)
-
-
-def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
-    """Return the fields of a `MarianConfig` for a model with so many entries of targets."""
-    model = config.model
-    assert isinstance(model, EncoderDecoderConfig)
-    return {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "dtype": "float32",
-        "is_encoder_decoder": True,
-        "vocab_size": model.source_vocab_size or vocab_size,
-        "decoder_vocab_size": vocab_size,
-        **their_fields(model, FIELDS),
-        "decoder_attention_heads": model.num_heads,
-        "decoder_ffn_dim": model.d_ff,
-        "activation_function": ACTIVATIONS[model.feed_forward].replace("silu", "swish"),  # as usual
-        "max_position_embeddings": max(config.decoding.max_source_length, longest_target(config)),
-        "share_encoder_decoder_embeddings": model.share_embeddings,
-        "tie_word_embeddings": True,
-        **_special_ids(model, vocab_size, 0),
-    }
-
-
-def _special_ids(model: ModelConfig, size: int, first: int) -> dict[str, int | None]:
-    ids = {
-        "pad_token_id": PAD_ID,
-        "eos_token_id": EOS_ID,
-        "bos_token_id": start_id(model),
-        "decoder_start_token_id": start_id(model),
-    }
-    return {name: (number - first) % size for name, number in ids.items()} | {
-        "forced_eos_token_id": None
-    }
-
-
-def _tokenizer_config(model: PortableModel, pieces: list[str], *, separate: bool) -> dict[str, Any]:
-    config = model.config
-    return {
-        "tokenizer_class": "MarianTokenizer",
-        "source_lang": config.data.source_language,
-        "target_lang": config.data.target_language,
-        "separate_vocabs": separate,
-        "model_max_length": config.decoding.max_source_length,
-        "pad_token": pieces[PAD_ID],
-        "eos_token": pieces[EOS_ID],
-        "unk_token": pieces[model.vocabulary.unk_id],
-    }

@@ -6,7 +6,7 @@ It has no figure that the run did not record.
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -93,9 +93,7 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
         scored=_scored(config, scores),
         limits=_limits(config),
     )
-    for corpus in {config.data.corpus, *(str(score.get("corpus")) for score in scores)}:
-        card = card.replace(corpus, _shown(corpus))
-    return card
+    return _without_places(card, [config.data.corpus, *(str(one.get("corpus")) for one in scores)])
 
 
 def _text(name: str) -> str:
@@ -157,6 +155,16 @@ def _shown(corpus: str) -> str:
         times = "" if weight == 1 else f" × {weight}"
         found.append(f"{scheme}{colon}{name.rstrip('/').rpartition('/')[2]}{times}")
     return " + ".join(found)
+
+
+def _without_places(text: str, corpora: Iterable[str]) -> str:
+    """Return a text in which corpora are named without the directories of the machine.
+
+    The name of a corpus may begin with that of another, so longer names are replaced first.
+    """
+    for corpus in sorted(set(corpora), key=len, reverse=True):
+        text = text.replace(corpus, _shown(corpus))
+    return text
 
 
 def _languages(config: Config) -> str:

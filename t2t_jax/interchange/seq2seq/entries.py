@@ -21,10 +21,16 @@ from jaxtyping import Int
 
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabularies.pretrained import pretrained_vocabulary
-from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.model_files import ID, read_bytes, read_json, read_text
+from t2t_jax.interchange.model_files import (
+    ID,
+    read_bytes,
+    read_json,
+    read_splitter,
+    read_text,
+    vocabulary_of,
+)
 from t2t_jax.interchange.numbering import END, NONE, OF_FAIRSEQ, PAD, UNKNOWN, new_order
 from t2t_jax.system.records import Each, Schema
 
@@ -66,28 +72,34 @@ class Entries(NamedTuple):
     languages: dict[str, int]
     """The id of the mark of each language, by the code of the language."""
 
-    def vocabulary(self, first: list[int]) -> tuple[Vocabulary, Int[np.ndarray, " entries"]]:
+    def vocabulary(
+        self, first: list[int], *others: int
+    ) -> tuple[Vocabulary, Int[np.ndarray, " entries"]]:
         """Return the vocabulary that splits text, and the model's id of each of its entries.
 
         Args:
           first: the model's ids of the entries that come first; see `new_order`.
+          others: further ids that config.json names.
 
         Raises:
-          UserError: the file that splits text is damaged, or a library is missing.
+          UserError: an id is no entry of the vocabulary, or one stands for two things; or the file
+            that splits text is damaged, or a library is missing.
         """
+        is_apart = len({*first}) == len(first) and self.pieces.index(UNKNOWN) not in first[:2]
+        if not is_apart or max(*first, *others) >= len(self.pieces):
+            raise UserError(
+                f"{self.file.with_name('config.json')} has special ids that do not fit the "
+                f"vocabulary: those of padding, end and others are {[*first, *others]}; copy the "
+                "files of one model"
+            )
         names, order = new_order(self.pieces, first)
         unknown = names.index(UNKNOWN)
-        try:
+        with vocabulary_of(self.file):
             if self.file.name == TOKENIZER:
-                there = [NONE if self._is_unused(number) else number for number in order.tolist()]
+                there = [NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
                 return pretrained_vocabulary(read_text(self.file), there, unknown), order
             model = read_bytes(self.file)
             return paired_vocabulary((model, model), (names, names)), order
-        except ValueError as error:
-            raise UserError(f"{self.file} is {error}; copy it anew") from error
-
-    def _is_unused(self, number: int) -> bool:
-        return self.pieces[number] == unused(number)
 
 
 def unused(number: int) -> str:
@@ -165,10 +177,7 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
             f"{path} has neither {TOKENIZER} nor {SENTENCEPIECE}, one of which splits text; copy "
             "it from where the model was"
         )
-    try:
-        splitter = processor_of(read_bytes(file))
-    except RuntimeError as error:
-        raise UserError(f"{file} is not a SentencePiece model; copy it anew") from error
+    splitter = read_splitter(file)
     if (path / TABLE).exists():
         ids = dict(read_json(path / TABLE, Schema(dict.fromkeys(OF_FAIRSEQ, ID))))
         if not all(type(number) is int for number in ids.values()):
@@ -204,13 +213,13 @@ def _named_tokens(path: Path) -> Iterator[str]:
     schema = Schema({}, dict.fromkeys(lists, (list, NoneType)))
     records = [read_json(file, schema)] if file.exists() else []
     found = [
-        token if isinstance(token, str) else token["content"]
+        token.get("content") if isinstance(token, dict) else token
         for record in (*records, tokenizer_settings(path))
         for name in lists
         for token in record.get(name) or []
-        if isinstance(token, str) or (isinstance(token, dict) and "content" in token)
     ]
-    named = [token for token in dict.fromkeys(found) if token not in OF_FAIRSEQ]
+    names = dict.fromkeys(token for token in found if isinstance(token, str))
+    named = [name for name in names if name not in OF_FAIRSEQ]
     if not named and (path / TABLE).exists():
         codes = _OF_M2M100.get(str(tokenizer_settings(path).get("language_codes") or "m2m100"), "")
         named = [f"__{code}__" for code in codes.split()]

@@ -31,6 +31,7 @@ class Seq2SeqFormat(Kind):
 
 
 _COMMON = {"is_decoder": False, "tie_word_embeddings": True}
+_OF_BART = {**_COMMON, "normalize_embedding": True, "static_position_embeddings": False}
 
 M2M100 = Seq2SeqFormat(
     "m2m_100",
@@ -39,7 +40,6 @@ M2M100 = Seq2SeqFormat(
     _COMMON,
     norm_order="pre",
     has_table=False,
-    has_output_bias=False,
     starts_with_end=True,
     has_languages=True,
 )
@@ -47,16 +47,9 @@ MBART = Seq2SeqFormat(
     "mbart",
     "MBartForConditionalGeneration",
     pretrained.encoder_decoder_fields("gelu"),
-    {
-        **_COMMON,
-        "normalize_before": True,
-        "normalize_embedding": True,
-        "add_final_layer_norm": True,
-        "static_position_embeddings": False,
-    },
+    {**_OF_BART, "normalize_before": True, "add_final_layer_norm": True},
     norm_order="pre",
     has_table=True,
-    has_output_bias=True,
     starts_with_end=False,
     has_languages=True,
 )
@@ -64,16 +57,9 @@ BART = Seq2SeqFormat(
     "bart",
     "BartForConditionalGeneration",
     pretrained.encoder_decoder_fields("gelu"),
-    {
-        **_COMMON,
-        "normalize_before": False,
-        "normalize_embedding": True,
-        "add_final_layer_norm": False,
-        "static_position_embeddings": False,
-    },
+    {**_OF_BART, "normalize_before": False, "add_final_layer_norm": False},
     norm_order="post",
     has_table=True,
-    has_output_bias=True,
     starts_with_end=True,
     has_languages=False,
 )

@@ -32,9 +32,8 @@ class Kind(NamedTuple):
     norm_order: Literal["pre", "post"]
     """Where the norms are; with "pre", a stack ends with one more."""
     has_table: bool
-    """Whether positions are learned and the embeddings normalised; if not, they are sinusoids."""
-    has_output_bias: bool
-    """Whether logits have a bias."""
+    """Whether positions are learned, embeddings normalised and logits biased, as in BART; if not,
+    positions are sinusoids."""
     starts_with_end: bool
     """Whether a target starts with the end of a sentence, unless the files say otherwise; if not,
     it starts with the mark of its language."""
@@ -51,7 +50,7 @@ class Kind(NamedTuple):
             "model.position": "learned" if self.has_table else "sinusoidal_t2t",
             "model.first_position": 0 if self.has_table else FIRST_POSITION,
             "model.embedding_norm": self.has_table,
-            "model.output_bias": self.has_output_bias,
+            "model.output_bias": self.has_table,
             "model.share_embeddings": True,
         }
 

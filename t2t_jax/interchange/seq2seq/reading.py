@@ -75,6 +75,11 @@ def read_seq2seq(
         path, kind.model_type, kind.fields, _OTHERS, kind.fixed
     )
     entries = read_entries(path, theirs["vocab_size"])
+    if kind.has_languages and not entries.languages:
+        raise UserError(
+            f"{entries.file}, with what lies beside it, has no mark of a language, which every "
+            f"{kind.model_type} has; copy the files of one model"
+        )
     theirs = {**theirs, **_start_settings(path, theirs)}
     pair = _pair(path, entries, theirs, source_language, target_language)
     if theirs[_START] is None and (kind.starts_with_end or not pair.codes):
@@ -149,12 +154,7 @@ def _vocabulary(
     given = theirs.get("bos_token_id")
     begin: Any = ids.get(BEGIN, pad) if given is None else given
     first = [pad, end, begin if start in (pad, end) else start, ids[UNKNOWN]]
-    if len({*first}) < len(first) or not all(one < len(ids) for one in (*first, begin)):
-        raise UserError(
-            f"{path / 'config.json'} has special ids that do not fit the vocabulary: padding, end, "
-            f"start and unknown are {first}; copy the files of one model"
-        )
-    text, order = entries.vocabulary(first)
+    text, order = entries.vocabulary(first, begin)
     ours = {int(number): place for place, number in enumerate(order)}
     if kind.has_languages:
         settings = tokenizer_settings(path)
@@ -201,7 +201,7 @@ def _arrays(
     embedding = tensors.take("encoder.embed_tokens.weight", size, width)
     tensors.take_copy(SHARED, embedding)
     found = {}
-    if kind.has_output_bias:
+    if kind.has_table:
         found["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
             found["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)

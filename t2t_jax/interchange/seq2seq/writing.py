@@ -22,10 +22,14 @@ from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.interchange.fairseq_arrays import RESERVED_POSITIONS, fairseq_model_places
-from t2t_jax.interchange.generation import FILE, generation_config, longest_target
+from t2t_jax.interchange.generation import num_positions, write_search
 from t2t_jax.interchange.numbering import BEGIN, new_order
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import their_fields, write_json, written
+from t2t_jax.interchange.pretrained import (
+    their_encoder_decoder_fields,
+    write_files,
+    write_json,
+)
 from t2t_jax.interchange.seq2seq.entries import (
     SENTENCEPIECE,
     SETTINGS,
@@ -67,15 +71,11 @@ def write_seq2seq(model: PortableModel, kind: Kind, directory: Path) -> None:
     _, order = new_order([""] * size, vocabulary.first)
     special = _special_ids(config, vocabulary, order)
     settings = {
-        "architectures": [kind.model_class],
-        "model_type": kind.model_type,
-        "dtype": "float32",
-        "is_encoder_decoder": True,
         "vocab_size": size,
-        **their_fields(config.model, kind.fields),
-        "decoder_attention_heads": config.model.num_heads,
-        "decoder_ffn_dim": config.model.d_ff,
-        "max_position_embeddings": _positions(config, kind),
+        **their_encoder_decoder_fields(config.model, kind.fields),
+        "max_position_embeddings": config.model.num_positions
+        if kind.has_table
+        else num_positions(config),
         "tie_word_embeddings": True,
         **special,
     }
@@ -84,10 +84,8 @@ def write_seq2seq(model: PortableModel, kind: Kind, directory: Path) -> None:
     readme = _README.format(
         name=kind.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
     )
-    written(directory, settings, arrays, readme)
-    forbidden = [int(order[number]) for number in config.decoding.forbidden_ids]
-    search = generation_config(config.decoding, longest_target(config), forbidden)
-    write_json(directory / FILE, {**search, **special})
+    write_files(directory, kind.model_class, kind.model_type, settings, arrays, readme)
+    write_search(directory, config, special, order)
     _write_vocabulary(vocabulary, kind, order, directory)
 
 
@@ -97,9 +95,8 @@ def _their_arrays(
     """Yield the parameters under the names, and in the layout, of transformers."""
     back, arrays = np.argsort(order), model.arrays
     yield f"model.{SHARED}", arrays["embedding"][back]
-    if kind.has_output_bias:
-        yield BIAS, arrays["output_bias"][back][None]
     if kind.has_table:
+        yield BIAS, arrays["output_bias"][back][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
             reserved = np.zeros((RESERVED_POSITIONS, table.shape[1]), table.dtype)
@@ -126,13 +123,6 @@ def _special_ids(
         "forced_bos_token_id": None if forced is None else int(order[forced]),
         "forced_eos_token_id": None,
     }
-
-
-def _positions(config: Config, kind: Kind) -> int:
-    """Return the number of positions that config.json gives."""
-    if kind.has_table:
-        return config.model.num_positions
-    return max(config.decoding.max_source_length, longest_target(config))
 
 
 def _write_vocabulary(

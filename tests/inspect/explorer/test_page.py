@@ -66,6 +66,9 @@ def test_a_recorded_search_is_the_search(translator, beam_size):
 def test_what_keeps_no_beam_is_refused(translator):
     with pytest.raises(UserError, match="draws tokens at random"):
         record_search(translator, "Open", beam_size=1, temperature=1.0)
+    learned = translator_of(portable(OPTIONS["learned-positions"]))
+    with pytest.raises(UserError, match="positions of the model allow 128; give a part"):
+        record_search(learned, "Open the file. " * 40)
     with pytest.raises(UserError, match="a blank sentence"):
         t2t_jax.explore(translator, "  ")
 

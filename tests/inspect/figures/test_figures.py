@@ -142,6 +142,18 @@ def test_operations_are_those_that_the_compiler_counts(options):
     assert linear[1] == 2 * linear[0]
 
 
+def test_the_longest_row_of_a_short_table_of_positions_is_measured():
+    limits = {"data.max_length": 12, "decoding.max_source_length": 12}
+    learned = {
+        "model.position": "learned",
+        "model.max_positions": 24,
+        "model.num_encoder_layers": 1,
+    }
+    config = SMALL.replace({**learned, **limits, "decoding.max_extra_length": 12})
+    for axes in long_context(config).axes:
+        assert [line.get_xdata().tolist() for line in axes.lines][-1] == [24]
+
+
 @pytest.mark.thorough
 def test_lines_join_the_words_that_heads_look_at(translator):
     maps = attention_maps(translator, "$x$ <b> & $")
