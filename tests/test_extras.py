@@ -65,8 +65,12 @@ def _imports(node: ast.AST, *, lazy: bool) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in each.names)
         elif isinstance(each, ast.ImportFrom) and each.module:
             yield each.module.partition(".")[0]
-        elif lazy or not isinstance(each, ast.FunctionDef):
+        elif lazy or not (isinstance(each, ast.FunctionDef) or _is_for_types(each)):
             yield from _imports(each, lazy=lazy)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _imported(*, lazy: bool, without: tuple[str, ...] = ()) -> set[str]:
