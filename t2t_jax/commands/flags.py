@@ -19,7 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of
 from t2t_jax.config import Config
-from t2t_jax.config.families import fields_of, foreign_field, of_family
+from t2t_jax.config.families import fields_of, foreign_field, network_config, values_in_family
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.opening import opened
@@ -223,7 +223,8 @@ def with_family(config: Config, arguments: Sequence[str]) -> Config:
         return config
     # A copy is not checked: other flags, such as that of the task, may belong to the family.
     changed = copy.copy(config)
-    object.__setattr__(changed, "model", of_family(config.model, family))
+    model = network_config(**values_in_family(vars(config.model), family))
+    object.__setattr__(changed, "model", model)
     return changed
 
 

@@ -11,8 +11,8 @@ from t2t_jax.config.families import (
     FAMILIES,
     EncoderDecoderConfig,
     all_model_fields,
-    fields_of,
     foreign_field,
+    values_in_family,
     without_foreign,
 )
 from t2t_jax.config.model import ModelConfig
@@ -118,17 +118,13 @@ class Config:
         """
         nested, known = to_dict(self), known_fields()
         family = changes.get("model.architecture", self.model.architecture)
-        of_family = fields_of(family)
-        defaults = {name: leaf.default for name, leaf in of_family.items()}
-        nested["model"] = defaults | {
-            name: one for name, one in nested["model"].items() if name in of_family
-        }
+        nested["model"] = values_in_family(nested["model"], family)
         for given, value in changes.items():
             path = current_name(given)
             if path not in known:
                 raise unknown_field(path, known)
             section, _, name = path.partition(".")
-            if section == "model" and name not in of_family:
+            if section == "model" and name not in nested["model"]:
                 raise foreign_field(name, family)
             nested[section][name] = value
         return from_dict(nested)

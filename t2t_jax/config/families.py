@@ -344,15 +344,18 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
     return FAMILIES[architecture].config(**fields)
 
 
-def of_family(model: ModelConfig, architecture: str) -> ModelConfig:
-    """Return a config of another family, with the values of the fields that both families have.
+def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """Return values of the fields of a family: those of another config, and defaults for the rest.
+
+    Args:
+      values: the values of the fields of a network's config, which may be of another family.
 
     Raises:
-      UserError: there is no such family, or a value is refused.
+      UserError: there is no such family.
     """
-    names = fields_of(architecture).keys() & fields_of(model.architecture).keys()
-    shared = {name: getattr(model, name) for name in names - {"architecture"}}
-    return network_config(architecture, **shared)
+    known = fields_of(architecture).items()
+    found = {name: values.get(name, leaf.default) for name, leaf in known}
+    return {**found, "architecture": architecture}
 
 
 def foreign_field(name: str, architecture: str) -> UserError:
