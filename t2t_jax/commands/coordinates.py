@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import tyro
 
 from t2t_jax.commands.config import command_of_config
-from t2t_jax.commands.pictures import check_picture, write_picture
+from t2t_jax.commands.pictures import check_format, write_picture
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.commands.tables import grid, print_line, print_result
 from t2t_jax.config import Config
 from t2t_jax.config.model import Parametrisation
+from t2t_jax.system.atomic_file import check_writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,8 +62,8 @@ class CoordinatesCommand:
         if self.figure is None:
             check_heard()
         else:
-            self.figure.parent.mkdir(parents=True, exist_ok=True)
-            check_picture("figure", self.figure)
+            check_format("figure", self.figure)
+            check_writable(self.figure.parent)
             from t2t_jax.inspect.figures.coordinates import curves
         from t2t_jax.inspect.coordinates import coordinates, of_width
 
@@ -82,6 +83,7 @@ class CoordinatesCommand:
             if one != "standard" and name == "width":
                 print_line(_LOGITS)
         if self.figure is not None:
+            self.figure.parent.mkdir(parents=True, exist_ok=True)
             write_picture(self.figure, curves(found))
         return 0
 

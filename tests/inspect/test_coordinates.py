@@ -98,6 +98,9 @@ def test_the_command_prints_exponents_and_draws_them(tmp_path, monkeypatch, caps
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             main(["coordinates", "base", *flags])
+    with pytest.raises(UserError, match=r"has to end in \.svg or \.png"):
+        main(["coordinates", "base", f"--figure={tmp_path / 'other' / 'widths.jpg'}"])
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_growth_is_the_power_of_a_law_with_the_error_of_its_noise():
