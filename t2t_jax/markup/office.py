@@ -156,10 +156,9 @@ class _Office:
                     f"<{self._prefix}:sdtContent>" if local == "sdt" else f"</{self._prefix}:sdt>"
                 )
                 tags = (n for n in range(end, len(pieces)) if _CONTROL.match(pieces[n]))
-                if (local == "sdt") != (piece[1] == "/") and pieces[
-                    near := next(tags, place)
-                ] == last:
-                    end = near + 1
+                if (local == "sdt") != (piece[1] == "/"):  # the outer one of two tags
+                    near = next(tags, place)
+                    end = near + 1 if pieces[near] == last else end
                 tag = "".join(pieces[place:end])
                 yield _Item(tag, closes="sdt") if piece[1] == "/" else _Item(tag, opens="sdt")
             elif local in _PAIRED:
