@@ -1,10 +1,10 @@
-"""The version of the package, and the old names that it still takes, with a warning."""
+"""The version of the package, with the names it has renamed and the features it has removed."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t2t_jax.errors import UserError, warn
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 
 class Renamed(NamedTuple):
@@ -20,6 +20,39 @@ RENAMED: dict[str, Renamed] = {}
 """What replaces an old name: a field of the config (`model.d_ff`), a flag of a command that is no
 such field (`--workdir`), or a name of the package (`t2t_jax.load`). The row of a field stays for
 good, as it is also how the configs of older runs are read."""
+
+
+class Removed(NamedTuple):
+    """A config field that was deleted, or deleted values of a field that stays."""
+
+    feature: str
+    """The deleted feature, a plural noun, as the error names it."""
+    unused: tuple[Any, ...] = ()
+    """Values of a deleted field that mean the feature is not used: runs with them stay readable."""
+    prefixes: tuple[str, ...] = ()
+    """Deleted values of a field that stays: all strings that begin with one of these."""
+
+    def is_used_by(self, value: Any) -> bool:
+        """Return whether a value of the field asks for the deleted feature."""
+        if self.prefixes:
+            return isinstance(value, str) and value.startswith(self.prefixes)
+        return value not in self.unused
+
+
+REMOVED: dict[str, Removed] = {}
+"""Deleted config fields and values by dotted path. Rows stay for good: older runs are read by them."""
+
+
+def removed_feature(name: str, feature: str) -> UserError:
+    """Return the error for a use of a deleted feature.
+
+    Args:
+      name: the field, value, file or command that uses it.
+      feature: the feature, a plural noun.
+    """
+    return UserError(
+        f"{name}: version 0.3 removed {feature}; the git tag before-cut (commit 08046c0) has them"
+    )
 
 
 def current_name(name: str) -> str:

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,14 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+# A shell's background job ignores SIGINT, and nohup SIGHUP. Programs that tests start inherit that,
+# and would never end where a test stops them by the signal. A Python handler keeps the effect of
+# nohup on the tests themselves, as a program that is started has default handling in its place.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Before JAX is imported, for the workers of pytest and the programs that tests start as well.
 # A test compares exact numbers, which differ between kinds of device.
@@ -96,7 +105,10 @@ _LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first, so that no worker is left alone with one at the end."""
+    """Run long files first, so that both workers are busy to the end; bound each test's time."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("slow", "faults", "cluster")):
+            item.add_marker(pytest.mark.timeout(3600))
     place = {name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: place.get(item.path.name, len(_LONG)))
 

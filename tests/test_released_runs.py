@@ -34,8 +34,8 @@ every_release = pytest.mark.parametrize("golden", RELEASED, ids=IDS, indirect=Tr
 
 
 def test_the_version_has_a_golden_run_of_its_own():
-    major, minor, _ = t2t_jax.__version__.split(".")
-    assert f"{major}.{minor}.0" in IDS
+    version, _, before_release = t2t_jax.__version__.partition(".dev")
+    assert before_release or f"{version.rpartition('.')[0]}.0" in IDS
 
 
 @every_release

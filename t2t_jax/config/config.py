@@ -28,7 +28,7 @@ from t2t_jax.config.tasks import TASKS, task_name
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
-from t2t_jax.version import current_name, read_name
+from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,10 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     for section, given in nested.items():
         for name in given if isinstance(given, Mapping) else [""]:
             path = read_name(f"{section}.{name}" if name else section)
+            if path in REMOVED and REMOVED[path].is_used_by(given[name]):
+                raise removed_feature(f"{path}={given[name]!r}", REMOVED[path].feature)
+            if path in REMOVED and path not in known:
+                continue
             if path not in known:
                 raise unknown_field(path, known)
             section_now, _, name_now = path.partition(".")
@@ -265,5 +269,7 @@ def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def unknown_field(path: str, known: Iterable[str]) -> UserError:
     """Return the error for a dotted path that names no field, which proposes the nearest one."""
+    if path in REMOVED:
+        return removed_feature(path, REMOVED[path].feature)
     hint = did_you_mean(path, known, "see --help for all fields")
     return UserError(f"unknown config field {path!r}; {hint}")
