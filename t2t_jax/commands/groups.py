@@ -15,7 +15,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "data backtranslate": "make pairs of text in the target language, by a model",
         "data distill": "make pairs of text in the source language, by a model",
         "data terms": "make pairs from which a model learns to use wanted terms",
-        "data extend-vocabulary": "add subwords to the vocabulary of a trained model",
     },
     "training": {
         "train": "train a model, or go on with a run that was stopped",

@@ -27,7 +27,6 @@ AHEAD = {"import": ["marian", "model"], "figures": ["pictures"]}
 BEHIND = {
     "publish": ["hf://me/mine"],
     "explore": ["--text", "a", "--output", "v.html"],
-    "data extend-vocabulary": ["new", "--corpus", "text:new", "--num-new", "9"],
     "data backtranslate": ["--text", "t", "--out", "o"],
     "data distill": ["--text", "t", "--out", "o"],
     "export": ["out", "--to", "safetensors"],

@@ -60,14 +60,15 @@ def train_vocabulary(
     with _normalization_rules() as rules:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=spread_lines(chunks),
+                sentence_iterator=_spread_lines(chunks),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
                 byte_fallback=with_bytes,
                 split_by_unicode_script=not across_scripts,
                 user_defined_symbols=list(protected_tokens),
-                character_coverage=character_coverage(with_bytes),
+                # The others are spelled in bytes.
+                character_coverage=0.9999 if with_bytes else 1.0,
                 normalization_rule_tsv=rules,
                 pad_id=PAD_ID,
                 eos_id=EOS_ID,
@@ -101,16 +102,7 @@ def _normalization_rules() -> Iterator[str]:
         yield file.name
 
 
-def character_coverage(with_bytes: bool) -> float:
-    """Return the share of a text's characters that a vocabulary has entries for.
-
-    Args:
-      with_bytes: whether the vocabulary spells the others in bytes.
-    """
-    return 0.9999 if with_bytes else 1.0
-
-
-def spread_lines(chunks: Iterable[tuple[list[str], list[str]]]) -> Iterator[str]:
+def _spread_lines(chunks: Iterable[tuple[list[str], list[str]]]) -> Iterator[str]:
     """Yield the lines of both sides that a vocabulary is learned from, evenly spread if many.
 
     Args:
