@@ -73,7 +73,6 @@ ELSEWHERE["t2t-jax launch"] = "clusters; tests/launch has their stand-ins, tests
 FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
 ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/test_reproduce.py has a server of its own")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
-ELSEWHERE["isoflop_small"] = "a grid of two hours; tests/sweep/scaling has grids of its own"
 ELSEWHERE["onnxruntime-web"] = "npm; tests/interchange/test_onnx_page.py fetches the package"
 ELSEWHERE["http.server"] = "a server goes on until it is stopped"
 ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"

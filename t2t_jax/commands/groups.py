@@ -25,7 +25,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "goodput": "say what the time of a run went to, over all its restarts",
         "track": "send the log of a run to W&B, MLflow or trackio",
         "sweep": "train every variant of a grid, and compare them in a table",
-        "fit": "fit scaling laws to a grid over sizes and tokens",
     },
     "using a trained model": {
         "translate": "translate text, line by line",

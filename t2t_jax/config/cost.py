@@ -18,14 +18,8 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
         learned = model.positions.parameters(model).values()
         total += sum(math.prod(each.shape) for each in learned)
     total += sum(layer.weights + layer.vectors for layer in model.linear_layers)
-    return total + vocabulary_parameters(model, vocab_size)
-
-
-def vocabulary_parameters(model: ModelConfig, vocab_size: int) -> int:
-    """Count the parameters that are there for the entries of a vocabulary: embeddings, and the
-    output projection with its bias."""
-    matrices = sum(model.entries(vocab_size).values()) * model.d_model
-    return matrices + vocab_size * model.output_bias
+    embeddings = sum(model.entries(vocab_size).values()) * model.d_model  # and output projections
+    return total + embeddings + vocab_size * model.output_bias
 
 
 def model_flops_per_step(

@@ -37,9 +37,9 @@ SPLIT = "dev"
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 RESULT = "result.json"
 """The file of a finished cell with its config and scores."""
-SCORE_AGAIN = "remove it to score again"
+_SCORE_AGAIN = "remove it to score again"
 """The way out where a result is damaged."""
-SEED = re.compile("seed([0-9]+)")
+_SEED = re.compile("seed([0-9]+)")
 """The name of a cell's directory."""
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
 _FIGURE = (int, float)
@@ -112,12 +112,12 @@ class Cell:
         path = self.workdir / RESULT
         if not path.is_file():
             return None
-        result = read_object(path, _RESULT_SCHEMA, SCORE_AGAIN)
+        result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
         try:
             old = from_dict(result["config"])
             _check_scores(result)
         except UserError as error:
-            raise UserError(f"{path} is damaged ({error}); {SCORE_AGAIN}") from error
+            raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
         changed = differences(old, self.config, only_binding=True)
         if changed:
             raise UserError(
@@ -139,7 +139,7 @@ class Cell:
         found = self.workdir.glob("rung-*.json")
         steps = {int(name[1]): path for path in found if (name := _RUNG.fullmatch(path.name))}
         return {
-            step: read_object(path, _RUNG_SCHEMA, SCORE_AGAIN)
+            step: read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)
             for step, path in sorted(steps.items())
         }
 
@@ -214,7 +214,7 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
         int(seed[1]) - config.training.seed + 1
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{RESULT}")
-        if (seed := SEED.fullmatch(path.parent.name))  # others were moved away
+        if (seed := _SEED.fullmatch(path.parent.name))  # others were moved away
     )
     return max([1, *found])  # the variant's own seed may have been raised
 

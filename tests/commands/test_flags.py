@@ -146,7 +146,6 @@ def test_a_family_of_networks_and_its_task_come_by_flags_of_one_command_line():
         (["bleu", "w", "--split"], "--split names no split; give one, such as test"),
         (["explore", "w", "--text", "a", "--output", "no/view.html"], "there is no directory no;"),
         (["heads", "w", "--plot", "no/heads.svg"], "there is no directory no;"),
-        (["fit", "w", "--output", "no/laws.md"], "there is no directory no;"),
     ],
 )
 def test_what_would_be_lost_is_refused_before_any_work(arguments, message, tmp_path, monkeypatch):
