@@ -8,8 +8,7 @@ Time: a training step computes about as much as the base model's. A translation 
 after the other in the decoder alone, which has a sixth of the layers.
 Score: none is known for this recipe. Kasai et al. 2021 ("Deep Encoder, Shallow Decoder", arXiv
 2006.10369) train the same depths, 12 and 1, and most of their models on translations that a larger
-model has made of the sources: distillation, which `t2t-jax train` leaves to you. Without it they
-lose some quality.
+model has made of the sources (docs/finetuning.md). Without these they lose some quality.
 
 It differs from configs/ende_base.py in the number of layers alone: twelve in the encoder and one in
 the decoder make 61 million parameters, where six and six make 63.

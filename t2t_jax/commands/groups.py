@@ -12,8 +12,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "data": "fetch a public corpus, such as WMT14, and prepare it as text",
         "data clean": "drop noisy pairs from parallel text, by rules and models",
         "data prepare": "tokenise a corpus in shards, before trainings read it",
-        "data backtranslate": "make pairs of text in the target language, by a model",
-        "data distill": "make pairs of text in the source language, by a model",
         "data terms": "make pairs from which a model learns to use wanted terms",
     },
     "training": {

@@ -27,8 +27,6 @@ AHEAD = {"import": ["marian", "model"], "figures": ["pictures"]}
 BEHIND = {
     "publish": ["hf://me/mine"],
     "explore": ["--text", "a", "--output", "v.html"],
-    "data backtranslate": ["--text", "t", "--out", "o"],
-    "data distill": ["--text", "t", "--out", "o"],
     "export": ["out", "--to", "safetensors"],
     "score": ["--source", "s", "--target", "t"],
     "contrast": ["--input", "i"],
@@ -45,7 +43,7 @@ HEAVY = {
 WITHOUT_RUN = {"data", "data clean", "data terms", "init", "launch", "compare", "compare-trees"}
 OF_A_CONFIG = {"config", "coordinates", "data prepare"}
 SEVERAL = {
-    *("watch", "serve", "translate", "parse", "data backtranslate", "data distill"),
+    *("watch", "serve", "translate", "parse"),
     *("bleu", "parseval", "perplexity", "accuracy", "score", "contrast"),
 }
 
