@@ -52,7 +52,6 @@ from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.launchers import Cluster
-from t2t_jax.sweep.page import grid_page
 from t2t_jax.system import bucket, lock, outbox
 from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
@@ -60,8 +59,6 @@ from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.training.storage import steps_in
-from tests.sweep.grids import write_grid
-from tests.sweep.test_page import data_of
 
 pytestmark = pytest.mark.thorough
 
@@ -691,19 +688,6 @@ def test_a_grid_in_a_bucket_gets_its_table(trained, config, place):
     assert not isinstance(cell.log, BucketPath)
     with pytest.raises(UserError, match="choose a directory that the nodes share"):
         Cluster(place, ["timeout_min=1"])
-
-
-@on_s3
-def test_a_page_on_a_grid_in_a_bucket_is_that_of_a_directory(place, tmp_path):
-    write_grid(tmp_path)
-    _put(tmp_path, place)
-    assert entry_command(["report", str(place), "--html", f"{place}/grid.html"]).run() == 0
-    here, there = data_of(grid_page(tmp_path)), data_of((place / "grid.html").read_text())
-    # What a process of a cell printed stays on its own machine.
-    is_lost = [one[0] == "lost/seed0" for one in here["unfinished"]]
-    assert there["unfinished"] == here["unfinished"][: is_lost.index(True)]
-    for name in ("rows", "figures", "axes", "samples", "fields"):
-        assert there[name] == here[name]
 
 
 # A store that is away.

@@ -1,4 +1,4 @@
-"""The figures of runs that are drawn as curves over the steps, in a terminal and on a page."""
+"""The figures of runs that are drawn as curves over the steps, in a terminal."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -286,10 +286,10 @@ def _difference(
         sizes[0] * math.sqrt(_variance_of_mean(len(own), are_tuned)),
         sizes[1] * math.sqrt(_variance_of_mean(len(base), are_tuned)),
     )
-    return means[0] - means[1], error, student(freedom) * error
+    return means[0] - means[1], error, _student(freedom) * error
 
 
-def student(freedom: int) -> float:
+def _student(freedom: int) -> float:
     """Return half of a 95% confidence interval in standard errors, by Student's t."""
     from scipy.stats import t  # slow to import
 

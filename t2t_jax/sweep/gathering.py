@@ -30,7 +30,7 @@ class Gathered(NamedTuple):
     """The names of the cells that are not trained as far as they are wanted."""
 
 
-def gathered(grid: Grid, workdir: Path, seeds: int = 1, only: Iterable[str] = ()) -> Gathered:
+def gathered(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> Gathered:
     """Gather what the cells of a grid have come to, by the rules of its directory.
 
     Args:

@@ -259,11 +259,6 @@ def planned_grid(
     return planned
 
 
-def has_rules(workdir: Path) -> bool:
-    """Return whether a directory keeps rules by which its cells are chosen."""
-    return (workdir / _FILE).is_file()
-
-
 def recorded_plan(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> PlannedGrid:
     """Return the plan by the rules of a directory; of one without rules, by what is asked for.
 
@@ -304,7 +299,7 @@ def _shown(own: Sequence[Any] | Range) -> str:
 def _read(workdir: Path) -> Record | None:
     path = workdir / _FILE
     way_out = "bring it back from a copy, or choose another --workdir"
-    return read_object(path, _SCHEMA, way_out) if has_rules(workdir) else None
+    return read_object(path, _SCHEMA, way_out) if path.is_file() else None
 
 
 def _described(rules: GridRules) -> str:

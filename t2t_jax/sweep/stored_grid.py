@@ -35,17 +35,6 @@ def stored_grid(workdir: Path) -> Grid:
     return load_grid(str(path))
 
 
-def stored_rows(workdir: Path) -> Grid | None:
-    """Return the rows of the grid in a directory, without running its file; None without a record.
-
-    Raises:
-      UserError: the record is damaged.
-    """
-    if (stored := _read(workdir)) is None:
-        return None
-    return Grid({name: from_dict(one) for name, one in stored["variants"].items()}, {})
-
-
 def _read(workdir: Path) -> Record | None:
     path = workdir / _ROWS
     way_out = "remove it to begin a new record"

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax.sweep.page import grid_page
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from tests.cluster.conftest import slurm, wait_for
-from tests.sweep.test_page import data_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.cluster
@@ -212,7 +210,3 @@ def test_a_grid_goes_on_when_the_program_that_submitted_it_was_killed(cluster, t
     assert {file: file.read_text() for file in jobs} == jobs, "no job was submitted twice"
     assert "wide" in (grid / "table.md").read_text()
     assert done.stderr == ""
-    data = data_of(grid_page(grid))
-    assert data["variants"] == ["base", "wide"]
-    assert data["unfinished"] == []
-    assert len(data["figures"][0]["lines"]) == 2

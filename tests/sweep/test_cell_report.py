@@ -1,28 +1,84 @@
 """What became of the cells of a grid, by what their directories hold."""
 
 import csv
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.cell_report import cell_reports
-from t2t_jax.sweep.directory import is_grid, read_grid_directory
 from t2t_jax.sweep.grid import collect
-from tests.sweep.grids import BASE, VARIANTS, write_cell, write_grid
+from tests.sweep.test_cell import RESULT
 
+BASE = Config().replace({"training.num_train_steps": 40})
+VARIANTS = {
+    "base": BASE,
+    "A-h1": BASE.replace({"model.num_heads": 1}),
+    "running": BASE.replace({"data.corpus": "text:corpus", "model.d_ff": 64}),
+    "late": BASE.replace({"training.seed": 5}),
+}
+SECONDS = {"start": 30.0, "steps": 3540.0, "evaluation": 30.0}
 FOUND = {
     "base/seed0": ("done", ""),
     "base/seed1": ("done", ""),
     "A-h1/seed0": ("done", ""),
     "A-h1/seed1": ("failed", "ValueError: NaN"),
-    "hostile/seed0": ("unfinished", "step 40 of 40, 15 Jan 2027 08:00 UTC"),
+    "running/seed0": ("unfinished", "step 40 of 40, 15 Jan 2027 08:00 UTC"),
     "late/seed5": ("unfinished", "stopped by SIGTERM"),
     "lost/seed0": ("failed", "error: corpus directory x does not exist"),
 }
+WHOLE = Grid({**VARIANTS, "lost": BASE.replace({"model.d_ff": 8})}, {})
+
+
+def write_grid(grid: Path) -> None:
+    """Write a grid: base and A-h1 with two seeds, and others that have no result.
+
+    A second seed of A-h1 has failed in training, running is under way, late was stopped, and of
+    lost there is only what its process printed.
+    """
+    write_cell(grid, "base", 0, 5.0)
+    write_cell(grid, "base", 1, 5.2)
+    write_cell(grid, "A-h1", 0, 6.0)
+    write_cell(grid, "A-h1", 1, None, ended="ValueError: NaN", code=None)
+    write_cell(grid, "running", 0, None)
+    write_cell(grid, "late", 5, None, ended="stopped by SIGTERM", code=143)
+    (grid / "lost").mkdir()
+    (grid / "lost" / "seed0.log").write_text("begin\nerror: corpus directory x does not exist\n\n")
+
+
+def write_cell(
+    grid: Path,
+    variant: str,
+    seed: int,
+    perplexity: float | None,
+    *,
+    ended: str | None = None,
+    code: int | None = None,
+) -> None:
+    """Write the files of a run, with a result if it has a perplexity."""
+    run = grid / variant / f"seed{seed}"
+    (run / "jobs").mkdir(parents=True)
+    config = VARIANTS[variant].replace({"training.seed": seed})
+    (run / "config.json").write_text(config.to_json(), encoding="utf-8")
+    records = [
+        {"step": step, "of": "train", "time": 1.8e9 + step, "nll": 6 / step}
+        for step in range(1, 41)
+    ]
+    records += [{"step": 40, "of": "dev", "time": 1.8e9, "perplexity": 5.0, "bleu": 20.0}]
+    (run / "log.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    job = {
+        **{"begun": 1.8e9, "written": 1.8e9 + 3600, "first_step": 0, "step": 40, "devices": 1},
+        **{"seconds": SECONDS, "at": [], "ended": ended, "exit_code": code},
+    }
+    (run / "jobs" / "1.json").write_text(json.dumps(job))
+    if perplexity is not None:
+        scores = {"perplexity": perplexity, "steps": 40}
+        result = {**RESULT, **scores, "config": to_dict(config)}
+        (run / "result.json").write_text(json.dumps(result))
 
 
 @pytest.fixture
@@ -35,23 +91,17 @@ def found(reports):
     return {one.cell.name: (one.state, one.reason) for one in reports}
 
 
-def test_a_directory_tells_what_became_of_each_cell(grid):
-    told = read_grid_directory(grid)
-    assert found(told.reports) == FOUND
-    assert {one.hours for one in told.reports if one.cell.variant != "lost"} == {1.0}
-    assert told.grid.variants == dict(sorted(VARIANTS.items()))
-    assert is_grid(grid)
-    assert not is_grid(grid / "base" / "seed0")
-    assert not is_grid(grid / "base")
-    assert not is_grid(grid / "nothing")
+def test_the_files_of_a_cell_tell_what_became_of_it(grid):
+    reports = cell_reports(cells(WHOLE, grid, 2))
+    assert found(reports).items() >= FOUND.items()
+    assert {one.hours for one in reports if one.state == "done"} == {1.0}
 
 
 def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid):
-    whole = Grid({**VARIANTS, "lost": BASE.replace({"model.d_ff": 8})}, {})
-    collect(whole, grid, 2, Console(quiet=True))
+    collect(WHOLE, grid, 2, Console(quiet=True))
     rows = list(csv.DictReader((grid / "seeds.csv").read_text().splitlines()))
     assert [f"{row['variant']}/seed{row['seed']}" for row in rows][:5] == [
-        *("base/seed0", "A-h1/seed0", "hostile/seed0", "late/seed5", "lost/seed0")
+        *("base/seed0", "A-h1/seed0", "running/seed0", "late/seed5", "lost/seed0")
     ]
     by_name = {f"{row['variant']}/seed{row['seed']}": row for row in rows}
     assert by_name.keys() >= FOUND.keys()
@@ -62,10 +112,6 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
     assert (second["steps"], second["bleu_signature"]) == ("40", "nrefs:1")
     assert by_name["A-h1/seed0"]["differs_in"] == "num_heads=1"
     assert by_name["lost/seed0"]["perplexity"] == ""
-    # A reader of the directory has the same order, and so the same first variant.
-    assert list(read_grid_directory(grid).grid.variants) == list(VARIANTS)
-    (grid / "seeds.csv").write_text("damaged")
-    assert list(read_grid_directory(grid).grid.variants) == sorted(VARIANTS)
 
 
 def test_a_result_does_not_depend_on_the_log_of_its_run(grid, capsys):
@@ -77,20 +123,19 @@ def test_a_result_does_not_depend_on_the_log_of_its_run(grid, capsys):
     assert "log.jsonl line 1 is left out" in capsys.readouterr().err
 
 
-def test_cells_of_another_or_an_unknown_config_are_left_out(grid):
-    write_cell(grid, "late", 6, 5.0)
-    other = BASE.replace({"model.d_ff": 8, "training.seed": 6})
-    (grid / "late" / "seed6" / "result.json").write_text(
-        (grid / "base" / "seed0" / "result.json").read_text()
-    )
-    (grid / "late" / "seed6" / "config.json").write_text(other.to_json())
-    (grid / "hostile" / "seed0" / "config.json").write_text("{")
-    told = read_grid_directory(grid)
-    state = found(told.reports)
-    assert state["late/seed6"][0] == state["hostile/seed0"][0] == "left out"
-    assert "was trained with another config" in state["late/seed6"][1]
-    assert "config is damaged" in state["hostile/seed0"][1]
-    assert "hostile" not in told.grid.variants
+def test_cells_of_another_config_or_with_a_damaged_result_are_left_out(grid):
+    other = BASE.replace({"model.d_ff": 8, "training.seed": 1})
+    (grid / "base" / "seed1" / "config.json").write_text(other.to_json())
+    result = json.loads((grid / "base" / "seed1" / "result.json").read_text())
+    result["config"] = to_dict(other)
+    (grid / "base" / "seed1" / "result.json").write_text(json.dumps(result))
+    (grid / "A-h1" / "seed0" / "result.json").write_text("{")
+    reports = found(cell_reports(cells(WHOLE, grid, 2)))
+    state, reason = reports["base/seed1"]
+    assert (state, "was trained with another config" in reason) == ("left out", True), reason
+    state, reason = reports["A-h1/seed0"]
+    assert (state, "is damaged" in reason) == ("left out", True), reason
+    assert reports["base/seed0"] == ("done", "")
 
 
 def test_a_job_of_slurm_tells_why_it_failed(tmp_path):
@@ -106,22 +151,15 @@ def test_a_job_of_slurm_tells_why_it_failed(tmp_path):
     assert found(cell_reports([cell]))["base/seed0"][0] == "left out"
 
 
-def test_a_directory_without_a_readable_run_is_refused(tmp_path):
-    (tmp_path / "lost").mkdir()
-    (tmp_path / "lost" / "seed0.log").write_text("error: no corpus\n")
-    with pytest.raises(UserError, match=r"no cell with a config .*; lost/seed0: error: no corpus"):
-        read_grid_directory(tmp_path)
-
-
 def test_cells_that_paused_or_diverged_say_so(grid):
     config = BASE.to_json()
     for name, record in (
-        ("hostile/seed0", '"perplexity": 7.5'),
+        ("running/seed0", '"perplexity": 7.5'),
         ("late/seed5", '"perplexity": null, "diverged": "the loss is not finite"'),
     ):
         (grid / name / "rung-40.json").write_text(f'{{"config": {config}, {record}}}')
-    told = found(read_grid_directory(grid).reports)
-    assert told["hostile/seed0"] == ("paused", "step 40 of 40, with a perplexity of 7.50")
+    told = found(cell_reports(cells(WHOLE, grid, 1)))
+    assert told["running/seed0"] == ("paused", "step 40 of 40, with a perplexity of 7.50")
     assert told["late/seed5"] == ("diverged", "the loss is not finite")
     (grid / "late" / "seed5" / "rung-40.json").write_text("{")
-    assert found(read_grid_directory(grid).reports)["late/seed5"][0] == "left out"
+    assert found(cell_reports(cells(WHOLE, grid, 1)))["late/seed5"][0] == "left out"
