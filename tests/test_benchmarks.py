@@ -431,22 +431,3 @@ def test_helps_are_timed_in_a_row_for_each_command(monkeypatch, capsys):
     assert [len(row) for row in rows] == [4, 4, 1]
     with pytest.raises(UserError, match="--repeats 0 is not positive"):
         module.main(["--repeats", "0"])
-
-
-def test_planted_noise_is_counted_by_kind_and_its_corpora_are_written(module, tmp_path, capsys):
-    text = ROOT / "t2t_jax/data/bundled"
-    flags = ["--pairs", "700", "--json", "--out", str(tmp_path)]
-    assert module("cleaning").main([str(text), *flags]) == 0
-    rows = {row["rule"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    kinds = (tmp_path / "noisy/kinds.txt").read_text().splitlines()
-    assert kinds.count("") == 630
-    assert {rows["empty"][f"planted: {kind}"] for kind in {*kinds} - {""}} == {10}
-    assert rows["numbers"]["numbers"] == rows["near-duplicates"]["repeated"] == 1
-    noisy, clean, cleaned = (
-        [(tmp_path / name / f"train.{x}").read_text().split("\n") for x in ("en", "de")]
-        for name in ("noisy", "clean", "cleaned")
-    )
-    for side, kept in zip(noisy, clean, strict=True):
-        assert [line for line, kind in zip(side, [*kinds, ""], strict=True) if not kind] == kept
-    assert len(noisy[0]) - len(cleaned[0]) == rows["all rules"]["drops"]
-    assert (tmp_path / "cleaned/dev.de").read_bytes() == (tmp_path / "noisy/dev.de").read_bytes()

@@ -36,8 +36,6 @@ from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
 from t2t_jax.data import cache
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.cleaning.rules import PairCleaning
-from t2t_jax.data.cleaning.stream import clean_corpus
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.shards import prepared
 from t2t_jax.data.shards.preparing import open_shards
@@ -553,7 +551,6 @@ def test_shards_and_their_pieces_may_be_in_a_bucket(
         text = task_of(corpus.name).train_text(config, vocabulary)
         pieces = open_shards(data, corpus.parts["train"], vocabulary, text)
         batches = Batches(pieces, data, 0)
-        clean_corpus(corpus.parts, folder / "clean", PairCleaning(("en", "de")), numbered=True)
         if folder is place:
             fetch = BucketPath.fetch_to
             away = iter([OSError("away"), UserError("no network"), *[None] * 99])
@@ -565,13 +562,6 @@ def test_shards_and_their_pieces_may_be_in_a_bucket(
 
             monkeypatch.setattr(BucketPath, "fetch_to", fetch_to)
         found.append([jax.tree.leaves(batches(step)) for step in range(6)])
-    cleaned = [
-        {file.name: file.read_bytes() for file in (folder / "clean").glob("train-*.gz")}
-        for folder in (tmp_path / "here", place)
-    ]
-    assert cleaned[0] == cleaned[1]
-    with pytest.raises(UserError, match="clean exists and is not empty; choose another place"):
-        clean_corpus(corpus.parts, place / "clean", PairCleaning(("en", "de")), numbered=True)
     for here, there in zip(*found, strict=True):
         for one, other in zip(here, there, strict=True):
             np.testing.assert_array_equal(one, other)

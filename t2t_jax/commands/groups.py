@@ -10,7 +10,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "first steps": {
         "init": "write a config, a README and a script for an own corpus",
         "data": "fetch a public corpus, such as WMT14, and prepare it as text",
-        "data clean": "drop noisy pairs from parallel text, by rules and models",
         "data prepare": "tokenise a corpus in shards, before trainings read it",
         "data terms": "make pairs from which a model learns to use wanted terms",
     },

@@ -53,8 +53,8 @@ def text_splits(
       with_ids: whether a file `train.doc` with the name of each pair's document makes blank lines
         between documents.
     """
-    files = parallel_files(directory, source_language, target_language)
-    splits = {name: split_of(aligned_digest, _read_text, *pair) for name, pair in files.items()}
+    files = _parallel_files(directory, source_language, target_language)
+    splits = {name: split_of(_aligned_digest, _read_text, *pair) for name, pair in files.items()}
     for name, pair in files.items():
         if with_ids and (ids := find_text(directory, f"{name}.doc")):
             splits[name] = split_of(_digest_with_ids, _read_with_ids, *pair, ids)
@@ -68,14 +68,14 @@ def _digest_with_ids(source: TextFile, target: TextFile, ids: TextFile) -> str:
             f"{ids.path} has {lines[1]} lines, but {source.path} has {lines[0]}; each line of the "
             "one names the document of that line of the other"
         )
-    return digest("ids", aligned_digest(source, target), ids.survey.digest)
+    return digest("ids", _aligned_digest(source, target), ids.survey.digest)
 
 
 def _read_with_ids(source: TextFile, target: TextFile, ids: TextFile) -> Iterator[Chunk]:
     return with_blank_lines(zip(source.lines(), target.lines(), strict=True), ids.lines())
 
 
-def parallel_files(
+def _parallel_files(
     directory: Path, source_language: str, target_language: str
 ) -> dict[str, tuple[TextFile, TextFile]]:
     """Return the files of source and target of every split in a directory of parallel text.
@@ -136,7 +136,7 @@ def split_of(
     return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
 
 
-def aligned_digest(source: TextFile, target: TextFile) -> str:
+def _aligned_digest(source: TextFile, target: TextFile) -> str:
     """Return a hash of two files of parallel text, which must have equally many lines."""
     counts = source.survey.num_lines, target.survey.num_lines
     check_aligned(source.path, counts[0], target.path, counts[1])

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import compress
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float32, Float64, Int32
+from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.layout import ladder_length
 from t2t_jax.data.tokenized import flattened, unflattened
 from t2t_jax.decoding.arguments import texts
-from t2t_jax.decoding.long_lines import LONGEST_PASS, check_one_pass
+from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translations import diverged, is_blank
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -110,25 +109,6 @@ def _encoded(
         source, target = translator.context.pairs(flat)
         encoded = unflattened(source), unflattened(target)
     return list(zip(*encoded, strict=True)), own
-
-
-def cross_entropies(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> Float64[np.ndarray, "pairs"]:
-    """Return the cross-entropy of each target given its source, in nats a subword.
-
-    It is infinite for a pair that `score` refuses as too long.
-
-    Raises:
-      UserError: the model does not translate, or has diverged.
-    """
-    limit = min(translator.longest_sentence, LONGEST_PASS)
-    encoded = translator.encode(sources), translator.encode_targets(targets)
-    fits = [max(map(len, pair)) <= limit for pair in zip(*encoded, strict=True)]
-    scores = score(translator, compress(sources, fits), compress(targets, fits), alone=True)
-    found = np.full(len(fits), np.inf)
-    found[fits] = [-one.log_prob / max(1, len(one.tokens)) for one in scores]
-    return found
 
 
 def tokens_per_pass(translator: Translator) -> int:

@@ -1,5 +1,3 @@
-import copy
-import math
 import random
 from functools import partial
 
@@ -14,7 +12,7 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig, netw
 from t2t_jax.data.layout import length_ladder
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding import scoring as scoring_module
-from t2t_jax.decoding.scoring import ForcedScore, cross_entropies, score
+from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
@@ -247,16 +245,3 @@ def test_a_model_that_has_diverged_is_refused_by_line(translator):
     diverged = Translator(CONFIG, translator.vocabulary, broken)
     with pytest.raises(UserError, match=r"no finite probabilities for line 12; .* earlier step"):
         score(diverged, ["", "", "rot"], ["", "", "haus"], first_line=10)
-
-
-def test_cross_entropies_are_means_over_subwords_and_infinite_where_a_pair_is_too_long(translator):
-    sources, targets = ["rot haus", "", "ein " * 40], ["blau und", "zwei", "ein"]
-    scores = score(translator, sources[:2], targets[:2])
-    expected = [-one.log_prob / len(one.tokens) for one in scores]
-    found = cross_entropies(translator, sources[:2], targets[:2])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    short = copy.copy(translator)
-    short.longest_sentence = 20
-    np.testing.assert_allclose(
-        cross_entropies(short, sources, targets), [*expected, math.inf], rtol=1e-6
-    )

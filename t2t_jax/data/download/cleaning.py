@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from t2t_jax.data.cleaning.limits import is_too_long, is_uneven
-
 Fault: TypeAlias = Literal["empty", "too long", "ratio"]
 """The reason why a pair is left out: a side is empty, too long, or much longer than the other."""
 
@@ -23,8 +21,8 @@ class Cleaning:
         words = len(source.split()), len(target.split())
         if not all(words):
             return "empty"
-        if self.max_words is not None and is_too_long(*words, self.max_words):
+        if self.max_words is not None and max(words) > self.max_words:
             return "too long"
-        if self.max_ratio is not None and is_uneven(*words, self.max_ratio):
+        if self.max_ratio is not None and max(words) > self.max_ratio * min(words):
             return "ratio"
         return None

@@ -1,4 +1,4 @@
-"""The machines that tokenise or clean shards: this one, or those of a cluster of Ray.
+"""The machines that tokenise shards: this one, or those of a cluster of Ray.
 
 On a cluster, each shard is a task. Where a worker or its machine is lost, Ray gives the shard to
 another one, which makes the same of it.

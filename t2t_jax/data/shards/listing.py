@@ -80,16 +80,6 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
     return found
 
 
-def written_shard(folder: Path, split: str, number: int, languages: Sequence[str]) -> list[Path]:
-    """Return the files in which a shard of pairs is written, which `written_place` names."""
-    return [folder / f"{split}-{number:05}.{language}.gz" for language in languages]
-
-
-def written_place(folder: str | Path) -> str:
-    """Return the name of a corpus of shards that were written into a folder."""
-    return f"shards:{folder}/{{split}}-*.{{language}}.gz"
-
-
 def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return the paths with wildcards of each split, also with its other names.
 
