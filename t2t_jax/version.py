@@ -39,7 +39,9 @@ class Removed(NamedTuple):
         return value not in self.unused
 
 
-REMOVED: dict[str, Removed] = {}
+REMOVED: dict[str, Removed] = {
+    "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
+}
 """Deleted config fields and values by dotted path. Rows stay for good: older runs are read by them."""
 
 

@@ -12,7 +12,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.config.config import from_dict, known_fields
 from t2t_jax.errors import UserError
-from t2t_jax.version import RENAMED, Renamed
+from t2t_jax.version import REMOVED, RENAMED, Renamed
 
 NOW = ".".join(t2t_jax.__version__.split(".")[:2])
 
@@ -86,3 +86,26 @@ def test_every_old_name_is_gone_and_every_new_one_is_there():
             assert new in fields
         elif old.startswith("t2t_jax."):
             assert new.removeprefix("t2t_jax.") in t2t_jax.__all__
+
+
+USED = {
+    "data.whole_words": True,
+}
+"""A value of each deleted field, or a deleted value of a field, with which a run is refused."""
+
+
+@pytest.mark.parametrize("path", sorted(REMOVED))
+def test_a_run_is_readable_unless_it_used_a_deleted_feature(path):
+    section, name = path.split(".")
+    saved = json.loads(Config().to_json())
+    for value in REMOVED[path].unused:
+        saved[section][name] = list(value) if isinstance(value, tuple) else value
+        assert from_dict(saved) == Config()
+    saved[section][name] = USED[path]
+    with pytest.raises(
+        UserError, match=r"version 0\.3 removed .*; the git tag before-cut"
+    ) as error:
+        from_dict(saved)
+    assert str(error.value).isprintable()
+    if not REMOVED[path].prefixes:
+        assert path not in known_fields()

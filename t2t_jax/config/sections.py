@@ -62,8 +62,6 @@ class DataConfig:
     masked_share: float = field(default=0.15, metadata=added_later(before=0.15) | NOT_EXPORTED)
     """In masked language modelling, the share of the subwords that are predicted: 80% of these are
     hidden, 10% replaced by others and 10% left as they are (Devlin et al. 2019, section 3.1)."""
-    whole_words: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """In masked language modelling, choose whole words, with all of their subwords."""
     image_resize: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
     """Resize images of other sizes so that their shorter side fits the model, and cut the longer
     side off at both ends."""

@@ -7,13 +7,11 @@ subwords, and 10% stay as they are.
 
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt64
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Sequence
-from t2t_jax.config import DataConfig
 from t2t_jax.data.rows import BatchShape, Chosen, filled, random_bits
 from t2t_jax.data.tokenized import OfText
 from t2t_jax.data.vocabulary import Vocabulary
@@ -23,37 +21,9 @@ MASK = "<mask>"
 """The entry of a vocabulary that hides a subword."""
 _MASKS = MASK, "[MASK]"
 _SPECIAL = PAD_ID, EOS_ID, BOS_ID, UNK_ID
-_STREAM = 1 << 33  # apart from those of `data.batching` and `data.images`
+_STREAM = 1 << 33  # apart from that of `data.batching`
 _LATER = np.uint64(2**64 - 1)
 _HIDDEN, _OTHER = 0.8, 0.1
-
-
-class Masking(NamedTuple):
-    """The settings by which text is masked."""
-
-    mask_id: int
-    """The id that hides a subword."""
-    vocab_size: int
-    """The number of entries of the vocabulary."""
-    begins_word: Bool[np.ndarray, " vocab"]
-    """Whether each entry of the vocabulary begins a word."""
-    share: float
-    """The share of the subwords that are predicted."""
-    whole_words: bool
-    """Whether a word is predicted with all of its subwords or not at all."""
-
-
-def masking_of(vocabulary: Vocabulary, config: DataConfig) -> Masking:
-    """Return the settings by which the text of a run with a vocabulary is masked.
-
-    Raises:
-      UserError: the vocabulary has no mask.
-    """
-    size = len(vocabulary)
-    spellings = [vocabulary.spelling(token) for token in range(size)]
-    begins = np.array([spelling.startswith(b" ") for spelling in spellings])
-    mask = mask_id(vocabulary)
-    return Masking(mask, size, begins, config.masked_share, config.whole_words)
 
 
 def mask_id(vocabulary: Vocabulary) -> int:
@@ -95,8 +65,12 @@ def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[i
 class MaskedText(OfText):
     """Sequences of text, the targets of `pairs`, in which each step hides other subwords."""
 
-    masking: Masking
-    """The settings by which the sequences are masked."""
+    mask: int
+    """The id that hides a subword."""
+    vocab_size: int
+    """The number of entries of the vocabulary."""
+    share: float
+    """The share of the subwords that are predicted."""
     seed: int = 0
     """The seed of the choice of subwords."""
 
@@ -111,83 +85,41 @@ class MaskedText(OfText):
         return self.pairs.target_tokens
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of a batch's arrays, with target positions for chosen subwords alone."""
-        return shape._replace(target_length=masked_room(self.masking.share, shape.source_length))
+        """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
+        return shape._replace(target_length=masked_room(self.share, shape.source_length))
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """Return the arrays of a batch; which subwords are hidden depends on step and row alone."""
-        text = self.pairs
+        """Return a batch; seed, step and row decide which subwords are hidden."""
+        text, length = self.pairs, shape.source_length
         tokens, offsets = np.asarray(text.target_tokens), np.asarray(text.target_offsets)
-        whole = filled(tokens, offsets, chosen, (shape.rows, shape.source_length))
+        original = filled(tokens, offsets, chosen, (shape.rows, length))
         stream = np.array([self.seed, _STREAM], np.uint64)
-        raw = random_bits(stream, numbers, step, 2 * shape.source_length)
-        return masked(whole, raw, self.masking, shape.target_length)
+        raw = random_bits(stream, numbers, step, 2 * length)  # [rows, 2 * length]
+        order, fate = raw[:, :length], raw[:, length:]
+        picked = _lowest(original, order, self.share)
+        share = (fate >> np.uint64(40)) / 2.0**24  # uniform in [0, 1)
+        others = (fate % np.uint64(self.vocab_size - len(_SPECIAL))).astype(np.int32)
+        shown = np.select(
+            [~picked, share < _HIDDEN, share < _HIDDEN + _OTHER],
+            [original.tokens, self.mask, others + len(_SPECIAL)],
+            original.tokens,
+        ).astype(np.int32)
+        positions = np.argsort(~picked, axis=1, kind="stable")[:, : shape.target_length]
+        is_target = np.take_along_axis(picked, positions, axis=1)
+        targets = (np.where(is_target, np.take_along_axis(x, positions, 1), 0) for x in original)
+        return Batch(original._replace(tokens=shown), Sequence(*targets))
 
 
-def masked(
-    whole: Sequence, raw: UInt64[np.ndarray, "rows double"], masking: Masking, room: int
-) -> Batch:
-    """Hide some subwords of each row.
-
-    Args:
-      whole: rows of text, `[rows, length]`.
-      raw: random numbers, two for each place.
-      room: the most subwords of a row that are chosen.
-
-    Returns:
-      The text with some subwords replaced, and the subwords that are to be predicted.
-    """
-    length = whole.tokens.shape[1]
-    order, fate = raw[:, :length], raw[:, length:]
-    picked = _picked(whole, order, masking)
-    share = (fate >> np.uint64(40)) / 2.0**24
-    others = (fate % np.uint64(masking.vocab_size - len(_SPECIAL))).astype(np.int32)
-    shown = np.select(
-        [~picked, share < _HIDDEN, share < _HIDDEN + _OTHER],
-        [whole.tokens, masking.mask_id, others + len(_SPECIAL)],
-        whole.tokens,
-    ).astype(np.int32)
-    places = np.argsort(~picked, axis=1, kind="stable")[:, :room]
-    there = np.take_along_axis(picked, places, axis=1)
-    targets = (np.where(there, np.take_along_axis(x, places, axis=1), 0) for x in whole)
-    return Batch(whole._replace(tokens=shown), Sequence(*targets))
-
-
-def _picked(
-    whole: Sequence, order: UInt64[np.ndarray, "rows length"], masking: Masking
+def _lowest(
+    text: Sequence, order: UInt64[np.ndarray, "rows length"], share: float
 ) -> Bool[np.ndarray, "rows length"]:
-    """Pick the share of each row's subwords, or whole words, whose random numbers are lowest."""
-    length = whole.tokens.shape[1]
-    candidate = (whole.segments != 0) & ~np.isin(whole.tokens, _SPECIAL)
+    """Pick the share of each row's subwords whose random numbers in `order` are lowest."""
+    candidate = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
     count = candidate.sum(1, keepdims=True)
-    budget = np.where(count, np.maximum(1, np.floor(masking.share * count + 0.5)), 0)
-    ends = np.broadcast_to(np.arange(length), candidate.shape)
-    if masking.whole_words:
-        before = np.pad(candidate, ((0, 0), (1, 0)))[:, :-1]
-        begins = masking.begins_word[whole.tokens] | ~before | ~candidate
-        first = np.maximum.accumulate(np.where(begins, ends, 0), axis=1)
-        order = np.take_along_axis(order, first, axis=1)
-        # The subwords of a word have equal numbers, and stay in order.
-        sizes = np.take_along_axis(_counts(first), first, axis=1)
-        candidate = candidate & (sizes <= budget)
-    order = np.where(candidate, order, _LATER)
-    sequence = np.argsort(order, axis=1, kind="stable")
-    if masking.whole_words:
-        words = np.take_along_axis(first, sequence, axis=1)
-        is_last = np.pad(words[:, 1:] != words[:, :-1], ((0, 0), (0, 1)), constant_values=True)
-        later = np.where(is_last, ends, length)
-        ends = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1]
+    budget = np.where(count, np.maximum(1, np.floor(share * count + 0.5)), 0)
+    ranking = np.argsort(np.where(candidate, order, _LATER), axis=1, kind="stable")
     picked = np.zeros_like(candidate)
-    np.put_along_axis(picked, sequence, ends < budget, axis=1)
+    np.put_along_axis(picked, ranking, np.arange(candidate.shape[1]) < budget, axis=1)
     return picked & candidate
-
-
-def _counts(
-    words: Integer[np.ndarray, "rows length"],
-) -> Integer[np.ndarray, "rows length"]:
-    """Return how often each number below the row's length occurs in a row."""
-    rows, length = words.shape
-    flat = words + length * np.arange(rows)[:, None]
-    return np.bincount(flat.ravel(), minlength=rows * length).reshape(rows, length)

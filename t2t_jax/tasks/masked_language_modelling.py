@@ -1,21 +1,20 @@
 """Masked language modelling, which predicts hidden subwords from both sides (BERT)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from t2t_jax.batch import BOS_ID, EOS_ID
-from t2t_jax.config import Config, DataConfig
-from t2t_jax.data.batching import Batches
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
-from t2t_jax.data.masking import MASK, MaskedText, mask_id, masked_room, masking_of, with_masks
+from t2t_jax.data.masking import MASK, MaskedText, mask_id, masked_room, with_masks
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.shards.pieces import TrainText, document_text
-from t2t_jax.data.tokenized import prepare_text, prepare_vocabulary
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
@@ -49,7 +48,7 @@ class MaskedScores:
     num_masked: int
     """Number of hidden subwords."""
     definition: str
-    """The share of the subwords that was hidden, and whether in whole words."""
+    """The share of the subwords that was hidden."""
 
     @property
     def best(self) -> float:
@@ -98,12 +97,12 @@ class MaskedLanguageModelling(Task):
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> MaskedText:
         """Return the sequences of train, in which each step hides other subwords."""
-        return self._masked(config, corpus, vocabulary, "train", config.training.seed)
+        text = prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
+        return _masked(config, vocabulary, text, config.training.seed)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how documents become sequences; see `Task.train_text`."""
-        masking, seed = masking_of(vocabulary, config.data), config.training.seed
-        masked = partial(MaskedText, masking=masking, seed=seed)
+        masked = partial(_masked, config, vocabulary, seed=config.training.seed)
         return document_text(config.data, vocabulary, masked, begin=True)
 
     def examples(
@@ -111,22 +110,8 @@ class MaskedLanguageModelling(Task):
     ) -> MaskedText:
         """Return the sequences of a split, in which the same subwords are hidden every time."""
         del longest  # sequences are as long as those of training
-        return self._masked(config, corpus, vocabulary, split, 0)
-
-    def _masked(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, seed: int
-    ) -> MaskedText:
         text = prepare_text(config.data, corpus, vocabulary, split, bidirectional=True)
-        found = MaskedText(text, masking_of(vocabulary, config.data), seed)
-        if len(found) and not _hides_any(found, config.data, seed):
-            why = (
-                f"each word has more subwords than data.masked_share={config.data.masked_share} "
-                "allows in its row; set data.whole_words to False, or raise the share"
-                if config.data.whole_words
-                else "the vocabulary knows none of it; check its text"
-            )
-            raise UserError(f"nothing of the {split} split of {corpus.name} can be hidden: {why}")
-        return found
+        return _masked(config, vocabulary, text, seed=0)
 
     def scored(self, asked: Scoring) -> Scored:
         """Score the predictions of hidden subwords of a split, and fill in some documents."""
@@ -137,8 +122,6 @@ class MaskedLanguageModelling(Task):
             [one.labels == one.targets for one in predictions(translator, examples)]
         )
         how = f"{config.data.masked_share:.0%} of the subwords"
-        if config.data.whole_words:
-            how += ", in whole words"
         scores = MaskedScores(100 * float(right.mean()), asked.loss().nll, len(right), how)
         _, documents = corpus.lines(split)
         short = (one for one in documents if len(one.split()) < config.data.max_length // 4)
@@ -201,16 +184,8 @@ def fill(translator: Translator, lines: Iterable[str], *, first_line: int = 1) -
     return vocabulary.decode([ids[1:] for ids in encoded])
 
 
-def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
-    """Return whether an epoch hides any subword, which does not depend on chance: see `masked`.
-
-    Rows of one sequence are tried first, as packed rows hide the same subwords of a sequence.
-    """
-    for batching in ("bucket", config.batching):
-        batches = Batches(examples, replace(config, batching=batching), seed)
-        if any(batches(step).targets.segments.any() for step in range(batches.steps_per_epoch)):
-            return True
-    return False
+def _masked(config: Config, vocabulary: Vocabulary, text: TokenizedSplit, seed: int) -> MaskedText:
+    return MaskedText(text, mask_id(vocabulary), len(vocabulary), config.data.masked_share, seed)
 
 
 def _fits(translator: Translator, text: str) -> bool:

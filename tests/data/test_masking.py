@@ -8,21 +8,12 @@ from hypothesis import strategies as st
 from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.masking import (
-    MASK,
-    MaskedText,
-    Masking,
-    mask_id,
-    masking_of,
-    with_masks,
-)
+from t2t_jax.data.masking import MASK, MaskedText, mask_id, with_masks
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 
 _SIZE, _MASK_ID = 50, 4
-# Even ids begin a word, and odd ones go on with it.
-_BEGINS = np.arange(_SIZE) % 2 == 0
 
 
 def text_of(lengths, seed=0):
@@ -34,8 +25,7 @@ def text_of(lengths, seed=0):
     return TokenizedSplit(*empty, np.concatenate(rows).astype(np.int32), offsets, {}, len(rows))
 
 
-def batches_of(lengths, *, share=0.15, whole_words=False, seed=0, batching="pack", tokens=256):
-    masking = Masking(_MASK_ID, _SIZE, _BEGINS, share, whole_words)
+def batches_of(lengths, *, share=0.15, seed=0, batching="pack", tokens=256):
     config = DataConfig(
         max_length=32,
         batching=batching,
@@ -43,7 +33,7 @@ def batches_of(lengths, *, share=0.15, whole_words=False, seed=0, batching="pack
         target_tokens_per_step=tokens,
     )
     text = text_of(lengths)
-    return text, Batches(MaskedText(text, masking, seed), config, seed=0)
+    return text, Batches(MaskedText(text, _MASK_ID, _SIZE, share, seed), config, seed=0)
 
 
 def whole_rows(text, chosen, batch):
@@ -61,12 +51,11 @@ def whole_rows(text, chosen, batch):
 @given(
     lengths=st.lists(st.integers(0, 28), min_size=1, max_size=30),
     share=st.sampled_from([0.05, 0.15, 0.5]),
-    whole_words=st.booleans(),
     batching=st.sampled_from(["bucket", "pack"]),
     step=st.integers(0, 5),
 )
-def test_what_is_to_be_predicted_is_what_stood_there(lengths, share, whole_words, batching, step):
-    text, batches = batches_of(lengths, share=share, whole_words=whole_words, batching=batching)
+def test_what_is_to_be_predicted_is_what_stood_there(lengths, share, batching, step):
+    text, batches = batches_of(lengths, share=share, batching=batching)
     batch, chosen = batches(step), batches.chosen(step)
     rows = whole_rows(text, chosen, batch)
     shape = batches.shape(step)
@@ -92,33 +81,7 @@ def test_what_is_to_be_predicted_is_what_stood_there(lengths, share, whole_words
         np.testing.assert_array_equal(row[untouched], shown[untouched])
         candidates = int((row >= 5).sum())
         budget = max(1, int(share * candidates + 0.5)) if candidates else 0
-        assert len(places) <= budget
-        if not whole_words:
-            assert len(places) == budget
-
-
-@settings(max_examples=30, deadline=None)
-@given(lengths=st.lists(st.integers(1, 28), min_size=1, max_size=20), step=st.integers(0, 3))
-def test_whole_words_are_chosen_with_all_of_their_subwords(lengths, step):
-    text, batches = batches_of(lengths, share=0.3, whole_words=True)
-    batch = batches(step)
-    rows = whole_rows(text, batches.chosen(step), batch)
-    for row, segments, targets in zip(
-        rows, batch.inputs.segments, zip(*batch.targets, strict=True), strict=True
-    ):
-        picked = np.zeros(len(row), bool)
-        for _, segment, position in zip(*targets, strict=True):
-            if segment:
-                picked[np.argmax(segments == segment) + position] = True
-        words, fits = [], False
-        for place in np.flatnonzero(row >= 5):
-            if _BEGINS[row[place]] or row[place - 1] < 5:
-                words.append([])
-            words[-1].append(place)
-        for word in words:
-            assert len({bool(picked[place]) for place in word}) == 1
-            fits |= len(word) <= max(1, int(0.3 * (row >= 5).sum() + 0.5))
-        assert picked.any() == fits
+        assert len(places) == budget
 
 
 def test_eight_of_ten_are_hidden_one_is_another_and_one_stays():
@@ -165,11 +128,5 @@ def test_the_mask_is_an_entry_of_the_vocabulary():
     assert hidden != wanted  # there is a space before the mask
     assert with_masks(learned, number, hidden) == wanted
     assert with_masks(learned, number, whole) == whole
-    masking = masking_of(learned, DataConfig(masked_share=0.2, whole_words=True))
-    assert masking[:2] == (number, 50)
-    assert masking[3:] == (0.2, True)
-    [pieces] = learned.pieces([range(50)])
-    begins = [piece.startswith("\u2581") for piece in pieces]
-    assert masking.begins_word[4:].tolist() == begins[4:]
     with pytest.raises(UserError, match="no <mask>"):
         mask_id(train_vocabulary([(lines, lines)], 50))

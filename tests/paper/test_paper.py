@@ -103,7 +103,6 @@ _NOT_STATED = {
     "data.documents",
     "data.text_rows",
     "data.masked_share",
-    "data.whole_words",
     "data.image_resize",
     "data.image_shift",
     "data.image_flip",

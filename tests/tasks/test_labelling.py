@@ -147,9 +147,7 @@ def test_a_classifier_learns_the_label_of_a_sentence(folder, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def masked(folder, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("masked") / "run"
-    config = config_of(
-        folder, "masked_language_modelling", **{"data.whole_words": True, "data.masked_share": 0.3}
-    )
+    config = config_of(folder, "masked_language_modelling", **{"data.masked_share": 0.3})
     assert t2t_jax.train(config, workdir).exit_code == 0
     return workdir
 

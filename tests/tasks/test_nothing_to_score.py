@@ -6,7 +6,6 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config
-from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import prepare_evaluation
@@ -15,9 +14,7 @@ from t2t_jax.tasks import task_of
 LEARNED = ["the old dog runs", "a red house"] * 20
 LABELS = {"tags": ["DT JJ NN VB", "DT JJ NN"] * 20, "label": ["some", "none"] * 20}
 SUFFIX = {"tagging": "tags", "classification": "label"}
-WHOLE_WORDS = {"data.whole_words": True}
 UNKNOWN = "the dev split of .* has no label that its train split has"
-HIDDEN = r"nothing of the (dev|train) split of .* can be hidden: each word has more subwords than"
 
 REFUSED = {
     "tags that train does not have": ("tagging", ["the dog"], ["XX YY"], UNKNOWN),
@@ -75,37 +72,6 @@ def test_a_dev_split_with_one_known_label_is_scored(tmp_path, case):
     task, lines, labels, number = SCORED[case]
     found = prepare_evaluation(*_opened(tmp_path, task, lines, labels), "dev")
     assert len(found.target_tokens) == number
-
-
-@pytest.mark.parametrize(
-    ("dev", "changes", "is_scored"),
-    [
-        (["theolddogruns", "aredhouseruns"], WHOLE_WORDS, False),
-        (["theolddogruns", "aredhouseruns"], {}, True),
-        (["theolddogruns"], WHOLE_WORDS | {"data.masked_share": 0.99}, True),
-        (["theolddogruns", "a dog runs and the house runs"], WHOLE_WORDS, True),
-        # Alone in its row no word is short enough; in rows of several the share is of more.
-        (["dogsdogs"] * 10, WHOLE_WORDS | {"data.batching": "pack", "data.max_length": 120}, True),
-    ],
-    ids=["long words", "subwords", "all of them", "one row has short ones", "together"],
-)
-def test_hidden_words_are_scored_unless_all_are_too_long(tmp_path, dev, changes, is_scored):
-    task = "masked_language_modelling"
-    own = _opened(tmp_path, task, dev, [], **changes)
-    if not is_scored:
-        with pytest.raises(UserError, match=HIDDEN):
-            prepare_evaluation(*own, "dev")
-        return
-    batches = Batches(prepare_evaluation(*own, "dev"), own[0].data, seed=0)
-    assert any(batches(step).targets.segments.any() for step in range(batches.steps_per_epoch))
-
-
-def test_a_training_in_which_nothing_can_be_hidden_is_refused(tmp_path):
-    task = "masked_language_modelling"
-    config, _, vocabulary = _opened(tmp_path, task, ["a dog"], [], **WHOLE_WORDS)
-    (tmp_path / "train.txt").write_text("theolddogruns\naredhouseruns\n")
-    with pytest.raises(UserError, match=HIDDEN):
-        task_of("", task).training_examples(config, open_corpus(config.data), vocabulary)
 
 
 @pytest.mark.thorough
