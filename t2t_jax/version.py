@@ -40,6 +40,9 @@ class Removed(NamedTuple):
 
 
 REMOVED: dict[str, Removed] = {
+    "data.image_flip": Removed("flipped images", unused=(False,)),
+    "data.image_resize": Removed("resized images", unused=(False,)),
+    "data.image_shift": Removed("shifted images", unused=(0,)),
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
 }
 """Deleted config fields and values by dotted path. Rows stay for good: older runs are read by them."""

@@ -14,13 +14,12 @@ from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
 from t2t_jax import errors
-from t2t_jax.config import Config, DataConfig, network_config
-from t2t_jax.data.images import checked_image, image_splits
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.images import image_splits
 from t2t_jax.data.tfds import tfds_builder
 from t2t_jax.data.vocabularies import moses, pretrained
 from t2t_jax.errors import UserError, installing
@@ -131,11 +130,6 @@ def _slurm() -> object:
     return Cluster(Path("grid"), ["timeout_min=1"])
 
 
-def _image() -> object:
-    model = network_config("image_encoder", patch_size=2, image_size=4)
-    return checked_image(np.zeros((8, 8, 3), np.uint8), model, "image 1", resize=True)
-
-
 def _training() -> object:
     return planned(Config(), Path("runs/none"))
 
@@ -167,7 +161,6 @@ def _tfds() -> object:
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),
         ("plotext", "plots", _curve),
         ("submitit", "slurm", _slurm),
-        ("PIL", "images", _image),
         ("PIL", "images", _tfds),
         ("sklearn.datasets", "digits", _digits),
         ("subword_nmt.apply_bpe", "interchange", lambda: moses._merges("#version: 0.2")),

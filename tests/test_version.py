@@ -89,6 +89,9 @@ def test_every_old_name_is_gone_and_every_new_one_is_there():
 
 
 USED = {
+    "data.image_flip": True,
+    "data.image_resize": True,
+    "data.image_shift": 1,
     "data.whole_words": True,
 }
 """A value of each deleted field, or a deleted value of a field, with which a run is refused."""

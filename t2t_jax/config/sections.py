@@ -62,13 +62,6 @@ class DataConfig:
     masked_share: float = field(default=0.15, metadata=added_later(before=0.15) | NOT_EXPORTED)
     """In masked language modelling, the share of the subwords that are predicted: 80% of these are
     hidden, 10% replaced by others and 10% left as they are (Devlin et al. 2019, section 3.1)."""
-    image_resize: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """Resize images of other sizes so that their shorter side fits the model, and cut the longer
-    side off at both ends."""
-    image_shift: int = field(default=0, metadata=added_later(before=0) | NOT_EXPORTED)
-    """Most pixels by which each image of a training step is moved up or down, and left or right."""
-    image_flip: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """Flip half of the images of a training step, left to right."""
     vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
     """Entries of the BPE vocabulary (shared by source and target, special ids included)."""
     protected_tokens: tuple[str, ...] = field(
@@ -125,7 +118,6 @@ class DataConfig:
             self.context_sides == "source" or self.context_sentences > 0,
             "data.context_sides='both' has no effect without data.context_sentences; give both",
         )
-        check_range(self, 0, 1000, "image_shift")
         if self.mixture_temperature is not None:
             check_range(self, 1, 1000, "mixture_temperature")
         require(

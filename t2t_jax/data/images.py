@@ -15,7 +15,7 @@ from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig
-from t2t_jax.data.rows import BatchShape, Chosen, random_bits
+from t2t_jax.data.rows import BatchShape, Chosen
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import features_of, parts_of, tfds_builder
 from t2t_jax.errors import UserError, in_one_line, needs_extra
@@ -33,8 +33,6 @@ _NAMES = {
     "test": ("x_test", "test_images"),
 }
 _DIGITS_VERSION = "1"
-_LONGEST_SIDE = 100  # times the shorter side, of an image that is fitted
-_STREAM = 1 << 32  # apart from those of `data.batching` and `data.masking`
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,6 @@ class LabelledImages:
     """The number of each image's label."""
     patch_size: int
     """The number of pixels on each side of a patch."""
-    seed: int = 0
-    """The seed of the random shifts and flips."""
-    shift: int = 0
-    """The most pixels by which an image is moved in each direction."""
-    flip: bool = False
-    """Whether half of the images are mirrored, left to right."""
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -91,10 +83,10 @@ class LabelledImages:
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """Return the arrays of a batch; how an image is changed depends on step, row and place."""
+        """Return the arrays of a batch, which depend on neither step nor row."""
         rows, length, fits = shape
         each = int(self.source_lengths[0])
-        patches = self._patches(self._changed(chosen, step, numbers))
+        patches = self._patches(self.images[chosen.examples])
         at = chosen.rows, chosen.segments - 1
         values = np.zeros((rows, fits, each, patches.shape[-1]), np.uint8)
         values[(*at, slice(1, None))] = patches
@@ -113,34 +105,12 @@ class LabelledImages:
         cut = images.reshape(n, height // size, size, width // size, size, channels)
         return cut.transpose(0, 1, 3, 2, 4, 5).reshape(n, -1, size * size * channels)
 
-    def _changed(
-        self, chosen: Chosen, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> UInt8[np.ndarray, "n height width channels"]:
-        """Return the chosen images, moved and mirrored by random numbers of their places."""
-        images = self.images[chosen.examples]
-        if not (self.shift or self.flip) or not len(images):
-            return images
-        stream = np.array([self.seed, _STREAM], np.uint64)
-        raw = random_bits(stream, numbers[chosen.rows], step, 3, chosen.segments)
-        if self.flip:
-            images = np.where((raw[:, 0] % 2 == 1)[:, None, None, None], images[:, :, ::-1], images)
-        if self.shift:
-            n, height, width, _ = images.shape
-            room = self.shift
-            padded = np.pad(images, ((0, 0), (room, room), (room, room), (0, 0)))
-            down, right = (raw[:, 1:] % (2 * room + 1)).astype(np.int64).T
-            rows = down[:, None, None] + np.arange(height)[:, None]
-            columns = right[:, None, None] + np.arange(width)
-            images = padded[np.arange(n)[:, None, None], rows, columns]
-        return images
 
-
-def checked_image(image: Any, model: ImageEncoderConfig, name: str, resize: bool = False) -> Image:
-    """Return an image as the model reads it, or refuse it.
+def checked_image(image: Any, model: ImageEncoderConfig, name: str) -> Image:
+    """Return an image as the model reads it.
 
     Args:
       image: numbers from 0 to 255, `[height, width, channels]`, or without channels if it is grey.
-      resize: whether an image of another size is made to fit; see `data.image_resize`.
 
     Raises:
       UserError: the image is of another kind or size.
@@ -148,37 +118,14 @@ def checked_image(image: Any, model: ImageEncoderConfig, name: str, resize: bool
     array = np.asarray(image)
     if array.ndim == 2:
         array = array[:, :, None]
-    wanted = model.image_size, model.image_size, model.image_channels
-    fits = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == wanted[2]
-    is_narrow = fits and max(array.shape[:2]) > _LONGEST_SIDE * min(array.shape[:2])
-    if resize and fits and array.size and not is_narrow:
-        array = _fitted(array, model.image_size)
-    if array.dtype != np.uint8 or array.shape != wanted:
+    shape = model.image_size, model.image_size, model.image_channels
+    if array.dtype != np.uint8 or array.shape != shape:
         raise UserError(
             f"{name} is an array {list(array.shape)} of {array.dtype}, but the model reads "
-            f"{list(wanted)} of uint8 (model.image_size and model.image_channels); convert it, set "
-            "these fields, or have it fitted with data.image_resize"
+            f"{list(shape)} of uint8 (model.image_size and model.image_channels); convert it, or "
+            "set these fields"
         )
     return array
-
-
-def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
-    """Resize an image's shorter side to `size` by weights of nearby pixels; return the middle."""
-    with needs_extra("images", "data.image_resize"):
-        from PIL import Image as Picture
-
-    height, width, _ = image.shape
-    if height == width == size:
-        return image
-    scale = size / min(height, width)
-    shape = max(size, round(width * scale)), max(size, round(height * scale))
-    planes = [
-        np.asarray(Picture.fromarray(plane).resize(shape, Picture.Resampling.BILINEAR))
-        for plane in np.moveaxis(image, 2, 0)
-    ]
-    resized = np.stack(planes, axis=2)
-    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
-    return resized[top : top + size, left : left + size]
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:

@@ -179,7 +179,6 @@ def random_bits(
     numbers: Integer[np.ndarray, " n"],
     step: int,
     count: int,
-    places: Integer[np.ndarray, " n"] | None = None,
 ) -> UInt64[np.ndarray, "n count"]:
     """Return raw bits for each row of a step, which every version of NumPy makes alike.
 
@@ -188,12 +187,9 @@ def random_bits(
       numbers: number of each row in the global batch.
       step: number of the step.
       count: the number of 64-bit integers for each row.
-      places: the place of each item in its row, where a row has several.
     """
-    places = np.zeros_like(numbers) if places is None else places
-    counters = zip(places.tolist(), numbers.tolist(), strict=True)
     rows = [
-        np.random.Philox(key=stream, counter=[place, number, step, 0]).random_raw(count)
-        for place, number in counters
+        np.random.Philox(key=stream, counter=[0, number, step, 0]).random_raw(count)
+        for number in numbers.tolist()
     ]
     return np.array(rows, np.uint64).reshape(len(rows), count)

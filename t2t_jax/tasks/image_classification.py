@@ -1,6 +1,5 @@
 """Image classification, which predicts one label for each image."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
@@ -39,17 +38,13 @@ class ImageClassification(Labelling):
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> LabelledImages:
-        """Return the images of train, which are moved and flipped as the config says."""
-        data = config.data
-        found = self._images(config, vocabulary, *corpus.lines("train"), count(1))
-        return dataclasses.replace(
-            found, seed=config.training.seed, shift=data.image_shift, flip=data.image_flip
-        )
+        """Return the images of train."""
+        return self._images(config, vocabulary, *corpus.lines("train"), count(1))
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledImages:
-        """Return the unaltered images of a split whose labels occur in train.
+        """Return the images of a split whose labels occur in train.
 
         Raises:
           UserError: there is no such split, or none of its labels occurs in train.
@@ -84,9 +79,8 @@ class ImageClassification(Labelling):
         assert isinstance(vocabulary, LabelledVocabulary)
         model = config.model
         assert isinstance(model, ImageEncoderConfig)
-        resize = config.data.image_resize
         arrays = [
-            checked_image(image, model, f"image {n}", resize)
+            checked_image(image, model, f"image {n}")
             for n, image in zip(numbers, images, strict=False)
         ]
         sides = model.image_size, model.image_size, model.image_channels

@@ -62,33 +62,6 @@ def test_a_row_has_the_patches_of_its_images_from_left_to_right(batching):
     assert [found[n] for n in range(5)] == labels.tolist()
 
 
-def test_images_are_moved_and_turned_by_what_step_and_row_say():
-    pixels = images(40, 5, 1)
-    plain = LabelledImages(pixels, np.zeros(40, np.int32), 1)
-    moved = LabelledImages(pixels, np.zeros(40, np.int32), 1, seed=3, shift=1, flip=True)
-    config = data(tokens=256)
-    batches, others = Batches(plain, config, seed=0), Batches(moved, config, seed=0)
-    kinds = set()
-    for step in range(2 * others.steps_per_epoch):
-        inputs = others(step).inputs
-        for example, row, _ in zip(*others.chosen(step), strict=True):
-            found = inputs.values[row, 1:26, 0].reshape(5, 5)
-            allowed = {}
-            for turned in (False, True):
-                image = pixels[example, :, :, 0]
-                padded = np.pad(image[:, ::-1] if turned else image, 1)
-                for down in range(3):
-                    for right in range(3):
-                        key = turned, down, right
-                        allowed[key] = padded[down : down + 5, right : right + 5]
-            [kind] = [key for key, image in allowed.items() if (image == found).all()]
-            kinds.add(kind)
-    assert len(kinds) == 18
-    some = np.array([2, 5])
-    np.testing.assert_array_equal(others(1, some).inputs.values, others(1).inputs.values[some])
-    np.testing.assert_array_equal(batches.chosen(1).examples, others.chosen(1).examples)
-
-
 def corpus_of(tmp_path, **arrays):
     np.savez(tmp_path / "images.npz", **arrays)
     return open_corpus(
@@ -245,34 +218,6 @@ def test_an_image_of_another_size_is_refused():
     for wrong in (np.zeros((4, 4, 3)), np.zeros((4, 5, 3), np.uint8), np.zeros((4, 4), np.uint8)):
         with pytest.raises(UserError, match="image 7 is an array"):
             checked_image(wrong, model, "image 7")
-
-
-@pytest.mark.parametrize(("height", "width"), [(8, 16), (16, 8), (5, 7), (4, 4), (2, 3)])
-def test_images_of_other_sizes_are_fitted(height, width):
-    model = network_config("image_encoder", patch_size=2, image_size=4)
-    colours = np.array([10, 100, 250], np.uint8)
-    image = np.full((height, width, 3), 0, np.uint8) + colours
-    found = checked_image(image, model, "image", resize=True)
-    np.testing.assert_array_equal(found, np.zeros((4, 4, 3), np.uint8) + colours)
-    # A ramp along the longer side: the middle of it is kept.
-    longer = int(width > height)
-    ramp = np.linspace(0, 240, max(height, width)).astype(np.uint8)
-    image = np.broadcast_to(np.expand_dims(ramp, (1 - longer, 2)), (height, width, 3))
-    found = checked_image(image, model, "image", resize=True)
-    assert found.mean() == pytest.approx(120, abs=6)
-    along = found.mean(axis=(1 - longer, 2))
-    assert (np.diff(along) > 0).all()
-    if height != width:  # the ends are cut off
-        assert 0 < along[0] < along[-1] < 240
-    with pytest.raises(UserError, match="image 1 is an array"):
-        checked_image(image[:, :, :1], model, "image 1", resize=True)
-
-
-@pytest.mark.parametrize("shape", [(0, 0, 3), (0, 4, 3), (1, 10**5, 3)])
-def test_what_no_fitting_makes_an_image_is_refused(shape):
-    model = network_config("image_encoder", patch_size=2, image_size=4)
-    with pytest.raises(UserError, match="image 1 is an array"):
-        checked_image(np.zeros(shape, np.uint8), model, "image 1", resize=True)
 
 
 def test_digits_are_those_of_scikit_learn_in_three_parts():

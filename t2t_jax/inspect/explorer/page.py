@@ -91,7 +91,7 @@ def _explore_encoder(translator: Translator, given: Any, references: str | None)
     maps, config = encoder_maps(translator, given), translator.config
     image: dict[str, Any] | None = None
     if isinstance(config.model, ImageEncoderConfig):
-        pixels = checked_image(given, config.model, "image", config.data.image_resize)
+        pixels = checked_image(given, config.model, "image")
         image = {
             "size": config.model.image_size,
             "patch": config.model.patch_size,
