@@ -146,10 +146,6 @@ def _digits() -> object:
     return list(image_splits("digits:", DataConfig())["train"].read())
 
 
-def _tfds() -> object:
-    return image_splits("tfds:cifar10", DataConfig())
-
-
 @pytest.mark.parametrize(
     ("missing", "extra", "use"),
     [
@@ -161,7 +157,6 @@ def _tfds() -> object:
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),
         ("plotext", "plots", _curve),
         ("submitit", "slurm", _slurm),
-        ("PIL", "images", _tfds),
         ("sklearn.datasets", "digits", _digits),
         ("subword_nmt.apply_bpe", "interchange", lambda: moses._merges("#version: 0.2")),
         ("huggingface_hub", "hub", lambda: hub.fetch(hub.Address("a/b", None))),

@@ -49,7 +49,7 @@ class DataConfig:
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
     "masked_language_modelling" to fill in its hidden words (BERT); "classification" is to label the
     sentences of train.txt as in train.label; "tagging" is to label words, as in train.tags or
-    trees; and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
+    trees; and "image_classification" to label the images of npz:FILE or digits:."""
     documents: Literal["lines", "paragraphs"] = field(
         default="lines", metadata=added_later(before="lines") | NOT_EXPORTED
     )

@@ -1,4 +1,4 @@
-"""Images and their labels: arrays in a file, a data set of TFDS, or the digits of scikit-learn."""
+"""Images and their labels: arrays in a file, or the digits of scikit-learn."""
 
 import functools
 import hashlib
@@ -17,11 +17,11 @@ from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig
 from t2t_jax.data.rows import BatchShape, Chosen
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
-from t2t_jax.data.tfds import features_of, parts_of, tfds_builder
 from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import usable_host_memory
 from t2t_jax.system.regular_file import check_regular
+from t2t_jax.version import removed_feature
 
 Image = UInt8[np.ndarray, "height width channels"]
 """The numbers of each pixel, from 0 to 255."""
@@ -142,11 +142,10 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
             split: Split(partial(digest, "digits", _DIGITS_VERSION, split), partial(_digits, split))
             for split in SPLITS
         }
-    if scheme == "tfds" and place:
-        return _tfds_splits(place)
+    if scheme == "tfds":
+        raise removed_feature(f"data.corpus={name!r}", "image corpora of TFDS")
     raise UserError(
-        f"corpus={name!r} has no images for data.task={config.task!r}; give npz:FILE, tfds:NAME or "
-        "digits:"
+        f"corpus={name!r} has no images for data.task={config.task!r}; give npz:FILE or digits:"
     )
 
 
@@ -302,23 +301,3 @@ def _digits(split: str) -> Iterator[Chunk]:
     test, dev, train = np.split(mixed, [360, 540])
     at = np.sort({"test": test, "dev": dev, "train": train}[split])
     return chunks(zip(images[at], map(str, labels[at].tolist()), strict=True))
-
-
-def _tfds_splits(name: str) -> dict[str, Split]:
-    with needs_extra("images", f"data.corpus='tfds:{name}'"):
-        import PIL  # noqa: F401  # TFDS reads the files of images with it
-    builder = tfds_builder(name)
-    known = features_of(builder)
-    missing = {"image", "label"} - known.keys()
-    if missing:
-        raise UserError(
-            f"TFDS data set {name} has no {' or '.join(sorted(missing))}, only {', '.join(known)}"
-        )
-
-    def chunk(split: str, examples: list[Any]) -> Chunk:
-        names, numbers = known["label"].names, [int(one["label"]) for one in examples]
-        if min(numbers) < 0:  # as TFDS has it where labels are not published
-            raise UserError(f"the {split} split of TFDS data set {builder.name} has no labels")
-        return [np.asarray(one["image"]) for one in examples], [names[n] for n in numbers]
-
-    return parts_of(builder, lambda content: digest("images", repr(content)), chunk)

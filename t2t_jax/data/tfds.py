@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
     builder = tfds_builder(name)
     from tensorflow_datasets.core.features import Text
 
-    known, languages = features_of(builder), (source_language, target_language)
+    # A data set whose examples are of one kind has no features by name.
+    features, languages = builder.info.features, (source_language, target_language)
+    known = dict(getattr(features, "items", dict)())
     for language in languages:
         if language not in known:
             raise UserError(
@@ -38,43 +40,16 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
         if not isinstance(known[language], Text):
             kind = type(known[language]).__name__
             raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
-
-    def fingerprint(content: tuple[Any, ...]) -> str:
-        return digest(repr((*content, *languages)))
-
-    def chunk(split: str, examples: list[Any]) -> Chunk:
-        sources, targets = ([_text_of(one[language]) for one in examples] for language in languages)
-        return sources, targets
-
-    return parts_of(builder, fingerprint, chunk)
-
-
-def features_of(builder: Any) -> dict[str, Any]:
-    """Return the features of a data set by name; none if its examples have no features."""
-    return dict(getattr(builder.info.features, "items", dict)())
-
-
-def parts_of(
-    builder: Any,
-    fingerprint: Callable[[tuple[Any, ...]], str],
-    chunk: Callable[[str, list[Any]], Chunk],
-) -> dict[str, Split]:
-    """Return the splits of a data set, by name: train, dev and test.
-
-    Args:
-      builder: the builder of the data set.
-      fingerprint: takes what identifies the content of a split, and gives its fingerprint.
-      chunk: takes the name of a split in TFDS and some of its examples, and gives their pairs.
-    """
-    found = {}
+    splits = {}
     for tfds_name, split in _SPLITS.items():
         if tfds_name in builder.info.splits:
             info = builder.info.splits[tfds_name]
             content = builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes
-            found[split] = Split(
-                partial(fingerprint, content), partial(_read_tfds, builder, tfds_name, chunk)
+            splits[split] = Split(
+                partial(digest, repr((*content, *languages))),
+                partial(_read_tfds, builder, tfds_name, languages),
             )
-    return found
+    return splits
 
 
 def tfds_builder(name: str) -> Any:
@@ -125,14 +100,15 @@ def _unreadable(name: str, place: object, error: Exception) -> UserError:
     )
 
 
-def _read_tfds(
-    builder: Any, split: str, chunk: Callable[[str, list[Any]], Chunk]
-) -> Iterator[Chunk]:
+def _read_tfds(builder: Any, split: str, languages: tuple[str, str]) -> Iterator[Chunk]:
     try:
-        examples = builder.as_data_source(split=split)
-        for start in range(0, len(examples), parts.CHUNK_LINES):
-            stop = min(start + parts.CHUNK_LINES, len(examples))
-            yield chunk(split, examples.__getitems__(range(start, stop)))
+        data = builder.as_data_source(split=split)
+        for start in range(0, len(data), parts.CHUNK_LINES):
+            examples = data.__getitems__(range(start, min(start + parts.CHUNK_LINES, len(data))))
+            sources, targets = (
+                [_text_of(example[language]) for example in examples] for language in languages
+            )
+            yield sources, targets
     except UserError:
         raise
     except Exception as error:  # of any kind, from array_record and from what parses examples

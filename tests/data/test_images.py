@@ -207,6 +207,8 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
     (tmp_path / "images.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"images\.npz"):
         opened()
+    with pytest.raises(UserError, match=r"removed image corpora of TFDS; .* before-cut"):
+        open_corpus(DataConfig(task="image_classification", corpus="tfds:cifar10"))
     with pytest.raises(UserError, match="has no images"):
         open_corpus(DataConfig(task="image_classification", corpus="bundled:"))
 
