@@ -15,7 +15,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 import t2t_jax
 from t2t_jax.batch import Batch, one_a_row
-from t2t_jax.config import network_config
+from t2t_jax.config import Config, network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.file import load_config, load_grid
@@ -131,17 +131,44 @@ def test_parameters_of_base_and_big_are_those_of_sections_3_1_to_3_4_written_out
     assert num_parameters(big, 37_000) == 37_000 * 1024 + encoder + decoder == 214_171_648
 
 
+_BERT_BASE = {
+    "model.architecture": "encoder_only",
+    "model.d_model": 768,
+    "model.num_heads": 12,
+    "model.d_ff": 3072,
+    "model.num_encoder_layers": 12,
+    "model.attention_bias": True,
+    "model.position": "learned",
+    "model.max_positions": 512,
+    "model.embedding_norm": True,
+    "model.output_bias": True,
+    "data.task": "masked_language_modelling",
+    "data.vocab_size": 30_522,
+}
+_NOT_OF_IMAGES = "model.max_positions", "model.embedding_norm"
+_VIT_B16 = {path: value for path, value in _BERT_BASE.items() if path not in _NOT_OF_IMAGES} | {
+    "model.architecture": "image_encoder",
+    "model.patch_size": 16,
+    "model.image_size": 224,
+    "model.norm_order": "pre",
+    "data.task": "image_classification",
+    "data.corpus": "npz:images.npz",
+    "data.vocab_size": 1000,
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "count"),
+    ("config", "count"),
     [
-        ("gpt2_small", 124_439_808),
-        # Those of `BertForMaskedLM` without the vectors of a first and a second sentence.
-        ("bert_base", 109_514_298 - 2 * 768),
-        ("vit_b16", 86_567_656),
+        (load_config(str(_ROOT / "configs" / "gpt2_small.py")), 124_439_808),
+        # Those of `BertForMaskedLM` without the vectors of a first and a second sentence, and
+        # without the linear layer and the norm ahead of its output.
+        (Config().replace(_BERT_BASE), 109_514_298 - 2 * 768 - 768 * (768 + 3)),
+        (Config().replace(_VIT_B16), 86_567_656),
     ],
+    ids=["GPT-2", "BERT", "ViT"],
 )
-def test_published_models_have_as_many_parameters_as_they_are_known_for(name, count):
-    config = load_config(str(_ROOT / "configs" / f"{name}.py"))
+def test_published_models_have_as_many_parameters_as_they_are_known_for(config, count):
     assert num_parameters(config.model, config.data.vocab_size) == count
 
 
