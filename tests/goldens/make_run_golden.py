@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 import t2t_jax
-from t2t_jax.config import Config, DataConfig
+from t2t_jax.config import DataConfig
 from t2t_jax.config.file import load_config
 from t2t_jax.data.corpus import open_corpus
 
@@ -51,7 +51,7 @@ FIELDS = {
     "checkpoint.average": 1,
     "checkpoint.keep_best": False,
 }
-# The two stacks of two layers of configs/quickstart.py, and fields of each section off their defaults.
+# The two layers a stack of configs/quickstart.py, and fields of each section off their defaults.
 TRANSLATION = {
     "model.d_model": 64,
     "model.d_ff": 128,
