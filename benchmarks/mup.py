@@ -11,13 +11,11 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from t2t_jax.config.file import load_grid
-from t2t_jax.errors import UserError
-from t2t_jax.inspect.figures.drawing import COLORS, canvas, encoded
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.run.report.page import markdown_row
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.program import run
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "mup_small.py"
 
@@ -74,8 +72,18 @@ def read_curves(workdir: Path) -> Curves:
     return dict(sorted(curves.items(), key=lambda one: (one[0][0] != "standard", one[0][1])))
 
 
-def drawn(curves: Curves) -> Figure:
-    """Draw a panel for each parametrisation, with a curve for each width and its best rate."""
+def drawn(curves: Curves) -> bytes:
+    """Draw a panel for each parametrisation, with a curve for each width and its best rate.
+
+    Returns:
+      The figure as PNG.
+
+    Raises:
+      UserError: matplotlib is not installed.
+    """
+    with needs_extra("plots", "mup_small.png"):
+        from t2t_jax.inspect.figures.drawing import COLORS, canvas, encoded
+
     figure, axes = canvas(9, 3.8, 2)
     axes[1].sharey(axes[0])
     widths = sorted({width for _, width in curves})
@@ -90,7 +98,7 @@ def drawn(curves: Curves) -> Figure:
         place.set(xscale="log", yscale="log", xlabel="peak learning rate", title=kind)
         place.legend(title="d_model")
     axes[0].set_ylabel("perplexity on dev")
-    return figure
+    return encoded(figure, "png")
 
 
 def page(curves: Curves, note: str) -> str:
@@ -127,17 +135,18 @@ def _markdown(heads: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(markdown_row([*map(str, line)]) for line in lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
     """Read the grid and write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workdir", type=Path, help="the directory of the grid")
     parser.add_argument("out", type=Path, help="the directory of the page and the figure")
     parser.add_argument("--note", default="", help="hardware, date and time")
-    given = parser.parse_args()
-    curves = read_curves(given.workdir)
-    write_whole(given.out / "mup_small.png", encoded(drawn(curves), "png"))
-    write_whole(given.out / "mup_small.md", page(curves, given.note).encode())
+    asked = parser.parse_args(arguments)
+    curves = read_curves(asked.workdir)
+    write_whole(asked.out / "mup_small.png", drawn(curves))
+    write_whole(asked.out / "mup_small.md", page(curves, asked.note).encode())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

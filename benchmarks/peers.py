@@ -36,6 +36,7 @@ from systems.available import Kind, System, available_systems, build_mkl_fast_pa
 from systems.protocol import Decoding, Training, Work, Worker, call_program
 from systems.results import Result, share_equal, show
 
+from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
@@ -89,7 +90,7 @@ class Decode(Prepared):
 class Translate:
     """Measure whole programs that translate a file."""
 
-    workdir: Path = tyro.MISSING
+    workdir: OneRun = tyro.MISSING
     """Directory of a run in float32."""
     systems: tuple[str, ...] = ()
     """Measure the systems with one of these texts in their names, and ours; none is all systems."""

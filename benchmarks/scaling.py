@@ -1,6 +1,7 @@
 """Find which models fit 1 to 256 TPU chips, and what bounds a step, and write docs/scaling.md.
 
     python benchmarks/scaling.py
+    python benchmarks/scaling.py --configs big --topologies v5e:1x1 v5e:2x2 --out big.md
 
 It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[train,tpu]'`).
 On two cores that were busy it took about half an hour.
@@ -9,32 +10,42 @@ On two cores that were busy it took about half an hour.
 import datetime
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.ahead_of_time.report import StepReport
 from t2t_jax.ahead_of_time.topologies import devices_of
+from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
+from t2t_jax.errors import needs_extra
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.system.host import processor_name
-from t2t_jax.system.program import prepare_process
+from t2t_jax.system.program import run
 
-_ROOT = Path(__file__).parents[1]
-_TOPOLOGIES = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16")
 _TOKENS_PER_CHIP = 4096
 _MOST_SHARES = 16  # devices that share one copy of the parameters: one row of chips
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Find which models fit TPU chips, and what bounds a step."""
+
+    configs: tuple[str, ...] = ("configs/big.py", "configs/billion.py")
+    """Config files."""
+    topologies: tuple[str, ...] = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16")
+    """Chips, of one kind."""
+    out: Path = Path("docs/scaling.md")
+    """File for the page."""
 
 
 def _billion(chips: int) -> list[dict[str, object]]:
     """Return layouts that shard the parameters over up to 16 chips, without and with remat."""
     shared = {"parallel.fsdp": min(chips, _MOST_SHARES), "parallel.data": -1}
     return [shared, shared | {"parallel.remat": "layer"}]
-
-
-_LAYOUTS = {"big": lambda chips: [{"parallel.data": -1}], "billion": _billion}
 
 
 def _scaled(config: Config, chips: int) -> Config:
@@ -52,8 +63,9 @@ def _scaled(config: Config, chips: int) -> Config:
 def _first_that_fits(name: str, topology: str) -> tuple[Config, StepReport]:
     """Compile the layouts in turn; return the first that fits, or else the last."""
     devices = devices_of(topology)
-    config = _scaled(load_config(str(_ROOT / "configs" / f"{name}.py")), len(devices))
-    for layout in _LAYOUTS[name](len(devices)):
+    config = _scaled(load_config(name), len(devices))
+    layouts = _billion(len(devices)) if "billion" in name else [{"parallel.data": -1}]
+    for layout in layouts:
         chosen = config.replace(layout)
         report = compile_ahead(chosen, devices)
         print(
@@ -87,8 +99,8 @@ def _longest(report: StepReport) -> str:
     return max(report.bounds, key=report.bounds.__getitem__, default="-")
 
 
-def _document() -> Iterator[str]:
-    hardware = peaks(devices_of(_TOPOLOGIES[0]))
+def _document(asked: Scaling) -> Iterator[str]:
+    hardware = peaks(devices_of(asked.topologies[0]))
     assert hardware is not None
     yield "# From one chip to 256"
     yield ""
@@ -119,11 +131,11 @@ def _document() -> Iterator[str]:
         "time instead of keeping it, which the operations here do not count. Where the first "
         "layout does not fit, the next is tried."
     )
-    for name in _LAYOUTS:
+    for name in asked.configs:
         yield ""
-        yield f"## configs/{name}.py"
+        yield f"## {name}"
         first = True
-        for topology in _TOPOLOGIES:
+        for topology in asked.topologies:
             config, report = _first_that_fits(name, topology)
             if first:
                 yield ""
@@ -138,7 +150,14 @@ def _document() -> Iterator[str]:
             yield _row(topology, config, report)
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Compile everything, and write the page."""
+    asked: Scaling = parse_flags(Scaling, arguments)
+    with needs_extra("tpu", "the compiler for TPUs"):
+        version("libtpu")
+    asked.out.write_text("\n".join([*_document(asked), ""]), encoding="utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    prepare_process()
-    lines = list(_document())
-    (_ROOT / "docs" / "scaling.md").write_text("\n".join([*lines, ""]))
+    run(main)

@@ -41,6 +41,7 @@ from t2t_jax.kernels.choice import Kernels, kernels_of
 from t2t_jax.parallel.device_memory import memory_of_a_device
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.installed import check_installed
 from t2t_jax.system.program import run
 
 
@@ -96,6 +97,7 @@ def _check(asked: Table1) -> None:
         raise UserError(f"--window {asked.window} reaches no other position; give at least 2")
     if asked.kernel_width < 3 or asked.kernel_width % 2 == 0:
         raise UserError(f"--kernel-width {asked.kernel_width} is not an odd number above 1")
+    check_installed("plots", "--plot", "matplotlib")
     if not asked.plot.parent.is_dir():
         raise UserError(f"--plot {asked.plot}: there is no directory {asked.plot.parent}")
 

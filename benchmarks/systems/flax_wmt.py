@@ -23,7 +23,6 @@ import numpy as np
 import optax
 from flax import jax_utils
 from flax.training import common_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from systems.protocol import Decoding, Training, serve
 from t2t_jax.config import Config
@@ -32,9 +31,9 @@ _NEVER = -1  # the id of an end of sentence that never occurs
 
 
 @cache
-def _example(folder: Path | None = None) -> tuple[Any, Any]:
+def _example() -> tuple[Any, Any]:
     """Import the example's `train` and default config, without its code for data and logs."""
-    folder = folder or Path(sys.argv[2])
+    folder = Path(sys.argv[2])
     for name in ("clu", "tensorflow", "input_pipeline"):
         sys.modules[name] = MagicMock()
     sys.modules["ml_collections"] = MagicMock(ConfigDict=SimpleNamespace)
@@ -45,15 +44,15 @@ def _example(folder: Path | None = None) -> tuple[Any, Any]:
     return train, defaults
 
 
-def _model_config(config: Config, folder: Path | None = None, dtype: Any = jnp.float32) -> Any:
-    example, defaults = _example(folder)
+def _model_config(config: Config) -> Any:
+    example, defaults = _example()
     model = config.model
     return example.models.TransformerConfig(
         vocab_size=config.data.vocab_size,
         output_vocab_size=config.data.vocab_size,
         share_embeddings=defaults.share_embeddings,
         logits_via_embedding=defaults.logits_via_embedding,
-        dtype=dtype,
+        dtype=jnp.float32,
         emb_dim=model.d_model,
         num_heads=model.num_heads,
         num_layers=model.num_encoder_layers,
@@ -67,74 +66,30 @@ def _model_config(config: Config, folder: Path | None = None, dtype: Any = jnp.f
     )
 
 
-def _parameters(config: Any, folder: Path | None = None) -> Any:
-    example, _ = _example(folder)
+def _parameters(config: Any) -> Any:
+    example, _ = _example()
     model = example.models.Transformer(config.replace(deterministic=True))
     ones = jnp.ones((1, 8), jnp.float32)
     return jax.jit(model.init)(jax.random.key(0), ones, ones)["params"]
 
 
-def _training(config: Config, folder: Path | None = None, dtype: Any = jnp.float32) -> Any:
-    """Return the example's training step, and a function that makes the state before step 1."""
-    example, defaults = _example(folder)
-    model = _model_config(config, folder, dtype)
-    learning_rate = example.create_learning_rate_schedule(
-        defaults.learning_rate, defaults.warmup_steps
-    )
-    adam = optax.adamw(learning_rate, b1=0.9, b2=0.98, eps=1e-9, weight_decay=defaults.weight_decay)
-    step = partial(
-        example.train_step,
-        config=model,
-        learning_rate_fn=learning_rate,
-        label_smoothing=defaults.label_smoothing,
-    )
-
-    def create() -> Any:
-        return example.TrainState.create(
-            apply_fn=None, params=_parameters(model, folder), tx=adam, dynamic_scale=None
-        )
-
-    return step, create
-
-
-def lowered_step(config: Config, folder: Path, rows: int, length: int, device: jax.Device) -> Any:
-    """Lower the example's training step in bfloat16, for a device that need not be there.
-
-    Args:
-      config: the sizes of the network.
-      folder: the folder of the example.
-      rows: the rows of the batch.
-      length: the positions of a source, and of a target.
-      device: the device.
-    """
-    step, create = _training(config, folder, jnp.bfloat16)
-    mesh = Mesh(np.array([device]), ("batch",))
-
-    def train_step(state: Any, batch: Any, key: Any) -> Any:
-        return step(state, batch, dropout_rng=key)
-
-    on_device = jax.shard_map(
-        train_step,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec("batch"), PartitionSpec()),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )
-    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    arguments = jax.eval_shape(create), {"inputs": tokens, "targets": tokens}
-    placed = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=NamedSharding(mesh, PartitionSpec())
-        ),
-        (*arguments, jax.eval_shape(jax.random.key, 0)),
-    )
-    return jax.jit(on_device, donate_argnums=0).lower(*placed)
-
-
 def train(work: Training) -> Callable[[], float]:
     """Prepare the example's training step, compiled as its training loop compiles it."""
-    train_step, create = _training(work.config)
-    state = jax_utils.replicate(create())
+    example, defaults = _example()
+    model = _model_config(work.config)
+    schedule = example.create_learning_rate_schedule(defaults.learning_rate, defaults.warmup_steps)
+    adam = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=defaults.weight_decay)
+    train_step = partial(
+        example.train_step,
+        config=model,
+        learning_rate_fn=schedule,
+        label_smoothing=defaults.label_smoothing,
+    )
+    state = jax_utils.replicate(
+        example.TrainState.create(
+            apply_fn=None, params=_parameters(model), tx=adam, dynamic_scale=None
+        )
+    )
     step = jax.pmap(train_step, axis_name="batch", donate_argnums=0)
     arrays = {"inputs": np.array(work.inputs), "targets": np.array(work.targets)}
     batch = common_utils.shard(arrays)

@@ -1,5 +1,6 @@
 """Hugging Face Transformers with Marian, its post-norm Transformer for translation."""
 
+import json
 from collections.abc import Callable
 
 import torch
@@ -24,10 +25,17 @@ def train(work: Training) -> Callable[[], float]:
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """Prepare a search by `generate`, with its cache of keys and values."""
-    with exported(work.weights, "marian") as (_, directory):
+    """Prepare a search by `generate`, with its cache of keys and values.
+
+    The export numbers the vocabulary in another order, so ids are mapped by their subwords.
+    """
+    with exported(work.weights, "marian") as (ours, directory):
         model = MarianMTModel.from_pretrained(directory).eval()
-    inputs = torch.tensor(work.inputs)
+        numbers = json.loads((directory / "vocab.json").read_text(encoding="utf-8"))
+    (pieces,) = ours.vocabulary.pieces([range(len(ours.vocabulary))])
+    to_marian = torch.tensor([numbers[piece] for piece in pieces])
+    to_ours = to_marian.argsort()
+    inputs = to_marian[torch.tensor(work.inputs)]
 
     @torch.inference_mode()
     def translate() -> list[list[int]]:
@@ -38,7 +46,7 @@ def decode(work: Decoding) -> Callable[[], list[list[int]]]:
             length_penalty=work.config.decoding.length_penalty,
             max_new_tokens=work.target_length,
         )
-        return tokens[:, 1:].tolist()  # without the begin of sentence
+        return to_ours[tokens[:, 1:]].tolist()  # without the begin of sentence
 
     return translate
 
