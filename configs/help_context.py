@@ -2,12 +2,9 @@
 
     python benchmarks/help_corpus.py HELP corpora/help
     t2t-jax sweep --config configs/help_context.py --workdir runs/help_context --jobs 2 --seeds 2
-    python benchmarks/contrastive_terms.py corpora/help terms.jsonl
-    t2t-jax contrast runs/help_context/both/seed0 --input terms.jsonl
 
 Rows without context, with the paragraph before on the side of the source, and with it on both sides
-(Tiedemann and Scherrer 2017). BLEU hardly shows what contexts do; the contrastive test does: it has
-words that a page translates always alike, and other pages otherwise.
+(Tiedemann and Scherrer 2017).
 
 The corpus is LibreOffice's help in English and German: 33,000 paragraphs of 2,500 pages, of which
 every 20th is dev and another 20th is test. `benchmarks/help_corpus.py` says where it comes from.

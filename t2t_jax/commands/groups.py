@@ -48,7 +48,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "perplexity": "score a language model: bits per byte, perplexity",
         "accuracy": "score a tagger or classifier: accuracy, F1, confusion table",
         "score": "say how probable a model finds given translations",
-        "contrast": "say how often a model prefers right translations to wrong ones",
         "compare": "score files of translations, and test their differences",
         "compare-trees": "score files of trees against a treebank",
         "report": "set a run beside the paper: constants, cost, curves, scores",

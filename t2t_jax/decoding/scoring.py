@@ -44,7 +44,6 @@ def score(
     targets: Iterable[str],
     *,
     first_line: int = 1,
-    alone: bool = False,
 ) -> list[ForcedScore]:
     """Score pairs of lines. An ensemble gives the mean of its models' distributions, as always.
 
@@ -62,7 +61,6 @@ def score(
         are scored.
       first_line: number of the first line, for lines that are a part of a longer text. Errors
         name lines by their numbers.
-      alone: whether each pair is a document by itself, so that it has no context.
 
     Returns:
       A score for each pair, in the order of the lines. A score depends on the pair alone, and its
@@ -79,7 +77,7 @@ def score(
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     check_pairs(sources, targets)
     capacity = tokens_per_pass(translator)
-    pairs, own = _encoded(translator, sources, targets, alone=alone)
+    pairs, own = _encoded(translator, sources, targets)
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
             check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
@@ -99,12 +97,12 @@ def score(
 
 
 def _encoded(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str], *, alone: bool
+    translator: Translator, sources: Sequence[str], targets: Sequence[str]
 ) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
     """Return pairs of lines as ids, with contexts, and the number of each target's own ids."""
     encoded = translator.encode(sources), translator.encode_targets(targets)
     own = list(map(len, encoded[1]))
-    if translator.context is not None and not alone:
+    if translator.context is not None:
         flat = flattened(encoded[0], np.int32), flattened(encoded[1], np.int32)
         source, target = translator.context.pairs(flat)
         encoded = unflattened(source), unflattened(target)

@@ -19,7 +19,6 @@ COMMAND_LINES = {
     "translate": ["--workdir", "RUN", "--input", "FOLDER/test.en"],
     "parse": ["--workdir", "RUN", "--input", "FOLDER/test.en"],
     "score": ["--workdir", "RUN", *FILES],
-    "contrast": ["--workdir", "RUN", "--input", "FOLDER/items.jsonl"],
     **{name: ["--workdir", "RUN"] for name in ("bleu", "parseval", "perplexity", "accuracy")},
     "generate": ["RUN", "--prompt", "the dog"],
     "predict": ["RUN", "--input", "FOLDER/test.en"],
@@ -42,10 +41,10 @@ FITS = {
 """What errors call a family, and the commands that they name: to use, to measure and to look."""
 DOES = {
     "translator": {
-        *("translate", "serve", "calibrate", "bleu", "score", "contrast", "explore", "heads"),
+        *("translate", "serve", "calibrate", "bleu", "score", "explore", "heads"),
     },
     "decoder alone": {
-        *("translate", "serve", "calibrate", "bleu", "score", "contrast", "explore"),
+        *("translate", "serve", "calibrate", "bleu", "score", "explore"),
     },
     "parser": {"parse", "translate", "parseval", "score", "explore", "heads"},
     "language model": {"generate", "perplexity"},

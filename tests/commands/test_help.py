@@ -29,7 +29,6 @@ BEHIND = {
     "explore": ["--text", "a", "--output", "v.html"],
     "export": ["out", "--to", "safetensors"],
     "score": ["--source", "s", "--target", "t"],
-    "contrast": ["--input", "i"],
     "track": ["wandb:x"],
     "train": ["--config", "configs/quickstart.py"],
     "preflight": ["--config", "configs/quickstart.py"],
@@ -44,7 +43,7 @@ WITHOUT_RUN = {"data", "data terms", "init", "launch", "compare", "compare-trees
 OF_A_CONFIG = {"config", "coordinates", "data prepare"}
 SEVERAL = {
     *("watch", "serve", "translate", "parse"),
-    *("bleu", "parseval", "perplexity", "accuracy", "score", "contrast"),
+    *("bleu", "parseval", "perplexity", "accuracy", "score"),
 }
 
 

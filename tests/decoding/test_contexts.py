@@ -16,7 +16,6 @@ from t2t_jax.decoding.scoring import score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.tasks import task_of
-from t2t_jax.tasks.measures.contrast import Contrast, contrasts
 from t2t_jax.tasks.task import Scoring
 
 LINES = ["ein haus", "zwei rot", "", "blau", "große tür", "nicht sehen oder gehen"]
@@ -101,13 +100,6 @@ def test_scores_are_of_targets_after_their_contexts(translator):
     assert found[2].tokens == ()
 
 
-def test_pairs_that_follow_no_other_have_no_context(translator):
-    alone = [score(translator, [a], [b])[0] for a, b in zip(LINES, TARGETS, strict=True)]
-    together = score(translator, LINES, TARGETS, alone=True)
-    for one, other in zip(alone, together, strict=True):
-        assert one.log_prob == pytest.approx(other.log_prob, rel=1e-5)
-
-
 def test_a_prefix_is_for_targets_without_context(translator):
     if translator.config.data.context_sides == "source":
         [one] = translator.translate([LINES[1]], prefixes=["ein"], before=LINES[:1])
@@ -148,17 +140,3 @@ def test_a_long_line_that_is_split_has_no_context(translator):
     parts = [part for part in translator.parts(["ein haus", long], decoding) if part.line == 1]
     assert len(parts) > 1
     assert all(translator.context.source_break not in part.tokens for part in parts)
-
-
-def test_the_right_translation_has_to_be_more_probable_than_every_wrong_one(tiny):
-    words = ["haus", "tür und tür", "baum", "nicht"]
-    by_score = sorted(words, key=lambda word: -score(tiny, ["zwei"], [word])[0].log_prob)
-    best, *_, worst = by_score
-    items = [
-        Contrast("zwei", best, tuple(by_score[1:])),
-        Contrast("zwei", worst, (best,)),
-        Contrast("zwei", by_score[1], (best, worst)),
-    ]
-    found = contrasts(tiny, items)
-    for way in found:  # a model without contexts
-        assert way.tolist() == [True, False, False]
