@@ -41,11 +41,6 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     odp, ods, epub."""
     glossary: Path | None = None
     """File of terms that translations use: in each line a source term, a tab and a target term."""
-    mbr: int = 0
-    """Number of candidates, of which the one that is most like all others is written (minimum Bayes
-    risk): samples with --temperature, else what the beam finds; 0 writes the best of the search."""
-    mbr_metric: str = "chrf"
-    """Metric by which candidates are alike: chrf, bleu, cmd:COMMAND or comet:MODEL, as of bleu."""
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None
@@ -99,38 +94,13 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                     done += len(texts)
                     continue
                 how["prefixes"] = prefixes
-                if self.mbr:
-                    found = self._least_risk(translator, texts, how)
-                else:
-                    found = translator.nbest(texts, self.num_best, **how)
+                found = translator.nbest(texts, self.num_best, **how)
                 written = self._format(found, first_index=done)
                 file.writelines(f"{line}\n".encode() for line in written)
                 file.flush()
                 beside.write(texts, found)
                 done += len(texts)
         return 0
-
-    def _least_risk(
-        self, translator: "Translator", texts: list[str], how: dict[str, Any]
-    ) -> list[list["Hypothesis"]]:
-        """Return the candidate of each line that is most like all others."""
-        from t2t_jax.tasks.measures.judges import judge_of
-        from t2t_jax.tasks.measures.minimum_risk import least_risk
-
-        judge = judge_of(self.mbr_metric)
-        if translator.configured(self.decoding).decoding.temperature > 0:
-            each = [
-                translator.nbest(texts, 1, **how | {"seed": self.seed + number})
-                for number in range(self.mbr)
-            ]
-            found = [[one for [one] in of_line] for of_line in zip(*each, strict=True)]
-        else:
-            found = translator.nbest(texts, self.mbr, **how)
-        chosen = least_risk(texts, [[one.text for one in of_line] for of_line in found], judge)
-        return [
-            [next(one for one in of_line if one.text == text)]
-            for of_line, text in zip(found, chosen, strict=True)
-        ]
 
     @property
     def is_marked_up(self) -> bool:
@@ -188,7 +158,6 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     def _check(self) -> None:
         """Refuse flags that do not go together, and a glossary that cannot be read."""
         others = {
-            "--mbr": self.mbr > 0,
             "--num-best": self.num_best > 1,
             "--scores": self.scores,
             "--prefix": self.prefix is not None,
@@ -202,10 +171,6 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             raise UserError(f"{wrong}: for text alone, not with {which}")
         if self.glossary is not None and len(self.workdir) > 1:
             raise UserError("--glossary needs the attention of one model; name one --workdir")
-        if self.mbr < 0:
-            raise UserError(f"--mbr {self.mbr} is no number of candidates; give 1 or more")
-        if self.mbr and self.num_best > 1:
-            raise UserError("--mbr writes one translation of a line; leave --num-best out")
         if self.prefix is not None and self.prefixes is not None:
             raise UserError("--prefix and --prefixes both say how translations begin; give one")
         aligns = self.alignments or self.is_marked_up or self.format == "document"

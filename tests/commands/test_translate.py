@@ -12,8 +12,6 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.errors import UserError
 from t2t_jax.markup.projection import with_markup
 from t2t_jax.markup.tagged import Event, tagged
-from t2t_jax.tasks.measures.judges import judge_of
-from t2t_jax.tasks.measures.minimum_risk import least_risk
 from tests.commands.test_commands import SOURCES, TARGETS, make_run
 
 LINES = [*SOURCES, ""]
@@ -170,7 +168,6 @@ def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir
     [
         (["--prefix", "a", "--prefixes", "b"], "--prefix and --prefixes both say"),
         (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
-        (["--mbr", "-1", "--temperature", "1"], "--mbr -1 is no number of candidates"),
         (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
         (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
         (
@@ -188,22 +185,6 @@ def test_alignments_of_an_ensemble_are_refused_before_it_translates(workdir, fol
     both = ("--workdir", workdir, workdir, "--input", folder / "lines")
     with pytest.raises(UserError, match="--alignments are of one model; name one --workdir"):
         command("translate", *both, "--alignments", folder / "links")
-
-
-@pytest.mark.parametrize("flags", [("--temperature", 1), ("--beam-size", 4)])
-def test_of_candidates_the_one_most_like_the_others_is_written(workdir, folder, flags):
-    found = translate(workdir, folder, "--mbr", 4, *flags)
-    translator, how = t2t_jax.load(workdir), {flags[0][2:].replace("-", "_"): flags[1]}
-    if flags[0] == "--temperature":
-        each = [translator.translate(LINES, seed=seed, **how) for seed in range(4)]
-        candidates = [[*one] for one in zip(*each, strict=True)]
-    else:
-        candidates = [[one.text for one in best] for best in translator.nbest(LINES, 4, **how)]
-    assert found == least_risk(LINES, candidates, judge_of("chrf"))
-    assert found[4] == ""
-    longest = "cmd:awk -F'\\t' '{ print length($2) }'"
-    found = translate(workdir, folder, "--mbr", 4, "--mbr-metric", longest, *flags)
-    assert [len(one) for one in found] == [max(map(len, some)) for some in candidates]
 
 
 def test_more_metrics_of_a_model_and_of_files(workdir, folder, capsys):

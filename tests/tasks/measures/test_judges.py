@@ -1,4 +1,4 @@
-"""Judges of single translations, and the candidate that they find most like all others."""
+"""Judges of single translations."""
 
 import re
 import sys
@@ -7,12 +7,9 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
-from hypothesis import given
-from hypothesis import strategies as st
 
 from t2t_jax.errors import UserError
 from t2t_jax.tasks.measures.judges import judge_of
-from t2t_jax.tasks.measures.minimum_risk import least_risk
 from t2t_jax.tasks.measures.significance import paired_bootstrap_of_means
 
 SOURCES = ["a cat", "two\tdogs"]
@@ -71,27 +68,6 @@ def test_a_model_of_comet_gets_all_three_sides(monkeypatch, tmp_path):
     assert asked[1] == {"src": "a cat", "mt": "eine Katze", "ref": "eine Katze"}
     judge_of(f"comet:{tmp_path}")
     assert asked[-1] == str(tmp_path)
-
-
-_TABLE = st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), max_size=4)
-
-
-@given(_TABLE, st.integers(0, 100))
-def test_the_least_risk_is_that_of_all_pairs(candidates, seed):
-    values = np.random.default_rng(seed).integers(0, 9, (4, 4)).tolist()
-
-    def value(ours, other):
-        return float(values["abcd".index(ours)]["abcd".index(other)])
-
-    def judge(sources, hypotheses, references):
-        return [value(*pair) for pair in zip(hypotheses, references, strict=True)]
-
-    found = least_risk([""] * len(candidates), candidates, judge)
-    assert len(found) == len(candidates)
-    for of_line, chosen in zip(candidates, found, strict=True):
-        risks = {ours: sum(value(ours, other) for other in of_line) for ours in of_line}
-        assert chosen in of_line
-        assert risks[chosen] == max(risks.values())
 
 
 def test_means_are_compared_by_resampling():
