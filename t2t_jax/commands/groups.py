@@ -11,7 +11,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "init": "write a config, a README and a script for an own corpus",
         "data": "fetch a public corpus, such as WMT14, and prepare it as text",
         "data prepare": "tokenise a corpus in shards, before trainings read it",
-        "data terms": "make pairs from which a model learns to use wanted terms",
     },
     "training": {
         "train": "train a model, or go on with a run that was stopped",

@@ -10,7 +10,7 @@ one that the target word attends to most, and no other target word attends to it
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,12 @@ from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.scoring import batches, check_pairs
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.markup.projection import Links
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
+
+Links: TypeAlias = Sequence[tuple[int, int]]
+"""Pairs of a source word and a target word, both counted from 0."""
 
 _LONGEST = 1024  # subwords; the weights grow with the square of their number
 _WEIGHTS_PER_BATCH = 1 << 26  # float32, of all layers and heads: 256 MiB

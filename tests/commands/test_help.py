@@ -39,7 +39,7 @@ HEAVY = {
     *("jax", "flax", "numpy", "scipy", "rich", "typeguard", "sacrebleu", "regex", "grain"),
     *("orbax", "tensorflow_datasets", "sentencepiece", "starlette", "matplotlib", "yaml"),
 }
-WITHOUT_RUN = {"data", "data terms", "init", "launch", "compare", "compare-trees"}
+WITHOUT_RUN = {"data", "init", "launch", "compare", "compare-trees"}
 OF_A_CONFIG = {"config", "coordinates", "data prepare"}
 SEVERAL = {
     *("watch", "serve", "translate", "parse"),

@@ -3,15 +3,12 @@
 import json
 import math
 import re
-from html import escape
 
 import pytest
 
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.errors import UserError
-from t2t_jax.markup.projection import with_markup
-from t2t_jax.markup.tagged import Event, tagged
 from tests.commands.test_commands import SOURCES, TARGETS, make_run
 
 LINES = [*SOURCES, ""]
@@ -69,63 +66,6 @@ def test_constraints_are_flags(workdir, folder):
     assert found == t2t_jax.load(workdir).translate(LINES, **flags)
 
 
-def test_tags_go_to_the_words_that_their_words_are_linked_to(workdir, folder):
-    (folder / "html").write_text(
-        "<p>a <b>dog</b> &amp; a &lt;cat&gt;</p>\n\n<i>the</i> house<br>x\n"
-    )
-    files = ("--workdir", workdir, "--input", folder / "html", "--output", folder / "out")
-    head = ("--alignment-head", "0:1")
-    assert command("translate", *files, "--format", "html", *head) == 0
-    translator = t2t_jax.load(workdir)
-    sources = ["a dog & a <cat>", "the house", "x"]
-    texts = translator.translate(sources)
-    links = t2t_jax.alignments(translator, sources, texts, head=(0, 1)).links
-    first, second = (
-        tagged(source, [Event(begin, f"<{name}>", name), Event(end, f"</{name}>", None, name)])
-        for source, begin, end, name in ((sources[0], 2, 5, "b"), (sources[1], 0, 3, "i"))
-    )
-    written = (folder / "out").read_text().splitlines()
-    assert written == [
-        f"<p>{with_markup(first, texts[0], links[0], escape)}</p>",
-        "",
-        f"{with_markup(second, texts[1], links[1], escape)}<br>{escape(texts[2])}",
-    ]
-    assert command("translate", *files, "--format", "html") == 0
-
-
-def test_terms_of_a_glossary_are_used_in_every_form(workdir, folder, capsys):
-    (folder / "terms.tsv").write_text("dog\tdas Haus\n")
-    (folder / "in.html").write_text("<p>a <b>dog</b></p>\nthe house\n")
-    (folder / "in.txt").write_text("a dog\nthe house\n")
-    files = ("--workdir", workdir, "--glossary", folder / "terms.tsv", "--output")
-    for name, how in (("in.txt", "text"), ("in.html", "html"), ("in.html", "document")):
-        out = folder / f"out{name[2:]}"
-        assert command("translate", *files, out, "--input", folder / name, "--format", how) == 0
-        first, second = re.sub("<[^>]*>", "", out.read_text()).splitlines()
-        assert "das haus" in first.lower()
-        assert second == t2t_jax.load(workdir).translate(["the house"])[0]
-    (folder / "terms.tsv").write_text("dog\n")
-    with pytest.raises(UserError, match=r"terms.tsv line 1 is not a source term, a tab and a"):
-        command("translate", *files, folder / "out.txt", "--input", folder / "in.txt")
-    with pytest.raises(UserError, match="--glossary needs the attention of one model; name one"):
-        command("translate", "--workdir", workdir, workdir, *files[2:], folder / "out.txt")
-
-
-def test_a_document_is_translated_into_one_of_its_kind(workdir, folder):
-    (folder / "page.html").write_text("<h1>the house</h1>\n<p>a dog. two dogs.</p>")
-    files = ("--workdir", workdir, "--format", "document", "--input", folder / "page.html")
-    assert command("translate", *files, "--output", folder / "out.html") == 0
-    found = t2t_jax.load(workdir).translate(["the house", "a dog.", "two dogs."])
-    expected = "<h1>{}</h1>\n<p>{} {}</p>".format(*map(escape, found))
-    assert (folder / "out.html").read_text() == expected
-    with pytest.raises(
-        UserError, match=r"out.docx has another suffix than .*page.html; a document"
-    ):
-        command("translate", *files, "--output", folder / "out.docx")
-    with pytest.raises(UserError, match="--format document needs --input and --output"):
-        command("translate", *files)
-
-
 @pytest.mark.parametrize("flags", [(), ("--num-best", 2)])
 def test_alignments_have_a_line_for_each_line_of_output(workdir, folder, flags):
     head = ("--alignment-head", "0:1")
@@ -170,10 +110,6 @@ def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir
         (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
         (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
         (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
-        (
-            ["--format", "html", "--scores", "--prefix", "a"],
-            "--scores, --prefix: for text",
-        ),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(workdir, folder, flags, message):

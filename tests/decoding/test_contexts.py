@@ -9,8 +9,6 @@ import pytest
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.context import CONTEXT_BREAK
-from t2t_jax.data.terms import Glossary, Term
-from t2t_jax.decoding.glossary import translate_with_terms
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scoring import score
 from t2t_jax.decoding.translator import Translator
@@ -108,18 +106,6 @@ def test_a_prefix_is_for_targets_without_context(translator):
     with pytest.raises(UserError, match="context_sides='both'"):
         translator.translate(LINES[:1], prefixes=["ein"])
     assert translator.translate(LINES[:1], prefixes=[""]) == translator.translate(LINES[:1])
-
-
-def test_terms_are_for_targets_without_context(translator):
-    glossary = Glossary((Term("rot", "fenster"),))
-    if translator.config.data.context_sides == "both":
-        with pytest.raises(UserError, match="so that no glossary can be given"):
-            translate_with_terms(translator, LINES, glossary)
-        return
-    found = translate_with_terms(translator, LINES, glossary, beam_size=1)
-    plain = translator.translate(LINES, beam_size=1)
-    assert "fenster" in found.lines[1]
-    assert [*found.lines[:1], *found.lines[2:]] == [*plain[:1], *plain[2:]]
 
 
 def test_the_breaks_between_documents_are_no_sentences_of_a_score(translator):
