@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32
 
 from t2t_jax.decoding.hypotheses import IMPOSSIBLE, Hypotheses, SearchState
-from t2t_jax.decoding.wanted_terms import Boundaries, have_all
 
 
 class Phrases(NamedTuple):
@@ -56,7 +55,6 @@ class Constraints:
       no_repeat_ngram_size: the n of n-grams that occur at most once in a hypothesis; 0 allows all.
       num_told: the number of tokens at the beginning of each sentence's prefix that the model is
         told, such as that of the target language; they have probability 1.
-      boundaries: the boundaries of words, for a search with wanted terms.
     """
 
     min_length: Int32[Any, ""] | None = None
@@ -64,7 +62,6 @@ class Constraints:
     phrases: Phrases | None = None
     no_repeat_ngram_size: int = field(default=0, metadata={"static": True})
     num_told: int = field(default=0, metadata={"static": True})
-    boundaries: Boundaries | None = None
 
 
 def allowed_tokens(
@@ -90,8 +87,6 @@ def allowed_tokens(
             allowed = _without(allowed, _repeating(state, constraints.no_repeat_ngram_size))
         if constraints.phrases is not None:
             allowed = _without(allowed, _completing(constraints.phrases, state))
-        if constraints.boundaries is not None:
-            allowed &= ~_breaking(constraints.boundaries, state, ids == eos_id)
         allowed |= ~jnp.any(allowed, axis=-1, keepdims=True) & (ids == eos_id)
     if state.rows.prefixes is not None:
         allowed = _only(_forced(state.rows.prefixes, state.positions), ids, allowed)
@@ -164,17 +159,6 @@ def _completing(phrases: Phrases, state: SearchState) -> Int32[Array, "b k edges
     ends = (phrases.tokens >= 0) & (phrases.targets >= matched.shape[-1])
     completes = matched[..., phrases.sources] & ends
     return jnp.where(completes, phrases.tokens, jnp.iinfo(jnp.int32).max)
-
-
-def _breaking(
-    boundaries: Boundaries, state: SearchState, is_eos: Bool[Array, " v"]
-) -> Bool[Array, "b k v"]:
-    """Return the tokens that go on with the word of a term, and the end before all terms."""
-    rows, states = state.rows.terms, state.rows.live.terms
-    assert rows is not None
-    assert states is not None
-    goes_on = states.closed[..., None] & boundaries.continues
-    return goes_on | (~have_all(rows, states)[..., None] & is_eos)
 
 
 def _only(

@@ -22,18 +22,13 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.constraints import Constraints, Phrases
-from t2t_jax.decoding.wanted_terms import Boundaries
 from t2t_jax.errors import UserError
 
-_OPENING_MARKS = "([{<\"'¿¡«»‹›„“”‚‘’「『（《"
-"""The brackets and quotation marks that can stand before a word without a space."""
 _SPACE = b" "
 _COMPLETE = -1
 
 
-def constraints_of(
-    decoding: DecodingConfig, vocabulary: Vocabulary, *, with_terms: bool = False
-) -> Constraints | None:
+def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints | None:
     """Make the constraints that a config and a vocabulary ask for; None if they ask for none.
 
     Tokens that begin every target, such as that of its language, differ from sentence to sentence:
@@ -41,9 +36,6 @@ def constraints_of(
 
     With forbidden phrases, subwords without a text, such as padding, are never chosen either: such
     a subword within a phrase would hide the phrase.
-
-    Args:
-      with_terms: whether outputs have wanted terms.
 
     Raises:
       UserError: a forbidden id is the end of sentence, or is not in the vocabulary.
@@ -61,7 +53,7 @@ def constraints_of(
         never[token] |= not text and token != EOS_ID
     told = len(vocabulary.target_begin)
     asked = decoding.min_length, decoding.no_repeat_ngram_size, decoding.forbidden, never.any()
-    if not any((*asked, told, with_terms)):
+    if not any((*asked, told)):
         return None
     return Constraints(
         np.int32(decoding.min_length) if decoding.min_length else None,
@@ -69,7 +61,6 @@ def constraints_of(
         automaton(decoding.forbidden, vocabulary) if decoding.forbidden else None,
         decoding.no_repeat_ngram_size,
         told,
-        boundaries_of(vocabulary) if with_terms else None,
     )
 
 
@@ -109,14 +100,6 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
 def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
     """Return the text that each id of a vocabulary spells, in bytes, with a space before words."""
     return [vocabulary.spelling(token) for token in range(len(vocabulary))]
-
-
-@lru_cache(maxsize=4)
-def boundaries_of(vocabulary: Vocabulary) -> Boundaries:
-    """Return what the subwords of a vocabulary say about the words around them."""
-    texts = [text.decode(errors="replace") for text in spelt_by(vocabulary)]
-    opens = [text.endswith((" ", *_OPENING_MARKS)) for text in texts]
-    return Boundaries(np.array(opens), np.array([text[:1].isalnum() for text in texts]))
 
 
 class _Pieces(NamedTuple):

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
-from t2t_jax.decoding.wanted_terms import TermRows, TermStates
-
 IMPOSSIBLE = -1e9
 """The log-probability and score of an empty slot: a finite number, so that no NaN arises."""
 
@@ -48,8 +46,6 @@ class Hypotheses(NamedTuple):
     """Log-probability of each hypothesis under the model, in nats."""
     matched: Bool[Array, "b m states"] | None = None
     """Whether each hypothesis is in each state of the automaton of phrases; None without one."""
-    terms: TermStates | None = None
-    """How far each hypothesis has come with the wanted terms; None if there are none."""
 
 
 class SearchRows(NamedTuple):
@@ -69,8 +65,6 @@ class SearchRows(NamedTuple):
     """The best hypotheses that have ended; their tokens are at places of the ring."""
     prefixes: Int32[Array, "b p"] | None = None
     """Tokens with which each output must begin, then -1; None if no output has a prefix."""
-    terms: TermRows | None = None
-    """The terms that outputs must contain; None if no output has to."""
 
 
 class SearchState(NamedTuple):

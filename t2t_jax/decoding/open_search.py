@@ -25,7 +25,6 @@ from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
 from t2t_jax.decoding.turns import Turns, Waiting
-from t2t_jax.decoding.wanted_terms import WantedTerm, num_tokens
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
@@ -64,9 +63,6 @@ class Limits:
     """The most positions that are computed before sentences that wait may come in."""
     most_waiting: int = 1024
     """The most sentences that may wait; more are refused."""
-    terms: int = 0
-    """The most tokens that the spellings of a sentence's wanted terms may have; 0 if no output has
-    to contain terms."""
     seconds_per_token: float = 0.001
     """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
     token by which it is shorter."""
@@ -148,8 +144,7 @@ class OpenSearch:
         """
         self.limits = Limits() if limits is None else limits
         self._extra = decoding.max_extra_length
-        strategy = strategy_of(decoding, num_best, with_terms=self.limits.terms > 0)
-        self._search = Search(model, strategy, mesh, num_best)
+        self._search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
         self._of_groups = params, seed, constraints
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
@@ -192,7 +187,6 @@ class OpenSearch:
         client: Hashable = None,
         request: Hashable = None,
         prefix: Sequence[int] = (),
-        terms: Sequence[WantedTerm] = (),
         read: Callable[[SearchResult], Any] = lambda result: result,
     ) -> "Future[Any]":
         """Submit a sentence to the search.
@@ -206,7 +200,6 @@ class OpenSearch:
           client: the sender of the request: clients take turns; None is one of no other request.
           request: the request of the sentence: a client's requests take turns; None is a new one.
           prefix: ids with which the output must begin, as many as the model is told.
-          terms: terms that the output must contain.
           read: makes the future's result of the hypotheses `[num_best, t]`; by default, themselves.
 
         Returns:
@@ -215,11 +208,11 @@ class OpenSearch:
         Raises:
           QueueFullError: too many sentences wait.
           ClosedError: the search is closed.
-          ValueError: the source is too long, the limit too high, there are more tokens of a prefix
-            or of terms than there is room for, or a listener is given to a beam.
+          ValueError: the source is too long, the limit too high, the prefix has more tokens
+            than there is room for, or a listener is given to a beam.
         """
         most = max(len(tokens), len(prefix)) + self._extra
-        sentence = Sentence(tokens, most if limit is None else limit, number, prefix, terms)
+        sentence = Sentence(tokens, most if limit is None else limit, number, prefix)
         self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future, request = Future[Any](), object() if request is None else request
@@ -262,11 +255,6 @@ class OpenSearch:
             raise ValueError(
                 f"the prefix has {len(sentence.prefix)} tokens, but the model is told "
                 f"{self._prefix}"
-            )
-        if num_tokens(sentence.terms) > self.limits.terms:
-            raise ValueError(
-                f"the terms have {num_tokens(sentence.terms)} tokens in all their spellings, more "
-                f"than limits.terms={self.limits.terms}"
             )
         if listener is not None and self._search.strategy.beam_size > 1:
             raise ValueError("several hypotheses are searched for: there are no tokens so far")
@@ -336,7 +324,7 @@ class OpenSearch:
         """Return the sizes for sources of a length of the ladder; few outputs exceed their room."""
         most = length + self._extra
         room = most if length == self._lengths[-1] else length
-        return Sizes(rows, rows, length, room, most, self._prefix, self.limits.terms)
+        return Sizes(rows, rows, length, room, most, self._prefix)
 
     def _group(self, rows: int, length: int) -> RowGroup[int]:
         params, seed, constraints = self._of_groups

@@ -20,7 +20,6 @@ from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
 from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
 from t2t_jax.decoding.strategies import Strategy
-from t2t_jax.decoding.wanted_terms import TermRows, term_rows
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
@@ -53,8 +52,6 @@ class Sizes(NamedTuple):
     """Positions that no output exceeds."""
     prefix: int = 0
     """Positions for the prefixes of outputs; 0 if no output has one."""
-    terms: int = 0
-    """Places for the tokens of the terms that an output must contain; 0 if no output has to."""
 
 
 class Work(NamedTuple):
@@ -80,8 +77,6 @@ class Arrivals(NamedTuple):
     """Numbers of the lines, which determine the tokens drawn when sampling."""
     prefixes: Int32[Array, "n p"] | None = None
     """Tokens with which each output must begin, then -1; None if no output has a prefix."""
-    terms: TermRows | None = None
-    """The terms that outputs must contain; None if no output has to."""
 
 
 class Progress(NamedTuple):
@@ -115,7 +110,6 @@ def begin_work(
         keys=_keys(search.strategy, jnp.uint32(0), free),
         constraints=constraints,
         prefixes=jnp.full((sizes.rows, sizes.prefix), -1) if sizes.prefix else None,
-        terms=term_rows([], sizes.rows, sizes.terms) if sizes.terms else None,
     )
     inputs = model.sources.padded([], sizes.rows, sizes.source_length)
     memory = jax.eval_shape(partial(encode, model), params, inputs)
@@ -240,7 +234,6 @@ def _with_arrivals(
         keys=_keys(search.strategy, seed, arrivals.numbers),
         constraints=constraints,
         prefixes=arrivals.prefixes,
-        terms=arrivals.terms,
     )
     return Work(state, memory)
 

@@ -26,7 +26,6 @@ from t2t_jax.decoding.programs import (
     proceed,
     resize_work,
 )
-from t2t_jax.decoding.wanted_terms import WantedTerm, term_rows
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.sources import Source
 from t2t_jax.parallel.mesh import on_host, put_rows
@@ -47,8 +46,6 @@ class Sentence(NamedTuple):
     """Number of the line; with the seed, the number determines what is drawn."""
     prefix: Sequence[int] = ()
     """Subwords with which the output must begin."""
-    terms: Sequence[WantedTerm] = ()
-    """Terms that the output must contain."""
 
     @property
     def length(self) -> int:
@@ -247,9 +244,7 @@ class RowGroup(Generic[_Key]):
         if sizes.prefix:
             given = [sentence.prefix for sentence in sentences]
             prefixes = padded(given, places, sizes.prefix, fill=-1)
-        terms = [sentence.terms for sentence in sentences]
-        wanted = term_rows(terms, places, sizes.terms) if sizes.terms else None
-        return Arrivals(taken, None, limits, numbers, prefixes, wanted)
+        return Arrivals(taken, None, limits, numbers, prefixes)
 
     def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
         """Return the arrays of the sources on the devices; see `SourceForm.padded`."""

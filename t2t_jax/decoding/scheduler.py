@@ -13,7 +13,7 @@ work.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
@@ -23,12 +23,10 @@ from jax.sharding import Mesh
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.decoding.dynamic_beams import DynamicBeamSearch
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling, Strategy
-from t2t_jax.decoding.wanted_terms import num_tokens
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
@@ -40,23 +38,19 @@ _SHORTEST = 32
 _WORTH = 8
 
 
-def strategy_of(
-    decoding: DecodingConfig, num_best: int = 1, *, with_terms: bool = False
-) -> Strategy:
-    """Return the strategy that a config asks for.
-
-    Args:
-      with_terms: whether outputs must contain terms, for which there is only beam search.
-    """
-    sizes = decoding.beam_size, decoding.length_penalty, num_best
-    by_transformers = decoding.beam_rule == "transformers"
-    if with_terms:
-        return DynamicBeamSearch(EOS_ID, *sizes, by_transformers)
+def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
+    """Return the strategy that a config asks for."""
     if decoding.temperature > 0:
         return Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
     if decoding.beam_size == 1:
         return Greedy(EOS_ID)
-    return BeamSearch(EOS_ID, *sizes, by_transformers)
+    return BeamSearch(
+        EOS_ID,
+        decoding.beam_size,
+        decoding.length_penalty,
+        num_best,
+        by_transformers=decoding.beam_rule == "transformers",
+    )
 
 
 def decode(
@@ -88,12 +82,11 @@ def decode(
         raise ValueError(f"there is room for {extra} tokens more than in a source, and no more")
     order = sorted(range(len(sentences)), key=lambda i: -sentences[i].length)
     lengths = [sentences[i].length for i in order]
-    prefix = _rung_of(len(sentence.prefix) for sentence in sentences)
-    terms = _rung_of(num_tokens(sentence.terms) for sentence in sentences)
-    planned = [one._replace(prefix=prefix, terms=terms) for one in plan(lengths, decoding, mesh)]
+    longest_prefix = max((len(sentence.prefix) for sentence in sentences), default=0)
+    prefix = rung(longest_prefix) if longest_prefix else 0
+    planned = [sizes._replace(prefix=prefix) for sizes in plan(lengths, decoding, mesh)]
     waiting = deque(zip(order, planned, strict=True))
-    strategy = strategy_of(decoding, num_best, with_terms=terms > 0)
-    search = Search(model, strategy, mesh, num_best)
+    search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
     capacity = _capacity(rung(max(lengths, default=0)), decoding)
     make = partial(RowGroup[int], search, params, seed=seed, constraints=constraints)
     number = num_groups(capacity, mesh)
@@ -151,12 +144,6 @@ def _sizes(
 def rung(length: int) -> int:
     """Return the length of arrays for so many tokens: a power of two, 16 at least."""
     return max(16, 1 << max(0, length - 1).bit_length())
-
-
-def _rung_of(lengths: Iterable[int]) -> int:
-    """Return the length of arrays for the longest of what sentences are given; 0 for none."""
-    longest = max(lengths, default=0)
-    return rung(longest) if longest else 0
 
 
 def num_groups(capacity: int, mesh: Mesh) -> int:

@@ -55,7 +55,6 @@ from t2t_jax.decoding.hypotheses import (
     is_possible,
 )
 from t2t_jax.decoding.strategies import Given, Strategy
-from t2t_jax.decoding.wanted_terms import TermRows, begin_terms, have_all
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
 _Tree = TypeVar("_Tree")
@@ -84,7 +83,6 @@ def begin(
     keys: Key[Array, " b"] | None = None,
     constraints: Constraints | None = None,
     prefixes: Int32[Array, "b p"] | None = None,
-    terms: TermRows | None = None,
 ) -> SearchState:
     """Begin to search for every sentence.
 
@@ -97,7 +95,6 @@ def begin(
       keys: a PRNG key for each sentence, where tokens are drawn.
       constraints: the constraints that `advance` will be given.
       prefixes: tokens with which each output must begin, then -1.
-      terms: the terms that outputs must contain, for a strategy that searches with them.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
     nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
@@ -115,11 +112,9 @@ def begin(
             empty,
             log_probs,
             begin_matching(constraints, slots.shape),
-            None if terms is None else begin_terms(terms, beam_size),
         ),
         finished=SearchResult(empty, nothing, nothing, jnp.zeros_like(slots)),
         prefixes=prefixes,
-        terms=terms,
     )
     return SearchState(jnp.int32(0), rows, cache)
 
@@ -135,7 +130,7 @@ def admit(
     Args:
       places: numbers of the rows; a number beyond the last row changes nothing.
       limits: the most tokens to generate for each sentence.
-      how: `bos_id`, `keys`, `constraints`, `prefixes` and `terms`, as `begin` takes them.
+      how: `bos_id`, `keys`, `constraints` and `prefixes`, as `begin` takes them.
     """
     beam_size = state.rows.live.last.shape[1]
     new = begin((), limits, beam_size=beam_size, room=state.room, **how).rows
@@ -214,7 +209,7 @@ def _step(
     allowed = allowed_tokens(constraints, state, logits.shape[-1], strategy.eos_id)
     if allowed is not None:
         choices = jnp.where(allowed, logits, -jnp.inf)
-    given = Given(state, logits, choices, place, kernels, constraints)
+    given = Given(state, logits, choices, place, kernels)
     live, finished, more = strategy.extend(given)
     live = follow_automaton(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
@@ -236,14 +231,11 @@ def results(
 
     Returns:
       The k best hypotheses that ended. If no hypothesis of a sentence ended, the k best live ones,
-      scored as if they had the length of its limit; those with all wanted terms, if there are any.
+      scored as if they had the length of its limit.
     """
     rows = state.rows
     none_ended = ~is_possible(rows.finished.scores[:, :1])
     entering = jnp.broadcast_to(none_ended, rows.live.last.shape)
-    if rows.terms is not None and rows.live.terms is not None:
-        complete = have_all(rows.terms, rows.live.terms)
-        entering &= complete | ~jnp.any(complete, axis=1, keepdims=True)
     found = add_finished(rows.finished, rows.live, entering, rows.limits, alpha, offset)
     positions = jnp.arange(state.room)
     places = (rows.starts[:, None] + positions) % state.room
@@ -326,7 +318,6 @@ def search(
     keys: Key[Array, " b"] | None = None,
     constraints: Constraints | None = None,
     prefixes: Int32[Array, "b p"] | None = None,
-    terms: TermRows | None = None,
 ) -> SearchResult:
     """Search for all sentences of a batch; see `begin` and `advance`.
 
@@ -344,7 +335,6 @@ def search(
         keys=keys,
         constraints=constraints,
         prefixes=prefixes,
-        terms=terms,
     )
     state = advance(strategy, step, state, constraints=constraints)
     return results(state, strategy.alpha, pad_id, strategy.offset)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
-from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
     WU_OFFSET,
@@ -39,8 +38,6 @@ class Given(NamedTuple):
     """The place of the ring for the new tokens."""
     kernels: Kernels
     """The implementations for the devices."""
-    constraints: Constraints | None = None
-    """The constraints of the search."""
 
 
 Extended: TypeAlias = tuple[Hypotheses, SearchResult, Bool[Array, " b"]]
@@ -144,32 +141,17 @@ class BeamSearch:
         """Extend the hypotheses of each sentence, and keep the best; see `Greedy.extend`."""
         candidates = _expand(given)
         ended = candidates.last == self.eos_id
-        entering = ended & (jnp.arange(ended.shape[1]) < self.num_entering)
-        return self.kept(given, candidates, entering, _keep_live(candidates, ended))
-
-    @property
-    def num_entering(self) -> int:
-        """Return among how many of the best continuations a hypothesis may end."""
-        return self.beam_size if self.by_transformers else 2 * self.beam_size
-
-    def kept(
-        self, given: Given, candidates: Hypotheses, entering: Bool[Array, "b m"], live: Hypotheses
-    ) -> Extended:
-        """Keep the best finished hypotheses, and say whether each sentence is to go on.
-
-        Args:
-          candidates: continuations of the hypotheses.
-          entering: which of them have ended, and are to be kept if they are good.
-          live: those that go on.
-        """
+        num_entering = self.beam_size if self.by_transformers else 2 * self.beam_size
+        entering = ended & (jnp.arange(ended.shape[1]) < num_entering)
+        live = _keep_live(candidates, ended)
         rows, lengths = given.state.rows, given.state.positions + 1
-        farthest, wanted = rows.limits, self.num_best
+        final_lengths, wanted = rows.limits, self.num_best
         if self.by_transformers:
-            farthest, wanted = lengths, self.beam_size
+            final_lengths, wanted = lengths, self.beam_size
         penalty = self.alpha, self.offset
         finished = add_finished(rows.finished, candidates, entering, lengths, *penalty)
         worst = finished.scores[:, wanted - 1]
-        return live, finished, _can_improve(live, worst, farthest, *penalty)
+        return live, finished, _can_improve(live, worst, final_lengths, *penalty)
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch

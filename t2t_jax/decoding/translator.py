@@ -368,10 +368,10 @@ class Translator:
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
         params, begin = self.prepared(decoding.quantize), self.vocabulary.target_begin
         sentences = [one if one.prefix else one._replace(prefix=begin) for one in sentences]
-        what = self.model, decoding, params, self.mesh, sentences
-        terms = any(one.terms for one in sentences)
-        constraints = constraints_of(decoding, self.vocabulary, with_terms=terms)
-        yield from decode(*what, num_best, seed, constraints)
+        constraints = constraints_of(decoding, self.vocabulary)
+        yield from decode(
+            self.model, decoding, params, self.mesh, sentences, num_best, seed, constraints
+        )
 
     def open_search(
         self, decoding: DecodingConfig, limits: Limits, *, num_best: int = 1, seed: int = 0
@@ -400,7 +400,7 @@ class Translator:
             limits=limits,
             num_best=num_best,
             seed=seed,
-            constraints=constraints_of(decoding, self.vocabulary, with_terms=limits.terms > 0),
+            constraints=constraints_of(decoding, self.vocabulary),
         )
 
     def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:

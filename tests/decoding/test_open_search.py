@@ -13,7 +13,6 @@ from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode
-from t2t_jax.decoding.wanted_terms import Spelling
 from t2t_jax.errors import UserError
 
 _EXTRA = 6
@@ -252,8 +251,6 @@ def test_too_many_and_too_long_sentences_are_refused(opened, sources):
         search.submit([5] * 8 + [1])
     with pytest.raises(ValueError, match="the prefix has 1 tokens, but the model is told 0"):
         search.submit(sources[0][:4], prefix=[5])
-    with pytest.raises(ValueError, match="the terms have 2 tokens in all their spellings, more th"):
-        search.submit(sources[0][:4], terms=[(Spelling((5,)), Spelling((6,)))])
     with pytest.raises(ValueError, match="more than"):
         search.submit([5, 1], limit=9)
     search.close()
