@@ -134,7 +134,7 @@ CALLS = [
 
 def _write_text(folder):
     """Parallel text, treebanks and lines, under the names that the documents use."""
-    golden = Path(__file__).parent / "goldens/runs/0.1.0/corpus"
+    golden = Path(__file__).parent / "goldens/runs/0.2.0/corpus"
     for name in ("DIR", "WSJ", "GUM", "DOMAIN"):
         (folder / name).mkdir()
         trees = "".join(

@@ -186,7 +186,7 @@ LOSSES = {
 @pytest.fixture
 def golden(tmp_path):
     """A run of a released version, with a best checkpoint and a record of its checkpoint."""
-    shutil.copytree(Path(__file__).parent / "goldens/runs/0.1.0", tmp_path / "golden")
+    shutil.copytree(Path(__file__).parent / "goldens/runs/0.2.0", tmp_path / "golden")
     workdir = tmp_path / "golden" / "run"
     shutil.copytree(workdir / "checkpoints" / "800", workdir / "best" / "800")
     with (workdir / "log.jsonl").open("a") as file:

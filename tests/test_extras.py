@@ -195,7 +195,7 @@ start()
 @pytest.mark.thorough
 def test_loading_and_translating_need_the_core_alone(tmp_path):
     """The import of the packages of all extras is refused, in another process."""
-    shutil.copytree(ROOT / "tests/goldens/runs/0.1.0/run", tmp_path / "run")
+    shutil.copytree(ROOT / "tests/goldens/runs/0.2.0/run", tmp_path / "run")
     brought = {"array_record", "scipy", "yaml", "safetensors"}  # by Orbax and JAX, or of the core
     of_extras = {
         module

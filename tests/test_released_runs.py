@@ -17,7 +17,6 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config, EncoderDecoderConfig, registry
 from t2t_jax.config.families import FAMILIES
-from t2t_jax.config.fields import added_later
 from t2t_jax.tasks.language_modelling import generate
 from t2t_jax.tasks.masked_language_modelling import fill
 
@@ -67,9 +66,9 @@ def _completed(translator, inputs):
 
 @dataclasses.dataclass(frozen=True)
 class _LaterModelConfig(EncoderDecoderConfig):
-    """The network with a field that no release has, and that older runs had as another value."""
+    """The network with a field that no release has."""
 
-    num_experts: int = dataclasses.field(default=8, metadata=added_later(before=1))
+    num_experts: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ from t2t_jax.config.families import (
     FAMILIES,
     EncoderDecoderConfig,
     all_model_fields,
+    fields_of,
     foreign_field,
     values_in_family,
-    without_foreign,
 )
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.sections import (
@@ -29,6 +29,9 @@ from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
 from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
+
+_REQUIRED = "model", "data", "training"
+"""The sections without which a config is damaged."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Config:
         """Return the config that `to_json` wrote.
 
         Raises:
-          UserError: the text is not JSON, or has a field that does not exist, or lacks one.
+          UserError: the text is not JSON, or `from_dict` refuses what it says.
         """
         try:
             nested = parse_object(text, Schema())
@@ -220,42 +223,45 @@ def to_dict(config: Config) -> dict[str, Any]:
 def from_dict(nested: Mapping[str, Any]) -> Config:
     """Make the config that nested dictionaries of plain values describe.
 
-    A missing field is younger than the run that wrote the dictionaries. It gets the value with
-    which such runs were trained, where it declares one (`config.fields.added_later`), or else its
-    default, if a run may be continued under another value. No other field may be missing.
+    A missing field has its default: it is younger than the run that wrote the dictionaries.
 
     Raises:
-      UserError: a field does not exist, a required field is missing, or a value is refused.
+      UserError: the sections model, data and training are not all there, a field does not exist, or
+        a value is refused.
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
+    missing = [section for section in _REQUIRED if section not in nested]
+    if missing:
+        raise UserError(
+            f"config lacks the section {missing[0]}, which every release writes; bring back a copy"
+        )
+    values = _read_fields(nested)
+    architecture = values["model"].get("architecture", EncoderDecoderConfig.architecture)
+    for name in values["model"].keys() - fields_of(architecture).keys():
+        raise foreign_field(name, architecture)
+    sections = get_type_hints(Config) | {"model": FAMILIES[architecture].config}
+    return Config(
+        **{name: section(**_tuples(section, values[name])) for name, section in sections.items()}
+    )
+
+
+def _read_fields(nested: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the fields of each section by their current names, without unused deleted fields."""
     known = known_fields()
     values: dict[str, dict[str, Any]] = {name: {} for name in get_type_hints(Config)}
-    for section, given in nested.items():
-        for name in given if isinstance(given, Mapping) else [""]:
+    for section, fields in nested.items():
+        for name in fields if isinstance(fields, Mapping) else [""]:
             path = read_name(f"{section}.{name}" if name else section)
-            if path in REMOVED and REMOVED[path].is_used_by(given[name]):
-                raise removed_feature(f"{path}={given[name]!r}", REMOVED[path].feature)
+            if path in REMOVED and REMOVED[path].is_used_by(fields[name]):
+                raise removed_feature(f"{path}={fields[name]!r}", REMOVED[path].feature)
             if path in REMOVED and path not in known:
                 continue
             if path not in known:
                 raise unknown_field(path, known)
             section_now, _, name_now = path.partition(".")
-            values[section_now][name_now] = given[name]
-    values["model"] = without_foreign(values["model"])
-    sections = get_type_hints(Config) | {"model": FAMILIES[values["model"]["architecture"]].config}
-    for section, kind in sections.items():
-        for leaf in dataclasses.fields(kind):
-            if "before" in leaf.metadata:
-                values[section].setdefault(leaf.name, leaf.metadata["before"])
-            elif leaf.name not in values[section] and "may_change" not in leaf.metadata:
-                raise UserError(
-                    f"config lacks the field {section}.{leaf.name}, which every release writes; "
-                    "bring back a copy"
-                )
-    return Config(
-        **{name: section(**_tuples(section, values[name])) for name, section in sections.items()}
-    )
+            values[section_now][name_now] = fields[name]
+    return values
 
 
 def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:

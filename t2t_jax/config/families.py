@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from t2t_jax.config.checks import INFINITY, check_fits, check_positive, require
-from t2t_jax.config.fields import SIZE, added_later, left_open, read_where
+from t2t_jax.config.fields import SIZE, left_open, read_where
 from t2t_jax.config.model import LinearLayer, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
@@ -25,7 +25,7 @@ class WithEncoder(ModelConfig):
 
     num_encoder_layers: int = field(default=6, metadata=SIZE)
     """Encoder layers N."""
-    encoder_heads: int | None = field(default=None, metadata=added_later(before=None))
+    encoder_heads: int | None = None
     """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
     after pruning; None means num_heads. The width of a head stays that of num_heads."""
 
@@ -36,9 +36,9 @@ class WithDecoder(ModelConfig):
 
     num_decoder_layers: int = field(default=6, metadata=SIZE)
     """Decoder layers N."""
-    decoder_heads: int | None = field(default=None, metadata=added_later(before=None))
+    decoder_heads: int | None = None
     """Heads of each layer's self-attention in the decoder; see encoder_heads."""
-    start_token: StartToken = field(default="begin", metadata=added_later(before="begin"))
+    start_token: StartToken = "begin"
     """Token before the first token of a target: the id of begin, or, in models that come from
     other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
 
@@ -58,7 +58,7 @@ class WithTokens(ModelConfig):
     """Rows of the learned position table; other positions have no limit and do not read it."""
     share_embeddings: bool = True
     """Use one matrix for source and target embedding and output projection (section 3.4)."""
-    scale_embeddings: bool = field(default=True, metadata=added_later(before=True))
+    scale_embeddings: bool = True
     """Multiply embeddings by sqrt(d_model) (section 3.4), or by that of base_width where
     parametrisation is not standard."""
 
@@ -83,9 +83,7 @@ class WithTokens(ModelConfig):
 class WithSourceTokens(WithTokens):
     """The fields of networks whose sources may have a vocabulary of their own."""
 
-    source_vocab_size: int | None = field(
-        default=None, metadata=added_later(before=None) | left_open(None)
-    )
+    source_vocab_size: int | None = field(default=None, metadata=left_open(None))
     """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
     entries for sources than for targets; None means as many as for targets, or for a model that
     predicts labels as many as its vocabulary has for text."""
@@ -111,11 +109,11 @@ class WithSourceTokens(WithTokens):
 class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
     """The fields of networks with both stacks, whatever the encoder reads."""
 
-    cross_heads: int | None = field(default=None, metadata=added_later(before=None))
+    cross_heads: int | None = None
     """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
-    share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
+    share_target_embedding: bool = False
     """Where share_embeddings is false: one matrix for target embedding and output projection."""
-    share_source_embedding: bool = field(default=False, metadata=added_later(before=False))
+    share_source_embedding: bool = False
     """Where share_embeddings is false: one matrix for source and target embedding, beside the
     output projection, as in T5 1.1."""
 
@@ -145,9 +143,7 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
 class EncoderDecoderConfig(EncoderAndDecoder, WithSourceTokens):
     """The Transformer of the paper (section 3.1), whose encoder reads tokens."""
 
-    architecture: Literal["encoder_decoder"] = field(
-        default="encoder_decoder", metadata=added_later(before="encoder_decoder")
-    )
+    architecture: Literal["encoder_decoder"] = "encoder_decoder"
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -165,10 +161,8 @@ class EncoderDecoderConfig(EncoderAndDecoder, WithSourceTokens):
 class DecoderOnlyConfig(WithDecoder, WithTokens):
     """A decoder alone, which reads source and target as one sequence (Liu et al. 2018), as GPT."""
 
-    architecture: Literal["decoder_only"] = field(
-        default="decoder_only", metadata=added_later(before="encoder_decoder")
-    )
-    prefix_attention: bool = field(default=False, metadata=added_later(before=False))
+    architecture: Literal["decoder_only"] = "decoder_only"
+    prefix_attention: bool = False
     """Let the tokens of a source attend to the whole source, and not only to the tokens before them
     (Raffel et al. 2020, section 3.2.1)."""
 
@@ -190,7 +184,7 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
 class EncoderAloneConfig(WithEncoder):
     """The fields of networks that are an encoder alone, which predicts labels."""
 
-    output_transform: bool = field(default=False, metadata=added_later(before=False))
+    output_transform: bool = False
     """Put a linear layer, the activation of feed_forward and a norm ahead of the output projection,
     as BERT has them."""
 
@@ -213,24 +207,20 @@ class EncoderAloneConfig(WithEncoder):
 class EncoderOnlyConfig(EncoderAloneConfig, WithSourceTokens):
     """An encoder alone over tokens, as BERT (Devlin et al. 2019)."""
 
-    architecture: Literal["encoder_only"] = field(
-        default="encoder_only", metadata=added_later(before="encoder_decoder")
-    )
+    architecture: Literal["encoder_only"] = "encoder_only"
 
 
 @dataclass(frozen=True)
 class ImageEncoderConfig(EncoderAloneConfig):
     """An encoder alone over the patches of images (ViT, Dosovitskiy et al. 2021)."""
 
-    architecture: Literal["image_encoder"] = field(
-        default="image_encoder", metadata=added_later(before="encoder_decoder")
-    )
+    architecture: Literal["image_encoder"] = "image_encoder"
     patch_size: int = field(default=16, metadata=SIZE)
     """Side, in pixels, of the square patches of images, which are read behind a learned class
     token."""
-    image_size: int = field(default=224, metadata=SIZE | added_later(before=224))
+    image_size: int = field(default=224, metadata=SIZE)
     """Pixels of an image on each side."""
-    image_channels: int = field(default=3, metadata=SIZE | added_later(before=3))
+    image_channels: int = field(default=3, metadata=SIZE)
     """Numbers of a pixel: 3 for colours, 1 for grey."""
 
     def __post_init__(self) -> None:
@@ -365,34 +355,3 @@ def foreign_field(name: str, architecture: str) -> UserError:
         f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "
         "or change model.architecture"
     )
-
-
-_IGNORED = (
-    *("num_encoder_layers", "num_decoder_layers", "encoder_heads", "decoder_heads", "cross_heads"),
-    *("start_token", "image_size", "image_channels"),
-    *("max_positions", "share_embeddings", "scale_embeddings"),
-)
-
-
-def without_foreign(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a saved section `model`, without the fields of other families.
-
-    Before each family had its own fields, every config had those of all: a network ignored some,
-    and the others had to have their defaults. A network over images was an `encoder_only` with a
-    `patch_size`, and one of a single stack could be told to share its target embedding.
-
-    Raises:
-      UserError: there is no such family, or a field of another family has a value that no config
-        could have.
-    """
-    found = {"architecture": "encoder_decoder", **values}
-    if found["architecture"] == "encoder_only" and found.get("patch_size") is not None:
-        found["architecture"] = "image_encoder"
-    known, every = fields_of(found["architecture"]), all_model_fields()
-    if "share_target_embedding" not in known and found.pop("share_target_embedding", False):
-        found["share_embeddings"] = True
-    for name in found.keys() - known.keys():
-        value = found.pop(name)
-        if name not in _IGNORED and value not in (None, every[name].default):
-            raise foreign_field(name, found["architecture"])
-    return found

@@ -37,21 +37,6 @@ def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
     return {"read_where": condition}
 
 
-def added_later(before: Any) -> dict[str, Any]:
-    """Mark a field that the first release, 0.1.0, does not have, so that older runs stay readable.
-
-    Every field that is added needs this mark; a field with `MAY_CHANGE` needs it only where its
-    default is not what older runs did. A config without a field that has neither mark is damaged.
-
-    Args:
-      before: the value with which runs that lack the field were trained.
-
-    Returns:
-      The metadata of the field, as in `field(default="new", metadata=added_later(before="old"))`.
-    """
-    return {"before": before}
-
-
 def left_open(value: Any) -> dict[str, Any]:
     """Mark a field with a value that leaves the choice to the start of a run.
 

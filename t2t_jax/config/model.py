@@ -14,7 +14,7 @@ from t2t_jax.config.checks import (
     require,
 )
 from t2t_jax.config.feed_forward import FeedForwardConfig
-from t2t_jax.config.fields import NOT_EXPORTED, SIZE, added_later, left_open, read_where
+from t2t_jax.config.fields import NOT_EXPORTED, SIZE, left_open, read_where
 from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
@@ -95,54 +95,46 @@ class ModelConfig(ABC):
     """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
     d_v: int | None = None
     """Width of a head's values; None means d_model / num_heads, as in the paper."""
-    num_kv_heads: int | None = field(default=None, metadata=added_later(before=None))
+    num_kv_heads: int | None = None
     """Heads of keys and values, each shared by equally many of the num_heads heads of queries: 1 is
     multi-query attention (Shazeer 2019), more are grouped-query attention (Ainslie et al. 2023).
     None means num_heads, as in the paper."""
-    attention_window: int | None = field(default=None, metadata=added_later(before=None))
+    attention_window: int | None = None
     """Distance below which self-attention reaches other positions: on both sides in the encoder, to
     the left in the decoder (restricted self-attention, section 4). None means no bound."""
-    score_function: str = field(
-        default="scaled_dot_product", metadata=added_later(before="scaled_dot_product")
-    )
+    score_function: str = "scaled_dot_product"
     """How well a query and a key match: scaled_dot_product is q k / sqrt(d_k), dot_product q k,
     additive v tanh(q + k) with a learned v (section 3.2.1); or a name that a config file gives to a
     function of its own (t2t_jax.register_score_function)."""
-    attention_bias: bool = field(default=False, metadata=added_later(before=False))
+    attention_bias: bool = False
     """Add a learned bias in the projections of attention; the paper has none."""
-    query_key_norm: bool = field(default=False, metadata=added_later(before=False))
+    query_key_norm: bool = False
     """Normalise the queries and the keys of each head (Henry et al. 2020, Dehghani et al. 2023)."""
     d_ff: int = field(default=2048, metadata=SIZE)
     """Width within the feed-forward network (section 3.3). A gated network has three matrices in
     place of two: 2/3 of the width keeps the number of parameters."""
-    feed_forward: str = field(default="relu", metadata=added_later(before="relu"))
+    feed_forward: str = "relu"
     """The network's activation, relu (the paper), gelu, gelu_tanh or silu; or how its gate works
     (Shazeer 2020): glu, reglu, geglu, geglu_tanh and swiglu have no biases; or a name that a config
     file gives to a function of its own (t2t_jax.register_activation)."""
-    norm: str = field(default="layer", metadata=added_later(before="layer"))
+    norm: str = "layer"
     """Layer normalisation (the paper: layer), or by the root mean square (rms, Zhang and Sennrich
     2019); or a name that a config file gives to a function of its own
     (t2t_jax.register_normalization)."""
-    norm_epsilon: float = field(default=1e-6, metadata=added_later(before=1e-6))
+    norm_epsilon: float = 1e-6
     """Number that a norm adds to the variance or the mean square."""
-    parametrisation: Parametrisation = field(
-        default="standard", metadata=added_later(before="standard")
-    )
+    parametrisation: Parametrisation = "standard"
     """How first values, factors and learning rates depend on the size of the network: as in the
     paper (standard); so that the best learning rate stays that of base_width in networks of every
     width (mup: Yang et al. 2021); or of base_depth too (complete: Dey et al. 2025)."""
     base_width: int = field(
         default=512,
-        metadata=SIZE
-        | added_later(before=512)
-        | read_where(lambda model: model.parametrisation != "standard"),
+        metadata=SIZE | read_where(lambda model: model.parametrisation != "standard"),
     )
     """The d_model at which the parametrisation mup equals the standard one."""
     base_depth: int = field(
         default=6,
-        metadata=SIZE
-        | added_later(before=6)
-        | read_where(lambda model: model.parametrisation == "complete"),
+        metadata=SIZE | read_where(lambda model: model.parametrisation == "complete"),
     )
     """Layers of a stack whose residual connections the parametrisation complete leaves as they
     are."""
@@ -155,22 +147,19 @@ class ModelConfig(ABC):
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
     first_position: int = field(
         default=0,
-        metadata=added_later(before=0)
-        | read_where(lambda model: model.positions.sinusoids is not None),
+        metadata=read_where(lambda model: model.positions.sinusoids is not None),
     )
     """Position of the first token, where positions are sinusoids (the paper: 0; fairseq: 2)."""
-    rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0) | _ROTARY)
+    rotary_base: float = field(default=10_000.0, metadata=_ROTARY)
     """Base of the wavelengths of rotary positions."""
-    rotary_scale: float = field(default=1.0, metadata=added_later(before=1.0) | _ROTARY)
+    rotary_scale: float = field(default=1.0, metadata=_ROTARY)
     """Factor by which texts may be longer than those of training, for rotary positions."""
-    rotary_scaling: _RotaryScaling = field(
-        default="linear", metadata=added_later(before="linear") | _ROTARY
-    )
+    rotary_scaling: _RotaryScaling = field(default="linear", metadata=_ROTARY)
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
     base so that near positions stay apart ("NTK-aware")."""
-    embedding_norm: bool = field(default=False, metadata=added_later(before=False))
+    embedding_norm: bool = False
     """Normalise the sum of embedding and position, ahead of its dropout."""
-    output_bias: bool = field(default=False, metadata=added_later(before=False))
+    output_bias: bool = False
     """Add a learned bias to the logits; the paper has none."""
     dropout_rate: float = field(default=0.1, metadata=NOT_EXPORTED)
     """Dropout rate P_drop (section 5.4), on every sub-layer's output and on the sum of embedding

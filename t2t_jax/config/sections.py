@@ -12,7 +12,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, SIZE, added_later
+from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, SIZE
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
 if TYPE_CHECKING:
@@ -44,32 +44,26 @@ class DataConfig:
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language to translate into; the file suffix or the TFDS feature name."""
-    task: _Task = field(default="auto", metadata=added_later(before="auto"))
+    task: _Task = "auto"
     """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
     "masked_language_modelling" to fill in its hidden words (BERT); "classification" is to label the
     sentences of train.txt as in train.label; "tagging" is to label words, as in train.tags or
     trees; and "image_classification" to label the images of npz:FILE or digits:."""
-    documents: Literal["lines", "paragraphs"] = field(
-        default="lines", metadata=added_later(before="lines") | NOT_EXPORTED
-    )
+    documents: Literal["lines", "paragraphs"] = field(default="lines", metadata=NOT_EXPORTED)
     """In language modelling, the extent of a document: a line, or the lines up to a blank line."""
-    text_rows: Literal["documents", "run_on"] = field(
-        default="documents", metadata=added_later(before="documents") | NOT_EXPORTED
-    )
+    text_rows: Literal["documents", "run_on"] = field(default="documents", metadata=NOT_EXPORTED)
     """In language modelling, the extent of a sequence: "documents", a document, in parts if it has
     more than max_length subwords; or "run_on", max_length subwords, across ends of documents."""
-    masked_share: float = field(default=0.15, metadata=added_later(before=0.15) | NOT_EXPORTED)
+    masked_share: float = field(default=0.15, metadata=NOT_EXPORTED)
     """In masked language modelling, the share of the subwords that are predicted: 80% of these are
     hidden, 10% replaced by others and 10% left as they are (Devlin et al. 2019, section 3.1)."""
     vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
     """Entries of the BPE vocabulary (shared by source and target, special ids included)."""
-    protected_tokens: tuple[str, ...] = field(
-        default=(), metadata=added_later(before=()) | NOT_EXPORTED
-    )
+    protected_tokens: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
     """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
     stands in a line: it is never split, and never joined with the text beside it."""
-    bpe_dropout: float = field(default=0.0, metadata=added_later(before=0.0) | NOT_EXPORTED)
+    bpe_dropout: float = field(default=0.0, metadata=NOT_EXPORTED)
     """In training to translate, the probability with which each merge of the BPE is dropped in each
     of its steps, so that a step sees other subwords (Provilkov et al. 2020, who take 0.1)."""
     max_length: int = field(default=256, metadata=NOT_EXPORTED)
@@ -81,29 +75,25 @@ class DataConfig:
     """Most source positions in one step (padding included, over all devices)."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Most target positions in one step (padding included, over all devices)."""
-    mixture_temperature: float | None = field(
-        default=None, metadata=added_later(before=None) | NOT_EXPORTED
-    )
+    mixture_temperature: float | None = field(default=None, metadata=NOT_EXPORTED)
     """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
     its weight. Without it, an epoch reads each corpus as often as its weight says."""
-    fields: tuple[str, ...] = field(default=(), metadata=added_later(before=()) | NOT_EXPORTED)
+    fields: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
     """In shards of JSON lines or Parquet, the names of the two fields with source and target, such
     as translation.en translation.de, or of the one with a text; without them, they are the
     languages, or text."""
-    window: int = field(default=16, metadata=added_later(before=16) | NOT_EXPORTED)
+    window: int = field(default=16, metadata=NOT_EXPORTED)
     """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
     bucket (s3://, gs://)."""
     prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Batches made ahead of the step that needs them."""
-    context_sentences: int = field(default=0, metadata=added_later(before=0) | NOT_EXPORTED)
+    context_sentences: int = field(default=0, metadata=NOT_EXPORTED)
     """In translation, the number of sentences before a sentence in its document that a model reads
     as the sentence's context (Tiedemann and Scherrer 2017, who take 1). Blank lines end documents,
     and so do other ids in a file train.doc beside train.en."""
-    context_sides: Literal["source", "both"] = field(
-        default="source", metadata=added_later(before="source") | NOT_EXPORTED
-    )
+    context_sides: Literal["source", "both"] = field(default="source", metadata=NOT_EXPORTED)
     """The sides that have a context: "source", or "both", in which the model translates the context
     as well, and what comes after it is the translation of the sentence."""
 
@@ -223,7 +213,7 @@ class EvaluationConfig:
     """Translations printed at each evaluation."""
     beam_size: int = field(default=1, metadata=MAY_CHANGE)
     """Beam size during training; 1 is greedy search and fast."""
-    metric: str | None = field(default=None, metadata=added_later(before=None) | MAY_CHANGE)
+    metric: str | None = field(default=None, metadata=MAY_CHANGE)
     """In translation, the metric that chooses the best checkpoint and says whether dev still gets
     better, and that a grid shows beside BLEU: chrf, bleu, cmd:COMMAND or comet:MODEL, as a mean
     over sentences. Without it, that is BLEU of the corpus."""

@@ -11,7 +11,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import MAY_CHANGE, SIZE, added_later, left_open
+from t2t_jax.config.fields import MAY_CHANGE, SIZE, left_open
 from t2t_jax.config.tables import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -27,27 +27,23 @@ class TrainingConfig:
 
     num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE | SIZE)
     """Steps to train (base: 100,000; big: 300,000)."""
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] = field(
-        default="inverse_sqrt", metadata=added_later(before="inverse_sqrt")
-    )
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] = "inverse_sqrt"
     """How the learning rate falls after the warmup: with the inverse square root of the step
     (equation 3), as a cosine, linearly, not at all, or linearly at the end alone (wsd)."""
     warmup_steps: int = field(default=4000, metadata=SIZE)
     """Steps of linear warmup (equation 3), after which the learning rate has its peak."""
     learning_rate_factor: float = 1.0
     """Factor on equation 3, which gives every schedule its peak; the paper has 1."""
-    peak_learning_rate: float | None = field(default=None, metadata=added_later(before=None))
+    peak_learning_rate: float | None = None
     """Learning rate at the end of the warmup; None leaves it to equation 3."""
-    schedule_steps: int | None = field(
-        default=None, metadata=added_later(before=None) | left_open(None)
-    )
+    schedule_steps: int | None = field(default=None, metadata=left_open(None))
     """Step at which cosine, linear and wsd reach 0; None is the num_train_steps with which the run
     starts, and a run that goes on for more steps keeps it."""
-    decay_fraction: float = field(default=0.1, metadata=added_later(before=0.1))
+    decay_fraction: float = 0.1
     """Share of schedule_steps, at their end, in which wsd falls to 0."""
-    optimizer: _Optimizer = field(default="adam", metadata=added_later(before="adam"))
+    optimizer: _Optimizer = "adam"
     """Rule by which gradients become updates; the paper has Adam."""
-    weight_decay: float = field(default=0.0, metadata=added_later(before=0.0))
+    weight_decay: float = 0.0
     """Share of every matrix of the layers that a step takes away, times the learning rate; the
     optimizer "adam" has no weight decay."""
     adam_beta1: float = 0.9
@@ -56,23 +52,23 @@ class TrainingConfig:
     """Adam's beta_2, and Lion's."""
     adam_epsilon: float = 1e-9
     """Adam's epsilon."""
-    clip_gradient_norm: float | None = field(default=None, metadata=added_later(before=None))
+    clip_gradient_norm: float | None = None
     """Largest norm of the gradient of the mean loss, over all parameters: a longer gradient is
     scaled down to it; None leaves gradients as they are."""
-    ema_decay: float | None = field(default=None, metadata=added_later(before=None))
+    ema_decay: float | None = None
     """Decay of a moving average of the parameters, which evaluation and use then read instead of
     the parameters; None keeps no such average."""
     label_smoothing: float = 0.1
     """Probability mass epsilon_ls that is spread evenly over the vocabulary."""
-    source_loss: bool = field(default=False, metadata=added_later(before=False))
+    source_loss: bool = False
     """For a decoder alone that translates or parses: learn to predict the sources too, after their
     first token, and not the targets alone. Losses on dev are over targets in either case."""
-    init_from: str | None = field(default=None, metadata=added_later(before=None))
+    init_from: str | None = None
     """Run directory to start from; its parameters and its vocabulary take the place of random
     parameters and a vocabulary of its own. Optimiser state and step start anew."""
-    init_step: int | None = field(default=None, metadata=added_later(before=None))
+    init_step: int | None = None
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
-    freeze: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
+    freeze: tuple[str, ...] = ()
     """Parameters that are not trained: paths of parameters or modules as in
     `t2t_jax.load(RUN).params`, such as embedding or encoder/*, in which * stands for anything. The
     layers of a stack are one parameter."""

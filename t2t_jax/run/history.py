@@ -56,22 +56,15 @@ def dev_score(evaluation: Record) -> float | None:
     """Return the score by which the best checkpoint is chosen; None if it was not finite.
 
     Args:
-      evaluation: a record of an evaluation on dev. Those of releases before 0.2.0 have no field
-        `score`, only the score under its own name.
+      evaluation: a record of an evaluation on dev.
     """
-    own = evaluation.get(_score(evaluation)[0])
-    score = evaluation.get("score", own)
+    score = evaluation.get("score")
     return float(score) if isinstance(score, int | float) else None
 
 
 def score_name(evaluation: Record) -> str:
     """Return the name of an evaluation's `dev_score`, such as BLEU."""
-    return _score(evaluation)[1]
-
-
-def _score(evaluation: Record) -> tuple[str, str]:
-    """Return the field and the name of the score by which the best checkpoint is chosen."""
     if "metric" in evaluation:
-        return "metric_score", evaluation["metric"]
-    scores = (task.score for task in TASKS.values() if task.score[0] in evaluation)
-    return next(scores, ("score", "score"))
+        return str(evaluation["metric"])
+    names = (task.score[1] for task in TASKS.values() if task.score[0] in evaluation)
+    return next(names, "score")

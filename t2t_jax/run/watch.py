@@ -53,13 +53,8 @@ class WatchedRun(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the run is known to have ended.
-
-        A run of a release before 0.2.0 does not record its end. Such a run has ended if it was
-        evaluated after its last step.
-        """
-        evaluated = self.history.evaluations[-1]["step"] if self.history.evaluations else 0
-        return self.history.end is not None or evaluated >= self.num_train_steps
+        """Return whether the log records the end of the run."""
+        return self.history.end is not None
 
 
 def show_runs(places: Sequence[Path], console: Console) -> None:

@@ -53,8 +53,9 @@ _RESULT_SCHEMA = Schema(
         "target_tokens_per_second": _FIGURE,
         "hypotheses": list,
         "references": list,
+        "steps": int,
     },
-    {"checkpoints": list, "task": str, "steps": int},
+    {"task": str},
 )
 """The fields of a result that `tables` and `comparison` rely on."""
 _RUNG_SCHEMA = Schema({"config": dict, "perplexity": NUMBER}, {"diverged": str})
@@ -336,7 +337,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
         "config": to_dict(config),
         **record,
         # The last step of training may be later than the last averaged checkpoint.
-        "steps": max((record["step"] for record in log if record["of"] == "train"), default=0),
+        "steps": max((record["step"] for record in log if record["of"] == "train"), default=end),
         "target_tokens_per_second": _speed(log),
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,

@@ -11,7 +11,6 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.run.goodput import BETWEEN, read_goodput
 from t2t_jax.run.history import History
 from t2t_jax.sweep.cell import Cell
-from t2t_jax.sweep.comparison import last_step
 from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.tables import csv_text
 from t2t_jax.system.atomic_file import write_whole
@@ -48,7 +47,7 @@ class CellReport(NamedTuple):
     def steps(self) -> int:
         """Return the number of steps that the cell has taken."""
         if self.result is not None:
-            return last_step(self.cell.config, self.result)
+            return int(self.result["steps"])
         return int(self.history.training[-1]["step"]) if self.history.training else 0
 
 

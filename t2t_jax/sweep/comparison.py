@@ -208,7 +208,7 @@ def _row(
         measures.beside and found[measures.beside.field][variant],
         _p_value(results.get(grid.base, []), seeds) if is_tested else None,
         _num_parameters(config, seeds),
-        max(last_step(config, result) for result in seeds),
+        max(int(result["steps"]) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
         grid.published.get(variant),
     )
@@ -217,12 +217,6 @@ def _row(
 def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
     trained = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed] or [config]
     return max(num_parameters(one.model, one.data.vocab_size) for one in trained)
-
-
-def last_step(config: Config, result: Mapping[str, Any]) -> int:
-    """Return the step after which the training of a seed ended."""
-    checkpoints = result.get("checkpoints") or [config.training.num_train_steps]
-    return int(result.get("steps") or checkpoints[-1])  # results of 0.1.0 have no steps
 
 
 def subwords(config: Config) -> tuple[Any, ...]:

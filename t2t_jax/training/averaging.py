@@ -20,7 +20,7 @@ from t2t_jax.modules.names import parameters_of
 from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.records import Record
 from t2t_jax.system.sums import check_sums
-from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
+from t2t_jax.training.origin import Identity, check_origin, check_unaltered
 from t2t_jax.training.parameter_file import check_vocabulary, read_parameters, read_steps
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import (
@@ -123,7 +123,6 @@ def load_parameters(
                 counts = partial(_counts, origin, identity.config)
                 chosen = _choose(there, average, step, directory, usual, counts)
                 params = _mean(manager, directory, {s: origin(s) for s in chosen}, item, like)
-            warn_of_age(directory, map(origin, chosen), identity)
             return params, chosen
         except UnreadableError as error:
             if attempts_left and _changes(directory, there):

@@ -19,7 +19,7 @@ The config alone decides which states are averaged (section 6.1): the states aft
 `checkpoint.every_steps` steps and after the last step. A state that a clock or a signal wrote
 between them is for safety: its origin says so, averages leave it out, and the next save removes it.
 So a run that was stopped or killed has in the end the same checkpoints, and the same average, as an
-unbroken run. Checkpoints of release 0.1.0 have no such marks, and all of them are averaged.
+unbroken run.
 
 The order of writing is: the state after a step; then, if the step was scored and its parameters
 are the best so far, these parameters; then the record in the log, which says that all of this is
@@ -53,7 +53,6 @@ from t2t_jax.training.origin import (
     make_origin,
     seal,
     unseal,
-    warn_of_age,
 )
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import (
@@ -76,8 +75,8 @@ _T = TypeVar("_T")
 class _NewestAndDue:
     """Orbax's policy for states: once a save is complete, keep the newest and the last due ones.
 
-    The next save removes a state for safety. A run without `checkpoint.every_steps`, as by default
-    in release 0.1.0, keeps the last `checkpoint.keep` states, due or not.
+    The next save removes a state for safety. A run without `checkpoint.every_steps` keeps the last
+    `checkpoint.keep` states, due or not.
     """
 
     config: Config
@@ -184,8 +183,6 @@ class Checkpoints:
 
         restored, origin = _together(place, read)
         _together(place, partial(check_unaltered, restored, origin, place))
-        if is_main():
-            warn_of_age(directory, [origin], self._identity)
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])
 

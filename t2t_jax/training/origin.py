@@ -7,7 +7,7 @@ even if its directory was renamed or copied.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record, Schema, check
 from t2t_jax.training.storage import UnreadableError
 
 _SEAL = "sha256"
 _SCHEMA = Schema(
-    {"step": int, "config": dict}, {"sums": dict, "fingerprints": dict, "for_safety": bool}
+    {"step": int, "config": dict, "sums": dict, "fingerprints": dict}, {"for_safety": bool}
 )
 
 
@@ -40,7 +40,7 @@ def seal(record: Record) -> Record:
 
 
 def unseal(stored: Any, schema: Schema, place: Path) -> Record:
-    """Return the record that `seal` was given; a record of release 0.1.0, without hash, as it is.
+    """Return the record that `seal` was given.
 
     Raises:
       UnreadableError: the record is not what was written.
@@ -50,11 +50,8 @@ def unseal(stored: Any, schema: Schema, place: Path) -> Record:
     except ValueError as error:
         raise UnreadableError(place, str(error)) from error
     record = {name: value for name, value in stored.items() if name != _SEAL}
-    if _SEAL in stored and stored[_SEAL] != _digest(record):
+    if stored.get(_SEAL) != _digest(record):
         raise UnreadableError(place, "what it says of itself is not what was written")
-    unknown = record.keys() - schema.required.keys() - schema.optional.keys()
-    if _SEAL not in stored and unknown:
-        raise UnreadableError(place, f"unknown field {min(unknown)!r}")
     return record
 
 
@@ -109,27 +106,13 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
             f"checkpoint {place} is of a run with another config than config.json "
             f"({format_differences(changed)}); remove it, or put it back to where it came from"
         )
-    for name, fingerprint in origin.get("fingerprints", {}).items():
+    for name, fingerprint in origin["fingerprints"].items():
         if identity.fingerprints.get(name, fingerprint) != fingerprint:
             raise UserError(
                 f"checkpoint {place} was trained with another {name} than this run's; bring the "
                 f"run's own {name} back, or put the checkpoint back to where it came from"
             )
     return origin
-
-
-def warn_of_age(directory: Path, origins: Iterable[Record], identity: Identity) -> None:
-    """Warn in one line if checkpoints are too old to have the hashes of vocabulary and corpus."""
-    unknown = {
-        name
-        for origin in origins
-        for name in identity.fingerprints.keys() - origin.get("fingerprints", {}).keys()
-    }
-    if unknown:
-        warn(
-            f"checkpoints in {directory} were written by version 0.1.0, which kept no hash of the "
-            f"{' and the '.join(sorted(unknown))}: that these are the run's own is not checked"
-        )
 
 
 def _checksums(arrays: Any) -> list[int]:
@@ -160,6 +143,6 @@ def check_unaltered(restored: Mapping[str, Any], origin: Record, place: Path) ->
     Raises:
       UnreadableError: an array has other values.
     """
-    for item, expected in origin.get("sums", {}).items():
+    for item, expected in origin["sums"].items():
         if item in restored and _checksums(restored[item]) != expected:
             raise UnreadableError(place, f"other values in {item} than were saved")

@@ -14,7 +14,7 @@ import pytest
 from t2t_jax import UserError
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields, walk
-from t2t_jax.config.fields import NOT_EXPORTED, added_later
+from t2t_jax.config.fields import NOT_EXPORTED
 from t2t_jax.config.tables import NAMED
 from t2t_jax.interchange import ctranslate2
 from t2t_jax.interchange.carried import refuse_other_models
@@ -23,7 +23,6 @@ from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable
 from tests.interchange.test_ctranslate2 import REFUSED
 
-_LATER = added_later(before=False)
 _GOLDENS = Path(__file__).parents[1] / "goldens"
 _WHOLE = {
     **dict.fromkeys(("run", "safetensors"), ("model", "data", "decoding")),
@@ -58,7 +57,7 @@ def _with_a_later_option(
     old = getattr(config, section)
     later = dataclasses.make_dataclass(
         "Later",
-        [("later_option", bool, field(default=False, metadata={**_LATER, **metadata}))],
+        [("later_option", bool, field(default=False, metadata=metadata))],
         bases=(type(old),),
         frozen=True,
     )

@@ -22,7 +22,7 @@ from t2t_jax.workdir import record_scores
 from tests.hub_server import Model, serving
 
 _NAME = "hf://someone/en-de"
-_RELEASED = Path(__file__).parents[1] / "goldens/runs/0.1.0"
+_RELEASED = Path(__file__).parents[1] / "goldens/runs/0.2.0"
 _LICENCE = ["--licence", "CC-BY-4.0"]
 _LINES = ["The file is open.", "No devices were found."]
 _SCORE = {

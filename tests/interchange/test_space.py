@@ -15,7 +15,7 @@ from t2t_jax.__main__ import main
 from tests.hub_server import serving
 
 _NAME = "hf://someone/en-de"
-_RUN = Path(__file__).parents[1] / "goldens/runs/0.1.0/run"
+_RUN = Path(__file__).parents[1] / "goldens/runs/0.2.0/run"
 _LINES = ["The file is open.", "No devices were found."]
 
 

@@ -129,7 +129,7 @@ def passes():
 
 def loaded():
     """A model translates and scores alike on every mesh that it is loaded onto."""
-    run = Path(__file__).parents[1] / "goldens/runs/0.1.0"
+    run = Path(__file__).parents[1] / "goldens/runs/0.2.0"
     lines = [one["line"] for one in json.loads((run / "expected.json").read_text())["tokens"]]
     whole = t2t_jax.load(run / "run", parallel=MeshConfig(data=1))
     parts = t2t_jax.load(run / "run", parallel=MeshConfig(fsdp=4, tensor=2))

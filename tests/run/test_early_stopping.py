@@ -46,12 +46,6 @@ def test_scores_by_another_measure_are_not_compared():
     assert plateau(greedy + beam).evaluations == 0
 
 
-def test_the_evaluations_of_the_first_release_have_their_score_under_its_own_name():
-    old = [{"step": n, "of": "dev", "bleu": score} for n, score in ((1, 5.0), (2, 4.0))]
-    assert plateau(old) == (5.0, 1, 4.0, 2, 1)
-    assert plateau([{"step": 1, "of": "dev", "f1": 50.0}]).best == 50.0
-
-
 def test_a_run_ends_once_the_patience_is_used_up_and_never_without_the_field():
     evaluations = _evaluations(1.0, 3.0, 2.0, 3.0)
     assert [_stops(evaluations[:n], 2) for n in range(5)] == [False] * 4 + [True]

@@ -36,7 +36,7 @@ from tests.interchange.models import OPTIONS, portable
 from tests.serving.conftest import Patient, Quick, running, until
 
 _LOCAL = "127.0.0.1", "[::1]"
-GOLDEN = Path(__file__).parents[1] / "goldens/runs/0.1.0/run"
+GOLDEN = Path(__file__).parents[1] / "goldens/runs/0.2.0/run"
 LINES = ["Open the file", "Close all windows now", "No devices found"]
 
 

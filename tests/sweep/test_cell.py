@@ -30,6 +30,7 @@ RESULT = {
     "tokenized_split_bleu_signature": "Moses",
     "target_tokens": 500,
     "target_tokens_per_second": 1000.0,
+    "steps": 400,
     "hypotheses": ["eins", "zwei"],
     "references": ["eins", "zwei"],
 }
