@@ -11,7 +11,6 @@ from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import (
     WRITTEN,
     check_dtype,
-    check_options,
     described_formats,
     write_model,
 )
@@ -34,9 +33,6 @@ class ExportCommand:
     to: Annotated[_Format, tyro.conf.arg(help=described_formats(WRITTEN))] = tyro.MISSING
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is the usual one of the format."""
-    page: Path | None = None
-    """For onnx: the package onnxruntime-web of npm, as `npm pack` makes it; a page that translates
-    in browsers is then beside the model."""
     average: int | None = None
     """Number of the last checkpoints to average; None is the moving average of a run with
     training.ema_decay, or else the run's checkpoint.average."""
@@ -47,11 +43,9 @@ class ExportCommand:
         """Write the model, and return the exit code."""
         from t2t_jax.interchange.portable import portable_model
 
-        options = {} if self.page is None else {"page": self.page}
         check_dtype(self.to, self.dtype)
-        check_options(self.to, options)
         model = portable_model(self.workdir, average=self.average, step=self.step)
-        write_model(model, self.to, self.output, self.dtype, **options)
+        write_model(model, self.to, self.output, self.dtype)
         print_line(
             f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
         )

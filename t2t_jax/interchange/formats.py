@@ -5,8 +5,7 @@ A form is a module of `interchange`, or an object in one. That of a format that 
     VOCABULARIES                        the classes of vocabularies that it can hold
     carried(config)                     the fields that it can hold; see `interchange.carried`
     write(model, directory)             fill an empty directory, with weights in `dtype=`, where the
-                                        row of the format has several, and with the options that
-                                        the row names
+                                        row of the format has several
 
 and that of a format that is read has
 
@@ -14,7 +13,6 @@ and that of a format that is read has
                                         the `UserError`s of `read_model`
 """
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,8 +37,6 @@ class Format(NamedTuple):
     """The flags of `t2t-jax import` that its `read` takes by name."""
     dtypes: tuple[str, ...] = ("float32",)
     """The dtypes of weights that its `write` can have, the usual one first."""
-    written_with: tuple[str, ...] = ()
-    """The flags of `t2t-jax export` that its `write` takes by name."""
     place: str = ""
     """The module and the name of its form, as `load_named` takes them."""
 
@@ -67,11 +63,6 @@ FORMATS = Rows(
     gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
     bert=Format("a BERT for transformers", f"{_OF_TRANSFORMERS} BertForMaskedLM"),
     vit=Format("a ViT for transformers", f"{_OF_TRANSFORMERS} ViTForImageClassification"),
-    onnx=Format(
-        "graphs for onnxruntime, on servers, phones and in browsers",
-        dtypes=("float32", "int8"),
-        written_with=("page",),
-    ),
     m2m100=Format(
         "an M2M100 or NLLB for transformers",
         f"{_OF_TRANSFORMERS} an M2M100 or NLLB",
@@ -114,7 +105,7 @@ def described_formats(formats: Rows[str]) -> str:
 
 
 def write_model(
-    model: "PortableModel", name: str, directory: Path, dtype: str | None = None, **options: Any
+    model: "PortableModel", name: str, directory: Path, dtype: str | None = None
 ) -> None:
     """Write a model in a format: all of the directory, or nothing.
 
@@ -122,21 +113,19 @@ def write_model(
       name: one of the formats `WRITTEN`.
       directory: a directory that does not exist yet, or is empty.
       dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
-      options: further arguments of the format's `write`.
 
     Raises:
-      UserError: the format cannot have such a model, dtype or options, a library is missing, or the
+      UserError: the format cannot have such a model or dtype, a library is missing, or the
         directory cannot be written.
     """
     from t2t_jax.interchange.carried import refuse_other_models
 
     check_dtype(name, dtype)
-    check_options(name, options)
     form, (usual, *others) = form_of(name), FORMATS[name].dtypes
     refuse_other_models(name, form, model)
     check_directory_name(directory)
     with writing_directory(directory) as place:
-        form.write(model, place, **({"dtype": dtype or usual} if others else {}), **options)
+        form.write(model, place, **({"dtype": dtype or usual} if others else {}))
 
 
 def check_dtype(name: str, dtype: str | None) -> None:
@@ -150,18 +139,6 @@ def check_dtype(name: str, dtype: str | None) -> None:
         raise UserError(
             f"{name} is not written with weights in {dtype}; choose {' or '.join(known)}"
         )
-
-
-def check_options(name: str, options: Iterable[str]) -> None:
-    """Refuse options that the `write` of a format does not take.
-
-    Raises:
-      UserError: an option is that of another format.
-    """
-    for option in options:
-        if option not in FORMATS[name].written_with:
-            others = [other for other, one in FORMATS.items() if option in one.written_with]
-            raise UserError(f"{name} is written without a {option}; export --to {others[0]}")
 
 
 def read_model(name: str, path: Path, **options: Any) -> "PortableModel":

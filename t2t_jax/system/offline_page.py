@@ -10,20 +10,14 @@ import json
 from importlib.resources import files
 from typing import Any
 
-_BESIDE = " 'self' 'wasm-unsafe-eval'; connect-src 'self'"
 
-
-def offline_page(
-    package: str | None, name: str, title: str, data: Any, *, reads_beside: bool = False
-) -> str:
+def offline_page(package: str | None, name: str, title: str, data: Any) -> str:
     """Return a page, whose script finds the data as `data`.
 
     Args:
       package: the package with the page's own files.
       name: the name of these files, without their endings.
       data: what the page shows, of the kinds that JSON has.
-      reads_beside: whether the script may read the files beside the page, and run WebAssembly; then
-        a server has to give them all out, as browsers read none beside a file.
     """
     own, shared = files(package or ""), files(__package__ or "")
     frame = (shared / "page_frame.html").read_text("utf-8")
@@ -31,7 +25,6 @@ def offline_page(
         both = (shared / f"page_frame.{ending}", own / f"{name}.{ending}")
         frame = frame.replace(f"/*{mark}*/", "".join(file.read_text("utf-8") for file in both))
     frame = frame.replace("/*BODY*/", (own / f"{name}.html").read_text("utf-8"))
-    frame = frame.replace("/*BESIDE*/", _BESIDE if reads_beside else "")
     frame = frame.replace("/*TITLE*/", html.escape(title))
     # Without `<`, the data cannot begin a tag or end the script.
     written = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")

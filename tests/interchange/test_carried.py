@@ -27,7 +27,6 @@ _GOLDENS = Path(__file__).parents[1] / "goldens"
 _WHOLE = {
     **dict.fromkeys(("run", "safetensors"), ("model", "data", "decoding")),
     **{
-        "onnx": ("model",),
         "program": ("model",),
         "gpt2": ("decoding",),
         "bert": ("decoding",),
@@ -108,7 +107,6 @@ def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypat
         if section not in ("model", "data", "decoding") or not has_names:
             continue
         is_carried = section in _WHOLE.get(name, ()) or "exported" in leaf.metadata
-        is_carried &= (name, path) != ("onnx", "model.architecture")
         config = _with_a_later_value(model.config, section, option)
         if option.startswith("rotary"):  # other positions do not read it
             object.__setattr__(config.model, "position", "rotary")
