@@ -88,7 +88,6 @@ FORMATS = Rows(
     t5=Format(
         "a T5 for transformers", f"{_OF_TRANSFORMERS} a T5, flan-T5's with their gates included"
     ),
-    program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
 )

@@ -27,7 +27,6 @@ _GOLDENS = Path(__file__).parents[1] / "goldens"
 _WHOLE = {
     **dict.fromkeys(("run", "safetensors"), ("model", "data", "decoding")),
     **{
-        "program": ("model",),
         "gpt2": ("decoding",),
         "bert": ("decoding",),
         "vit": ("decoding",),
@@ -129,7 +128,6 @@ def test_every_field_that_a_format_lists_is_there(name):
     [
         ("ctranslate2", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
         ("marian", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
-        ("program", {"decoding.temperature": 0.5}, "decoding.temperature=0.5 in place of 0.0"),
         ("marian", {"model.query_key_norm": True, "model.norm": "rms"}, "norm=True in place of"),
         ("ctranslate2", {"model.d_k": 2}, "model.d_v=None in place of 2"),
     ],
@@ -154,7 +152,6 @@ def test_what_a_network_does_not_read_is_not_refused():
         ("bert", "vit"),
         ("gpt2", "vit"),
         ("vit", "bert"),
-        ("program", "gpt2"),
         ("ctranslate2", "gpt2"),
     ],
 )
