@@ -242,14 +242,6 @@ def test_without_the_library_of_pictures_there_are_none(forget, monkeypatch):
     _check(refusal.value, "matplotlib", "plots")
 
 
-def test_without_its_library_a_format_is_refused(forget, monkeypatch):
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    forget("t2t_jax.interchange")
-    with pytest.raises(UserError) as refusal:
-        import_module("t2t_jax.interchange.formats").form_of("marian-nmt")
-    _check(refusal.value, "yaml", "interchange")
-
-
 def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, monkeypatch, capsys):
     from t2t_jax.sweep.tables import write_tables
 

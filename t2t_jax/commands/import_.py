@@ -33,9 +33,9 @@ class ImportCommand:
     workdir: OneRun = tyro.MISSING
     """The run directory to write."""
 
-    positions: Literal["huggingface", "marian-nmt"] = "huggingface"
-    """For marian: the sinusoids as transformers computes them, or as marian-nmt does, with which
-    OPUS-MT's models were trained."""
+    positions: Literal["huggingface", "marian"] = "huggingface"
+    """For marian: the sinusoids as transformers computes them, or as Marian's C++ toolkit does, with
+    which OPUS-MT's models were trained."""
 
     source_language: str | None = None
     """Source language under the name for the run, such as en where the model's files have eng; of a

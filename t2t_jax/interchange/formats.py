@@ -89,7 +89,6 @@ FORMATS = Rows(
         "a T5 for transformers", f"{_OF_TRANSFORMERS} a T5, flan-T5's with their gates included"
     ),
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
-    **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
 )
 """All formats by name."""
 
@@ -160,4 +159,4 @@ def form_of(name: str) -> Any:
     with needs_extra("interchange", f"the format {name}"):
         if place := FORMATS[name].place:
             return load_named(place)
-        return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")
+        return import_module(f"t2t_jax.interchange.{name}")

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 from t2t_jax import UserError
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.runs import write_run
-from tests.interchange.marian_nmt_models import write_directory
 from tests.interchange.models import altered_json, portable
 
 _GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -33,9 +32,7 @@ _HOSTILE = (None, True, "", "16", [], ["a"], {"a": 1}, 0, -1, 10**9, 10**30, 0.5
 def copied(kind: str, tmp_path: Path) -> Path:
     """A model of a kind in a directory of its own."""
     place = tmp_path / kind
-    if kind == "marian-nmt":
-        write_directory(place, "opus")
-    elif kind == "safetensors":
+    if kind == "safetensors":
         write_model(portable({}), "safetensors", place)
     else:
         shutil.copytree(_PLACES[kind], place)
@@ -171,10 +168,6 @@ def test_a_tokenizer_that_fails_or_panics_is_refused(kind, changes, said, tmp_pa
         ("fairseq", "checkpoint_best.pt"),
         ("fairseq", "dict.de.txt"),
         ("fairseq", "bpecodes"),
-        ("marian-nmt", "opus.npz"),
-        ("marian-nmt", "decoder.yml"),
-        ("marian-nmt", "opus.vocab.yml"),
-        ("marian-nmt", "target.spm"),
         ("safetensors", "model.safetensors"),
         ("safetensors", "config.json"),
         ("safetensors", "vocabulary.model"),
@@ -316,32 +309,3 @@ def test_a_run_of_arrays_of_other_sizes_names_the_file(tmp_path):
     with pytest.raises(UserError, match=rf"{place}: the array .* of another model"):
         write_run(model, tmp_path / "run", {"format": "gpt2", "path": str(place)})
     assert not (tmp_path / "run").exists()
-
-
-def test_an_npz_that_unfolds_is_refused(tmp_path):
-    place = copied("marian-nmt", tmp_path)
-    with np.load(place / "opus.npz") as opened:
-        arrays = {name: opened[name] for name in opened.files}
-    np.savez_compressed(place / "opus.npz", **arrays, Wtype=np.zeros((1_000, 1_000)))
-    with pytest.raises(UserError, match=r"opus\.npz is damaged, .* larger than the whole"):
-        read_model("marian-nmt", place)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: &a [1, 1]\nb: [*a, *a]\n", "names a value that stands elsewhere"),
-        ("a: " + "[" * 50 + "]" * 50, "nested too deeply"),
-        (f"beam-size: 0x{'f' * 9_000}\n", "a value of 9,002 characters"),
-        ("beam-size: 1000000000000\n", "'beam-size' is 1000000000000, expected int from 1 to"),
-        ("normalize: [1]\n", "'normalize' is .*, expected float from 0 to 100"),
-        ("a: !!timestamp x\n", "is no YAML"),
-        ("a: !!bool x\n", "is no YAML"),
-        ("#" * 200_000, "more than 100,000 bytes"),
-    ],
-)
-def test_settings_of_marian_nmt_that_unfold_are_refused(text, said, tmp_path):
-    place = copied("marian-nmt", tmp_path)
-    (place / "decoder.yml").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=rf"decoder\.yml .*{said}"):
-        read_model("marian-nmt", place)

@@ -101,8 +101,8 @@ def test_what_was_imported_goes_out_and_in_again_unchanged(kind, tmp_path):
     assert again.config.model == model.config.model
 
 
-def test_the_positions_of_marian_nmt_can_be_asked_for():
-    model = read_model("marian", _OPUS / "shared", positions="marian-nmt")
+def test_the_positions_of_marian_can_be_asked_for():
+    model = read_model("marian", _OPUS / "shared", positions="marian")
     assert model.config.model.position == "sinusoidal_t2t"
     ours = read_model("marian", _OPUS / "shared").arrays["embedding"]
     sines, cosines = np.split(model.arrays["embedding"], 2, axis=1)
@@ -113,7 +113,7 @@ def test_the_positions_of_marian_nmt_can_be_asked_for():
 @pytest.mark.thorough
 def test_an_imported_run_translates_and_trains_on(tmp_path):
     run, tuned = tmp_path / "run", tmp_path / "tuned"
-    positions = ["--positions", "marian-nmt"]
+    positions = ["--positions", "marian"]
     assert main(["import", "marian", str(_OPUS / "shared"), str(run), *positions]) == 0
     lines = ["Cancel", "", "Open the file"]
     before = load(run).translate(lines, beam_size=1)

@@ -1,9 +1,9 @@
 """A reader of what `save_pretrained` of transformers writes for a `MarianMTModel`, as OPUS-MT's.
 
 The tensors are read from model.safetensors, or else from pytorch_model.bin, of which nothing is
-executed. transformers computes the positions of such models by the paper's formula. Models that
-were converted from marian-nmt, as all of OPUS-MT's were, were trained with slightly different
-positions (`functional.position.tensor2tensor_sinusoids`): by up to 0.14 at position 100.
+executed. transformers computes the positions of such models by the paper's formula. OPUS-MT trained
+its models with Marian's C++ toolkit, whose positions differ by up to 0.14 at position 100
+(`functional.position.tensor2tensor_sinusoids`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +28,8 @@ from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, Schema
 
-Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
-"""The sinusoids that a model is to have: those of transformers, or those of marian-nmt."""
+Positions: TypeAlias = Literal["huggingface", "marian"]
+"""The sinusoids of the imported model: those of transformers, or those of Marian's C++ toolkit."""
 
 FIELDS = pretrained.encoder_decoder_fields("gelu")
 """The fields of config.json that stand for fields of ours."""

@@ -14,7 +14,7 @@ rewritten to make up for them:
 - Its norms have an epsilon of 1e-5. All values between two norms are scaled, so that the outputs
   are those of the model's own epsilon. Only the first norm of the encoder and that of the decoder
   differ: by a relative 5e-6 and less, where the variance is 1 or more.
-- marian-nmt begins a target with an embedding of zeros, and the converter of CTranslate2 relies on
+- Marian's C++ toolkit begins a target with zeros, and the converter of CTranslate2 relies on
   that, and on padding as the last entry. So the embedding of the start is subtracted from all,
   biases of the first layers make up for it, and the entries get other ids.
 """
