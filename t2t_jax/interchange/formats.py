@@ -81,10 +81,6 @@ FORMATS = Rows(
         options=_LANGUAGES,
         place=f"{_SEQ2SEQ}:BART",
     ),
-    fsmt=Format(
-        "an FSMT for transformers",
-        f"{_OF_TRANSFORMERS} an FSMT, such as fairseq's models of WMT 2019",
-    ),
     t5=Format(
         "a T5 for transformers", f"{_OF_TRANSFORMERS} a T5, flan-T5's with their gates included"
     ),

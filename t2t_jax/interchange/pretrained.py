@@ -94,7 +94,7 @@ def read_pretrained_config(
 def encoder_decoder_fields(
     activation: str, *, scaled: bool = False, attention_dropout: float = 0.0
 ) -> Counterparts:
-    """Return the fields of Marian, M2M100, mBART, BART and FSMT, with values for missing ones."""
+    """Return the fields of Marian, M2M100, mBART and BART, with values for missing ones."""
     return {
         "d_model": Counterpart("d_model", SIZE),
         "encoder_layers": Counterpart("num_encoder_layers", DEPTH),

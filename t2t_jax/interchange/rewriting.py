@@ -1,6 +1,5 @@
 """Rewriting of parameters to the same function, for formats that lack an option of the model."""
 
-import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,8 +11,6 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.modules.names import Arrays
 
 _STACKS = "encoder", "decoder"
-_CHANNELS = re.compile(r"(encoder|decoder)\.layers\.\d+\.feed_forward\.(W_1|b_1|W_2)")
-"""The parameters that have the channels of a feed-forward network on an axis."""
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
 _OUTWARD = ("W_O", "b_O", "W_2", "b_2")
 
@@ -53,25 +50,6 @@ def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
         if name.endswith((".W_Q", ".W_K", ".W_V", ".W_O"))
     }
     return {**arrays, **biases}
-
-
-def with_idle_channels(arrays: Arrays, widths: Mapping[str, int]) -> Arrays:
-    """Return the parameters with feed-forward networks as wide as the widest.
-
-    The further channels have zeros as weights and biases. An activation is 0 at 0, so that they add
-    nothing.
-
-    Args:
-      arrays: the parameters; the feed-forward networks have no gates.
-      widths: the width of the feed-forward networks in each stack.
-    """
-    changed = dict(arrays)
-    for name, array in arrays.items():
-        if found := _CHANNELS.fullmatch(name):
-            more = max(widths.values()) - widths[found[1]]
-            axis = array.ndim - 1 if found[2].endswith("_1") else 0
-            changed[name] = np.pad(array, [(0, more * (n == axis)) for n in range(array.ndim)])
-    return changed
 
 
 def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Arrays:

@@ -2,10 +2,10 @@
 
     python -m tests.goldens.make_seq2seq_goldens [KIND ...]
 
-It needs `pip install torch transformers sentencepiece tokenizers sacremoses`; the tests read
-the files and need none of these but sacremoses. The models have the configuration of the published
-ones but for their sizes, and random weights. Each directory has what `save_pretrained` writes, and
-in `goldens.npz`
+It needs `pip install torch transformers sentencepiece tokenizers`; the tests read the files and
+need neither torch nor transformers. The models have the configuration of the published ones but for
+their sizes, and random weights. Each directory has what `save_pretrained` writes, and in
+`goldens.npz`
 
     sources, targets                    lines of the bundled corpus, as ids of theirs, padded
     decoder_inputs                      what the decoder reads to predict the targets
@@ -16,11 +16,6 @@ in `goldens.npz`
 and in `pairs.json`, for several pairs of its languages, the first of the same lines as `sources`,
 the tokens after the start that a `greedy` search finds, and their `log_probs`, without that of a
 token which says the language.
-
-and for FSMT in `texts.npz`
-
-    texts                               what the tokenizer joins the tokens of `greedy` to
-    odd_lines, odd                      lines that Moses normalises, and their ids
 """
 
 import gzip
@@ -29,9 +24,7 @@ import json
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +32,11 @@ import numpy as np
 import sentencepiece
 import torch
 import transformers
-from sacremoses import MosesTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 MORE_ENDS = {"t5": 1.2, "t5_gated": 3.0}
 """Factors on the output of the end of a sentence, so that searches end before their limit."""
 LINES, SHORT_LINES, NUM_TOKENS, BEAMS, EXTRA_TOKENS = 4, 3, 8, 4, 5
-ODD_LINES = [
-    "“It’s well-known”, he said… (５０ ％)",
-    "«Nein», l’été – c’est tout — 1 000 %",
-    "a & b <c> [d]|e",
-    "don''t stop , \u200bthe\x07 end . ",
-    "，。、∶",
-    "`quote´ ´´x´´",
-    "",
-]
 ROOT = Path(__file__).with_name("seq2seq")
 BUNDLED = Path(__file__).parents[2] / "t2t_jax" / "data" / "bundled"
 SIZES: dict[str, Any] = {
@@ -161,53 +144,6 @@ def bart(directory: Path) -> tuple[Any, Any]:
     return wrapped, transformers.BartForConditionalGeneration(config)
 
 
-def fsmt(directory: Path, is_joint: bool = False) -> tuple[Any, Any]:
-    """FSMT: Moses and merges of characters, and where it is not joint a vocabulary for each side.
-
-    Some subwords are left out of the vocabularies, and so unknown.
-    """
-    sides = [
-        [MosesTokenizer(name).tokenize(line, True, return_str=True) for line in lines(name)]
-        for name in ("en", "de")
-    ]
-    learnt = Tokenizer(models.BPE())
-    learnt.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    learnt.train_from_iterator(
-        [line for side in sides for line in side],
-        trainers.BpeTrainer(vocab_size=220, end_of_word_suffix="</w>", show_progress=False),
-    )
-    pairs = json.loads(learnt.to_str())["model"]["merges"]
-    (directory / "merges.txt").write_text("".join(f"{a} {b}\n" for a, b in pairs), "utf-8")
-    counts = [Counter(piece for line in side for piece in learnt.encode(line).tokens)
-              for side in sides]  # fmt: skip
-    if is_joint:
-        counts = [counts[0] + counts[1]] * 2
-    special, names = ["<s>", "<pad>", "</s>", "<unk>"], ("vocab-src.json", "vocab-tgt.json")
-    tables = [special + [piece for piece, n in one.most_common() if n > 30] for one in counts]
-    for file, table in zip(names, tables, strict=True):
-        ids = {piece: number for number, piece in enumerate(table)}
-        (directory / file).write_text(json.dumps(ids, ensure_ascii=False), "utf-8")
-    tokenizer = transformers.FSMTTokenizer.from_pretrained(directory, langs=["en", "de"])
-    config = transformers.FSMTConfig(
-        langs=["en", "de"], src_vocab_size=len(tables[0]), tgt_vocab_size=len(tables[1]),
-        max_position_embeddings=100, tie_word_embeddings=is_joint,
-        **SIZES | ({} if is_joint else {"encoder_ffn_dim": 48}),
-    )  # fmt: skip
-    return tokenizer, transformers.FSMTForConditionalGeneration(config)
-
-
-def labels(tokenizer: Any, directory: Path) -> list[list[int]]:
-    """The ids of targets."""
-    if isinstance(tokenizer, transformers.FSMTTokenizer):  # which has ids of sources only
-        files = {"src": "vocab-tgt.json", "tgt": "vocab-src.json"}
-        tokenizer = transformers.FSMTTokenizer(
-            langs=tokenizer.init_kwargs["langs"][::-1], merges_file=directory / "merges.txt",
-            **{f"{side}_vocab_file": directory / name for side, name in files.items()},
-        )  # fmt: skip
-        return tokenizer(lines("de")[:LINES]).input_ids
-    return tokenizer(text_target=lines("de")[:LINES]).input_ids
-
-
 def t5(directory: Path, **options: Any) -> tuple[Any, Any]:
     """T5 1.0: one matrix for embeddings and a scaled output, sentinels, and unused rows."""
     splitter("unigram", directory, "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
@@ -233,8 +169,6 @@ def with_random_numbers(model: Any) -> Any:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("embed_positions.weight") and hasattr(model.config, "langs"):
-                continue  # FSMT has its sinusoids among the parameters
             drawn = torch.randn(parameter.shape, generator=generator) * 0.25
             is_scale = "norm" in name and name.endswith("weight")
             parameter.copy_(drawn + 1 if is_scale else drawn)
@@ -263,11 +197,12 @@ def write(
         with torch.no_grad():
             model.lm_head.weight[end] *= MORE_ENDS[name]
     sources = tokenizer(lines("en")[:LINES]).input_ids
-    targets = [row[:NUM_TOKENS] for row in labels(tokenizer, directory)]
+    labels = tokenizer(text_target=lines("de")[:LINES]).input_ids
+    targets = [row[:NUM_TOKENS] for row in labels]
     mark = tokenizer.convert_tokens_to_ids
     start, forced = model.config.decoder_start_token_id, None
     if name == "mbart":  # its labels are shifted in a circle: the mark at their end comes first
-        targets = [row[:-1][:NUM_TOKENS] for row in labels(tokenizer, directory)]
+        targets = [row[:-1][:NUM_TOKENS] for row in labels]
     if languages and start == end:
         forced = mark(_token(languages[1]))
     elif languages:
@@ -288,17 +223,11 @@ def write(
     with torch.no_grad():
         for source, given in zip(sources, inputs, strict=True):
             ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([given])}
-            found = model(**ids, use_cache=False)  # with a cache, FSMT attends to later tokens too
-            logits.append(found.logits[0].numpy())
+            logits.append(model(**ids, use_cache=False).logits[0].numpy())
     found = {
         "greedy": _searched(model, sources, 1, forced),
         "beam": _searched(model, sources, BEAMS, forced),
     }
-    if "fsmt" in name:
-        texts = tokenizer.batch_decode(found["greedy"], skip_special_tokens=True)
-        odd = tokenizer(ODD_LINES).input_ids
-        given = {"texts": texts, "odd_lines": ODD_LINES, "odd": _padded(odd, pad)}
-        np.savez_compressed(directory / "texts.npz", **given)
     if other:
         found["other"] = _searched(model, sources, 1, mark(_token(other)))
     np.savez_compressed(
@@ -368,8 +297,6 @@ MODELS: dict[str, tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...], str]
     "mbart50": (mbart50, ("en_XX", "de_DE"), "fr_XX"),
     "mbart": (mbart, ("en_XX", "de_DE"), ""),
     "bart": (bart, (), ""),
-    "fsmt": (fsmt, (), ""),
-    "fsmt_joint": (partial(fsmt, is_joint=True), (), ""),
     "t5": (lambda directory: t5(directory, d_kv=4), (), ""),
     "t5_gated": (t5_gated, (), ""),
 }

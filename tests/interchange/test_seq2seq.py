@@ -34,8 +34,6 @@ _FORMATS = {
     "mbart50": "mbart",
     "mbart": "mbart",
     "bart": "bart",
-    "fsmt": "fsmt",
-    "fsmt_joint": "fsmt",
     "t5": "t5",
     "t5_gated": "t5",
 }
@@ -150,7 +148,7 @@ def test_each_part_of_a_long_line_has_the_marks(models):
     assert [token for row in found for token in row[1:-1]] == whole[1:-1]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in _KINDS if "fsmt" not in kind])
+@pytest.mark.parametrize("kind", _KINDS)
 def test_what_goes_in_goes_out(models, kind, tmp_path):
     form, out = _FORMATS[kind], tmp_path / "out"
     write_model(models[kind], form, out)
@@ -263,9 +261,7 @@ def test_entries_without_a_mark_of_a_language_are_refused(tmp_path):
         read_model("m2m100", place)
 
 
-@pytest.mark.parametrize(
-    ("kind", "library"), [("bart", "tokenizers"), ("fsmt", "sacremoses"), ("bert", "tokenizers")]
-)
+@pytest.mark.parametrize(("kind", "library"), [("bart", "tokenizers"), ("bert", "tokenizers")])
 def test_a_missing_library_is_no_damage_of_a_file(kind, library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     place = (_GOLDENS.parent / "pretrained" if kind == "bert" else _GOLDENS) / kind
