@@ -21,7 +21,7 @@ from t2t_jax import errors
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.images import image_splits
 from t2t_jax.data.tfds import tfds_builder
-from t2t_jax.data.vocabularies import moses, pretrained
+from t2t_jax.data.vocabularies import pretrained
 from t2t_jax.errors import UserError, installing
 from t2t_jax.run.preparing import planned
 from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
@@ -158,7 +158,6 @@ def _digits() -> object:
         ("plotext", "plots", _curve),
         ("submitit", "slurm", _slurm),
         ("sklearn.datasets", "digits", _digits),
-        ("subword_nmt.apply_bpe", "interchange", lambda: moses._merges("#version: 0.2")),
         ("huggingface_hub", "hub", lambda: hub.fetch(hub.Address("a/b", None))),
         ("tokenizers", "interchange", lambda: pretrained._tokenizer("{}")),
     ],

@@ -11,6 +11,7 @@ import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.config.config import from_dict, known_fields
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.version import REMOVED, RENAMED, Renamed
 
@@ -112,3 +113,10 @@ def test_a_run_is_readable_unless_it_used_a_deleted_feature(path):
     assert str(error.value).isprintable()
     if not REMOVED[path].prefixes:
         assert path not in known_fields()
+
+
+def test_a_vocabulary_of_a_removed_kind_names_the_tag(tmp_path):
+    file = tmp_path / "vocabulary.model"
+    file.write_text('{"kind": "moses", "codes": ""}', encoding="utf-8")
+    with pytest.raises(UserError, match="removed Moses vocabularies; the git tag before-cut"):
+        Vocabulary.load(file)

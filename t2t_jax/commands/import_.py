@@ -34,8 +34,8 @@ class ImportCommand:
     """The run directory to write."""
 
     positions: Literal["huggingface", "marian"] = "huggingface"
-    """For marian: the sinusoids as transformers computes them, or as Marian's C++ toolkit does, with
-    which OPUS-MT's models were trained."""
+    """For marian: the sinusoids of transformers, or those of Marian's C++ toolkit, with which
+    OPUS-MT trained its models."""
 
     source_language: str | None = None
     """Source language under the name for the run, such as en where the model's files have eng; of a

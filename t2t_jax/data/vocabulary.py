@@ -21,6 +21,7 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.records import Record, Schema, parse_object
 from t2t_jax.system.regular_file import check_regular
+from t2t_jax.version import removed_feature
 
 Rows = Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
 """Rows of ids, as sequences or as one array."""
@@ -164,13 +165,15 @@ class Vocabulary(ABC):
             if there.stat().st_size > _MAX_BYTES:
                 raise ValueError("no vocabulary, but far too large")
             return parse_vocabulary(there.read_bytes())
+        except UserError as error:
+            raise UserError(f"vocabulary {path}: {error}") from error
         except OSError as error:
             raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_KINDS = "paired", "moses", "labelled", "pretrained", "framed"
+_KINDS = "paired", "labelled", "pretrained", "framed"
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:
@@ -181,13 +184,15 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
 
     Raises:
       ValueError: the bytes are of no vocabulary; the message says what they are.
-      UserError: a library is missing that the vocabulary needs.
+      UserError: a library is missing that the vocabulary needs, or version 0.3 removed its kind.
     """
     kind = "shared"
     if serialized.startswith(b"{"):
         kind = (
             serialized[:40].partition(b'"kind": "')[2].partition(b'"')[0].decode("ascii", "replace")
         )
+        if kind == "moses":
+            raise removed_feature("a vocabulary of the kind moses", "Moses vocabularies")
         if kind not in _KINDS:
             raise ValueError("of a kind that this version of t2t_jax does not know")
     module = import_module(f"t2t_jax.data.vocabularies.{kind}")

@@ -4,7 +4,7 @@
     OUT/config.json             special tokens, and the epsilon of the norms
     OUT/shared_vocabulary.json  the subword of each id
     OUT/vocabulary.model        the SentencePiece model that splits text into them (or source.spm
-                                and target.spm, or bpecodes)
+                                and target.spm)
     OUT/README.md               the lines of Python that translate
 
 ALiBi and the learned bias of T5 are both written as the bias of T5, which CTranslate2 has in
@@ -21,7 +21,6 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.config.tables import RELATIVE_BUCKETS
-from t2t_jax.data.vocabularies.moses import MosesVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
@@ -32,7 +31,7 @@ from t2t_jax.interchange.rewriting import position_table, with_all_heads, withou
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 
-VOCABULARIES = SharedVocabulary, PairedVocabulary, MosesVocabulary
+VOCABULARIES = SharedVocabulary, PairedVocabulary
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -50,50 +49,23 @@ _T5_DISTANCE = 128  # the default of `relative_position_buckets`
 _README = """\
 # A Transformer of t2t_jax for CTranslate2
 
-{program}
-
-It needs `pip install {packages}`. With `beam_size=1`, greedy search, it translates as t2t_jax does
-with `--beam-size 1`. With a beam, the two may choose different translations. CTranslate2 divides
-the log-probability of a translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha
-(equation 14 of Wu et al. 2016). In each step CTranslate2 takes an end of sentence only from among
-as many continuations as the beam has hypotheses, and t2t_jax from among twice as many. In both,
-`decoding.beam_rule=transformers` does what CTranslate2 does. CTranslate2 cuts sources at
-`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax
-writes up to {extra} subwords more than the source has.
-"""
-_SENTENCEPIECE = """\
     import ctranslate2, sentencepiece
 
     split, join = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {splitters})
     translator = ctranslate2.Translator(".")
     sources = [split.encode(line, out_type=str) for line in ["Hello, world!"]]
     found = translator.translate_batch(sources, {settings})
-    print(*(join.decode(one.hypotheses[0]) for one in found), sep="\\n")"""
-_MOSES = """\
-    import ctranslate2
-    from sacremoses import MosesDetokenizer, MosesTokenizer
-    from subword_nmt.apply_bpe import BPE
+    print(*(join.decode(one.hypotheses[0]) for one in found), sep="\\n")
 
-    split, join = MosesTokenizer("{languages[0]}"), MosesDetokenizer("{languages[1]}")
-    merges = BPE(open("bpecodes", encoding="utf-8"))
-    translator = ctranslate2.Translator(".")
-    lines = ["Hello, world!"]{normalizing}
-    words = [
-        split.tokenize(line, aggressive_dash_splits={splits_dashes}, escape={escapes})
-        for line in lines
-    ]
-    sources = [merges.segment_tokens(line) for line in words]
-    found = translator.translate_batch(sources, {settings})
-    for one in found:
-        words = " ".join([*one.hypotheses[0], ""]).replace("@@ ", "").split()
-        print(join.detokenize(words, unescape={escapes}))"""
-
-_NORMALIZING = """
-    from sacremoses import MosesPunctNormalizer
-
-    options = dict(pre_replace_unicode_punct=True, post_remove_control_chars=True)
-    normalizer = MosesPunctNormalizer("{language}", **options)
-    lines = [normalizer.normalize(line) for line in lines]"""
+It needs `pip install ctranslate2 sentencepiece`. With `beam_size=1`, greedy search, it translates
+as t2t_jax does with `--beam-size 1`. With a beam, the two may choose different translations.
+CTranslate2 divides the log-probability of a translation by length^alpha, and t2t_jax by
+((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016). In each step CTranslate2 takes an end of
+sentence only from among as many continuations as the beam has hypotheses, and t2t_jax from among
+twice as many. In both, `decoding.beam_rule=transformers` does what CTranslate2 does. CTranslate2
+cuts sources at `max_input_length=1024` subwords and translations at `max_decoding_length=256`, and
+t2t_jax writes up to {extra} subwords more than the source has.
+"""
 
 
 def carried(config: Config) -> Carried:
@@ -142,23 +114,12 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 
 def _readme(model: PortableModel) -> str:
-    decoding, vocabulary = model.config.decoding, model.vocabulary
-    settings = ", ".join(f"{name}={value!r}" for name, value in _search(model).items())
-    if isinstance(vocabulary, MosesVocabulary):
-        normalizing = _NORMALIZING.format(language=vocabulary.languages[0])
-        packages = "ctranslate2 sacremoses subword-nmt"
-        program = _MOSES.format(
-            languages=vocabulary.languages,
-            splits_dashes=vocabulary.splits_dashes,
-            escapes=vocabulary.escapes,
-            normalizing=normalizing if vocabulary.normalizes else "",
-            settings=settings,
-        )
-    else:
-        packages = "ctranslate2 sentencepiece"
-        splitters = min(vocabulary.files), max(vocabulary.files)
-        program = _SENTENCEPIECE.format(splitters=splitters, settings=settings)
-    return _README.format(program=program, packages=packages, extra=decoding.max_extra_length)
+    files = model.vocabulary.files
+    return _README.format(
+        splitters=(min(files), max(files)),
+        settings=", ".join(f"{name}={value!r}" for name, value in _search(model).items()),
+        extra=model.config.decoding.max_extra_length,
+    )
 
 
 def _search(model: PortableModel) -> dict[str, Any]:

@@ -84,7 +84,6 @@ FORMATS = Rows(
     t5=Format(
         "a T5 for transformers", f"{_OF_TRANSFORMERS} a T5, flan-T5's with their gates included"
     ),
-    fairseq=Format(read="a checkpoint of its transformer, or its directory"),
 )
 """All formats by name."""
 

@@ -12,8 +12,8 @@ from jaxtyping import Float32, Int
 PAD, END, BEGIN, UNKNOWN = "<pad>", "</s>", "<s>", "<unk>"
 """The names of special entries."""
 
-OF_FAIRSEQ = BEGIN, PAD, END, UNKNOWN
-"""The entries with the ids 0 to 3 in models of fairseq."""
+FIRST_ENTRIES = BEGIN, PAD, END, UNKNOWN
+"""The entries with the ids 0 to 3 in M2M100, mBART and BART."""
 
 NONE = -1
 """The id in an order that marks an entry which the original vocabulary does not have."""

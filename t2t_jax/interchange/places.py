@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
+from t2t_jax.config import ModelConfig
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.modules.names import Arrays
 
@@ -67,8 +68,27 @@ def encoder_places(
             yield from norm_places(f"{ours}.{sublayer}.norm", f"{layer}.{norm}")
 
 
-def fairseq_places(stack: str, number: int, prefix: str = "") -> Iterator[Place]:
-    """Yield the places of a layer's parameters in models of fairseq, and in `MarianMTModel`.
+def encoder_decoder_places(model: ModelConfig, prefix: str = "") -> Iterator[Place]:
+    """Yield the places of all parameters but embeddings, positions and a bias of the output.
+
+    Marian, M2M100, mBART and BART of transformers share these names.
+
+    Args:
+      model: the config of the model.
+      prefix: what the names begin with in the other library.
+    """
+    names = ("encoder", "source"), ("decoder", "target")
+    for (name, side), stack in zip(names, model.stacks, strict=True):
+        if model.embedding_norm:
+            yield from norm_places(f"{side}_embedding_norm", f"{prefix}{name}.layernorm_embedding")
+        for number in range(stack.num_layers):
+            yield from layer_places(name, number, prefix)
+        if model.norm_order == "pre":
+            yield from norm_places(f"{name}.norm", f"{prefix}{name}.layer_norm")
+
+
+def layer_places(stack: str, number: int, prefix: str = "") -> Iterator[Place]:
+    """Yield the places of a layer's parameters in Marian, M2M100, mBART and BART.
 
     Args:
       stack: "encoder" or "decoder".

@@ -19,6 +19,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies import learning
 from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -182,6 +183,29 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "foreign.model"
     path.write_bytes(model.getvalue())
     with pytest.raises(UserError, match=r"foreign\.model .* pad, eos, bos, unk = \(-1, 2, 1, 0\)"):
+        Vocabulary.load(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"target_pieces": ["<pad>"', '"target_pieces": [0', "a subword is no string"),
+        ('["<pad>", "</s>"', '["</s>", "<pad>"', "it does not begin with <pad> </s>"),
+        ('"source_model": "', '"source_model": "-', "Only base64 data is allowed"),
+        ('"source_model"', '"model"', "it has no field 'source_model'"),
+        ("]}", "", "it is not JSON"),
+    ],
+)
+def test_a_damaged_vocabulary_of_two_models_is_refused(
+    old: str, new: str, message: str, tmp_path: Path, small: Vocabulary
+) -> None:
+    pieces = ["<pad>", "</s>", "<unk>"]
+    pair = paired_vocabulary((small.serialized, small.serialized), (pieces, pieces))
+    path = tmp_path / "vocabulary.model"
+    text = pair.serialized.decode()
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"vocabulary\.model is damaged: .*{message}"):
         Vocabulary.load(path)
 
 

@@ -54,7 +54,7 @@ def lines(language: str) -> list[str]:
 def splitter(
     kind: str, directory: Path, name: str = "sentencepiece.bpe.model", **special: int
 ) -> None:
-    """Write a SentencePiece model, whose special ids are those of fairseq unless given."""
+    """Write a SentencePiece model, whose special ids are those of BART unless given."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*lines("en"), *lines("de")]), model_writer=model, vocab_size=260,

@@ -14,13 +14,11 @@ import pytest
 
 from t2t_jax import UserError, score
 from t2t_jax.batch import EOS_ID
-from t2t_jax.interchange.fairseq import read
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 from tests.selection import thorough_after
 
-GOLDENS = Path(__file__).parents[1] / "goldens"
 REFUSED = {
     "additive": "model.score_function='additive' in place of 'scaled_dot_product' or 'dot_product'",
     "query-key-norm": "model.query_key_norm=True in place of False",
@@ -70,12 +68,8 @@ def test_ctranslate2_finds_the_same_subwords(name, tmp_path):
         assert found.hypotheses[0][: len(own)] == own  # which may have been cut at its longest
 
 
-@pytest.mark.parametrize("splitter", ["SentencePiece", "Moses"])
-def test_the_readme_of_the_directory_translates(splitter, tmp_path):
-    if splitter == "Moses":
-        model = read(GOLDENS / "fairseq" / "wmt14")
-    else:
-        model = portable(OPTIONS["paper"])
+def test_the_readme_of_the_directory_translates(tmp_path):
+    model = portable(OPTIONS["paper"])
     write_model(model, "ctranslate2", tmp_path / "out")
     readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     program = "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))

@@ -24,7 +24,6 @@ _PLACES = {
     "vit": _GOLDENS / "pretrained" / "vit",
     "marian": _GOLDENS / "opus" / "shared",
     "t5": _GOLDENS / "seq2seq" / "t5",
-    "fairseq": _GOLDENS / "fairseq" / "iwslt",
 }
 _HOSTILE = (None, True, "", "16", [], ["a"], {"a": 1}, 0, -1, 10**9, 10**30, 0.5, float("nan"))
 
@@ -165,9 +164,6 @@ def test_a_tokenizer_that_fails_or_panics_is_refused(kind, changes, said, tmp_pa
         ("marian", "vocab.json"),
         ("marian", "source.spm"),
         ("marian", "tokenizer_config.json"),
-        ("fairseq", "checkpoint_best.pt"),
-        ("fairseq", "dict.de.txt"),
-        ("fairseq", "bpecodes"),
         ("safetensors", "model.safetensors"),
         ("safetensors", "config.json"),
         ("safetensors", "vocabulary.model"),

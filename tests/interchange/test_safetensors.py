@@ -112,7 +112,7 @@ def test_a_language_model_comes_back_and_continues_text_alike(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "name", "message"),
     [
-        (_TEXT, "program", "program cannot .*data.task='language_modelling' in place of 'auto'"),
+        (_TEXT, "ctranslate2", "ctranslate2 .*data.task='language_modelling' in place of 'auto'"),
         (
             {"model.architecture": "decoder_only"},
             "marian",

@@ -12,8 +12,7 @@ from functools import partial
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.data.vocabularies.shared import in_threads, processor_of, spelling_of
-from t2t_jax.data.vocabularies.tables import TableVocabulary
-from t2t_jax.data.vocabulary import Rows, before_end
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
 from t2t_jax.system.records import Schema
 
 _SCHEMA = Schema(
@@ -25,11 +24,12 @@ _SCHEMA = Schema(
         "target_pieces": list,
     }
 )
+_SIDES = "source", "target"
 _SPECIAL, _UNKNOWN = ["<pad>", "</s>"], "<unk>"
 _TAG = re.compile(r"\s*(>>\S+?<<)")
 
 
-class PairedVocabulary(TableVocabulary):
+class PairedVocabulary(Vocabulary):
     """SentencePiece models that split text, and tables that say which id a subword has."""
 
     def __init__(self, serialized: bytes) -> None:
@@ -38,17 +38,35 @@ class PairedVocabulary(TableVocabulary):
         Raises:
           ValueError: the bytes are damaged; the message says in what way.
         """
-        super().__init__(serialized, _SCHEMA, _SPECIAL)
+        super().__init__(serialized)
+        content = parsed(serialized, _SCHEMA)
+        self._pieces: list[list[str]] = [content[f"{side}_pieces"] for side in _SIDES]
+        for pieces in self._pieces:
+            if not all(isinstance(piece, str) for piece in pieces):
+                raise ValueError("damaged: a subword is no string")
+            if pieces[: len(_SPECIAL)] != _SPECIAL:
+                raise ValueError(f"damaged: it does not begin with {' '.join(_SPECIAL)}")
+        self._ids = [
+            {piece: number for number, piece in enumerate(pieces)} for pieces in self._pieces
+        ]
         try:
             self._models = [
-                base64.b64decode(self.content[f"{side}_model"], validate=True)
-                for side in ("source", "target")
+                base64.b64decode(content[f"{side}_model"], validate=True) for side in _SIDES
             ]
             self._splitters = [processor_of(model) for model in self._models]
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"damaged: {error}") from error
         if not all(_UNKNOWN in ids for ids in self._ids):
             raise ValueError(f"damaged: it has no {_UNKNOWN}")
+
+    def __len__(self) -> int:
+        """Return the number of ids of targets."""
+        return len(self._pieces[1])
+
+    @property
+    def source_size(self) -> int:
+        """Return the number of ids of sources."""
+        return len(self._pieces[0])
 
     @property
     def unk_id(self) -> int:
@@ -69,6 +87,26 @@ class PairedVocabulary(TableVocabulary):
         return [
             [ids[tag.strip()], *row] if tag else row for tag, row in zip(tags, rows, strict=True)
         ]
+
+    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the subword ids of each target, ended by `EOS_ID`."""
+        return self._encoded(1, lines)
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """Return the subword that each id of a source stands for, row by row."""
+        return [[self._pieces[0][token] for token in row] for row in ids]
+
+    def target_pieces(self, ids: Rows) -> list[list[str]]:
+        """Return the subword that each id of a target stands for, row by row."""
+        return [[self._pieces[1][token] for token in row] for row in ids]
+
+    def spelling(self, token: int) -> bytes:
+        """Return the bytes that an id of a target adds to a text, with the space of a word."""
+        return self._spelling(1, token)
+
+    def source_spelling(self, token: int) -> bytes:
+        """Return the bytes that an id of a source stands for; see `spelling`."""
+        return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
         if token in (PAD_ID, EOS_ID):

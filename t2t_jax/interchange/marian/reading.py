@@ -21,7 +21,7 @@ from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.generation import with_their_search
 from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json, vocabulary_of
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
-from t2t_jax.interchange.places import fairseq_places
+from t2t_jax.interchange.places import layer_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import permuted_channels
 from t2t_jax.interchange.tensors import Tensors
@@ -118,7 +118,7 @@ def _our_arrays(
     yield "output_bias", rows_in(bias, of_targets)
     for stack in ("encoder", "decoder"):
         for number in range(theirs[f"{stack}_layers"]):
-            for place in fairseq_places(stack, number, "model."):
+            for place in layer_places(stack, number, "model."):
                 yield place.ours, place.array(tensors)
     for name in copies:
         tensors.take_copy(name, tensors.take(whole))

@@ -42,7 +42,7 @@ from t2t_jax.interchange.carried import (
 )
 from t2t_jax.interchange.generation import num_positions, write_search
 from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
-from t2t_jax.interchange.places import fairseq_places
+from t2t_jax.interchange.places import layer_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
@@ -201,5 +201,5 @@ def _their_arrays(
     yield "final_logits_bias", arrays["output_bias"][None]
     for stack in ("encoder", "decoder"):
         for number in range(getattr(network, f"num_{stack}_layers")):
-            for place in fairseq_places(stack, number, "model."):
+            for place in layer_places(stack, number, "model."):
                 yield place.theirs, place.theirs_of(arrays)

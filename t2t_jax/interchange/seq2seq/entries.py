@@ -4,10 +4,9 @@
     DIR/sentencepiece.bpe.model         a SentencePiece model, with
     DIR/vocab.json                      the id of each subword, as M2M100 has it
 
-Without vocab.json, the ids are those of fairseq: begin, padding, end and unknown have the ids 0 to
-3, and the subwords those of the SentencePiece model, moved by one. Languages follow the subwords,
-in the order in which special_tokens_map.json or tokenizer_config.json names them, or else in that
-of M2M100.
+Without vocab.json, begin, padding, end and unknown have the ids 0 to 3, and subwords have the ids
+of the SentencePiece model plus one. Languages follow the subwords, in the order of
+special_tokens_map.json or tokenizer_config.json, or else in the order of M2M100.
 """
 
 import re
@@ -31,7 +30,7 @@ from t2t_jax.interchange.model_files import (
     read_text,
     vocabulary_of,
 )
-from t2t_jax.interchange.numbering import END, NONE, OF_FAIRSEQ, PAD, UNKNOWN, new_order
+from t2t_jax.interchange.numbering import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
 from t2t_jax.system.records import Each, Schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"
@@ -179,7 +178,7 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         )
     splitter = read_splitter(file)
     if (path / TABLE).exists():
-        ids = dict(read_json(path / TABLE, Schema(dict.fromkeys(OF_FAIRSEQ, ID))))
+        ids = dict(read_json(path / TABLE, Schema(dict.fromkeys(FIRST_ENTRIES, ID))))
         if not all(type(number) is int for number in ids.values()):
             raise UserError(f"{path / TABLE} has an entry whose id is no number; copy it anew")
     else:
@@ -187,9 +186,9 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         special = {splitter.unk_id(), splitter.bos_id(), splitter.eos_id()}
         if special != {0, 1, 2}:
             raise UserError(f"{file} has other ids than 0 to 2 for unknown, begin and end")
-        ids = {name: number for number, name in enumerate(OF_FAIRSEQ)}
+        ids = {name: number for number, name in enumerate(FIRST_ENTRIES)}
         ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
-    added = {name: ids[name] for name in OF_FAIRSEQ if name in ids}
+    added = {name: ids[name] for name in FIRST_ENTRIES if name in ids}
     known, last = _added_ids(path), max(ids.values()) + 1
     for place, name in enumerate(_named_tokens(path)):
         known.setdefault(name, last + place)
@@ -219,7 +218,7 @@ def _named_tokens(path: Path) -> Iterator[str]:
         for token in record.get(name) or []
     ]
     names = dict.fromkeys(token for token in found if isinstance(token, str))
-    named = [name for name in names if name not in OF_FAIRSEQ]
+    named = [name for name in names if name not in FIRST_ENTRIES]
     if not named and (path / TABLE).exists():
         codes = _OF_M2M100.get(str(tokenizer_settings(path).get("language_codes") or "m2m100"), "")
         named = [f"__{code}__" for code in codes.split()]

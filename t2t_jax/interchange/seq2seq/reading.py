@@ -26,10 +26,10 @@ from t2t_jax.data.vocabularies.framed import (
 )
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
-from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq, with_position_table
 from t2t_jax.interchange.generation import FILE, with_their_search
 from t2t_jax.interchange.model_files import ID, read_json
 from t2t_jax.interchange.numbering import BEGIN, UNKNOWN, rows_in
+from t2t_jax.interchange.places import encoder_decoder_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
 from t2t_jax.interchange.seq2seq.kinds import Kind
@@ -39,12 +39,11 @@ from t2t_jax.system.records import Record, Schema
 SHARED, BIAS = "shared.weight", "final_logits_bias"
 _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
 _OTHERS = Schema({}, dict.fromkeys((_START, _FORCED, "bos_token_id"), (ID, NoneType)))
-_COPIES = {
-    "encoder.embed_tokens.weight": (),
-    "decoder.embed_tokens.weight": (),
-    "decoder.output_projection.weight": ("lm_head.weight",),
-}
-"""The uses of the shared matrix as fairseq names them, and other names of transformers for them."""
+_EMBEDDING = "encoder.embed_tokens.weight"
+_COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
+"""Further uses of the embedding matrix, which a file may repeat or leave out."""
+RESERVED_POSITIONS = 2
+"""The rows of a learned table before the first position: positions count from padding's id, 1."""
 _WITHOUT = r"(model\.)?(encoder|decoder)\.(embed_positions\.weights|version)"
 """Names of buffers."""
 
@@ -93,18 +92,19 @@ def read_seq2seq(
         length = len(arrays["target_position"])
         wanted = {"max_position_embeddings": length}
         pretrained.refuse_other_options(path / "config.json", theirs, wanted)
-        config = with_position_table(config, length)
+        config = _with_position_table(config, length)
     ids = order.tolist()
     config, _ = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
     return PortableModel(config, vocabulary, arrays, ())
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """Yield the names that an array of fairseq may have in transformers."""
+    """Yield the names that an array may have in a file."""
     yield f"model.{name}"
     yield name
-    if name in _COPIES:
-        yield from _COPIES[name]
+    if name == "decoder.output_projection.weight":
+        yield "lm_head.weight"
+    if name in (_EMBEDDING, *_COPIES):
         yield f"model.{SHARED}"
         yield SHARED
 
@@ -198,12 +198,33 @@ def _arrays(
 ) -> dict[str, Float32[np.ndarray, "..."]]:
     """Return the parameters under our names and with our ids."""
     width, size = config.model.d_model, len(order)
-    embedding = tensors.take("encoder.embed_tokens.weight", size, width)
-    tensors.take_copy(SHARED, embedding)
-    found = {}
+    embedding = tensors.take(_EMBEDDING, size, width)
+    for name in (SHARED, *_COPIES):
+        tensors.take_copy(name, embedding)
+    arrays = {"embedding": rows_in(embedding, order)}
     if kind.has_table:
-        found["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
+        arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
-            found["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
-    found |= parameters_of_fairseq(tensors, config.model, _WITHOUT)
-    return found | {"embedding": rows_in(found["embedding"], order)}
+            arrays["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
+        tables = [
+            tensors.take(f"{stack}.embed_positions.weight", None, width)[RESERVED_POSITIONS:]
+            for stack in ("encoder", "decoder")
+        ]
+        length = min(map(len, tables))  # positions that both tables have
+        arrays |= {
+            f"{side}_position": table[:length]
+            for side, table in zip(("source", "target"), tables, strict=True)
+        }
+    arrays |= {place.ours: place.array(tensors) for place in encoder_decoder_places(config.model)}
+    tensors.finish(_WITHOUT)
+    return arrays
+
+
+def _with_position_table(config: Config, length: int) -> Config:
+    """Return the config for a learned table of positions, with limits within its length."""
+    half = length // 2
+    limits = {
+        "data.max_length": min(config.data.max_length, half),
+        "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
+    }
+    return config.replace({"model.max_positions": length, **limits})

@@ -21,9 +21,9 @@ from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
-from t2t_jax.interchange.fairseq_arrays import RESERVED_POSITIONS, fairseq_model_places
 from t2t_jax.interchange.generation import num_positions, write_search
 from t2t_jax.interchange.numbering import BEGIN, new_order
+from t2t_jax.interchange.places import encoder_decoder_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     their_encoder_decoder_fields,
@@ -40,7 +40,7 @@ from t2t_jax.interchange.seq2seq.entries import (
     unused,
 )
 from t2t_jax.interchange.seq2seq.kinds import Kind
-from t2t_jax.interchange.seq2seq.reading import BIAS, SHARED
+from t2t_jax.interchange.seq2seq.reading import BIAS, RESERVED_POSITIONS, SHARED
 from t2t_jax.modules.models import start_id
 
 _README = """\
@@ -101,7 +101,7 @@ def _their_arrays(
             table = arrays[f"{side}_position"]
             reserved = np.zeros((RESERVED_POSITIONS, table.shape[1]), table.dtype)
             yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
-    for place in fairseq_model_places(model.config.model, "model."):
+    for place in encoder_decoder_places(model.config.model, "model."):
         yield place.theirs, place.theirs_of(arrays)
 
 
