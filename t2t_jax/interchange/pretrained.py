@@ -32,7 +32,7 @@ from t2t_jax.interchange.model_files import (
 )
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.tensors import Tensors
-from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
+from t2t_jax.interchange.torch_file import read_torch_file
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Each, Kinds, Record, Schema
 from t2t_jax.system.safetensors_file import read_safetensors
@@ -164,7 +164,7 @@ def read_tensors(path: Path, spellings: Callable[[str], Iterator[str]] = _spelli
     """
     readers = {
         "model.safetensors": lambda file: read_safetensors(file)[0],
-        "pytorch_model.bin": lambda file: tensors_of(read_torch_file(file), file),
+        "pytorch_model.bin": read_torch_file,
     }
     for name, read in readers.items():
         file, index = path / name, path / f"{name}.index.json"

@@ -5,8 +5,7 @@
 It needs `pip install torch transformers sentencepiece`; the tests read the files and need none of
 them. The models have OPUS-MT's configuration but for their sizes: two SentencePiece models and a
 table of ids, padding at its end, which starts targets too, swish, biases everywhere. One has a
-vocabulary for both sides and its tensors as safetensors; the other has two vocabularies, and its
-tensors in the older kind of PyTorch's files. `goldens.npz` in each directory has
+vocabulary for both sides; the other has two vocabularies. `goldens.npz` in each directory has
 
     sources, targets                    lines of the bundled corpus, as ids of theirs, padded
     logits                              of every subword of the targets
@@ -106,14 +105,6 @@ def write(name: str, *, shared: bool) -> None:
     _write_json(directory / "tokenizer_config.json", described)
     model = with_random_numbers(MarianMTModel(config(sizes, shared=shared)))
     model.save_pretrained(directory)
-    if not shared:
-        (directory / "model.safetensors").unlink()
-        states = {
-            key: tensor.clone() for key, tensor in model.state_dict().items()
-            if "embed_positions" not in key
-        }  # fmt: skip
-        file = directory / "pytorch_model.bin"
-        torch.save(states, file, _use_new_zipfile_serialization=False)
     _write_goldens(directory, model, [list(side)[:LINES] for side in lines])
 
 

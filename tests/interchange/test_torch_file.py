@@ -1,90 +1,116 @@
-"""Files of PyTorch: small ones take little time and memory, whatever they say of themselves."""
+"""Weights in pytorch_model.bin, which PyTorch reads where it is installed."""
 
-import pickle
-import struct
-import zipfile
+import json
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from t2t_jax import UserError
-from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
+from t2t_jax.__main__ import main
+from t2t_jax.interchange.formats import read_model
+from t2t_jax.interchange.torch_file import read_torch_file
+
+_MODEL = Path(__file__).parents[1] / "goldens" / "opus" / "shared"
 
 
-def archive(path: Path, pickled: bytes, numbers: bytes = b"", **options: Any) -> Path:
-    with zipfile.ZipFile(path, "w", **options) as opened:
-        opened.writestr("archive/data.pkl", pickled)
-        opened.writestr("archive/data/0", numbers)
-    return path
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch")
 
 
-def doublings(empty: bytes, pair: Callable[[bytes], bytes]) -> bytes:
-    """A pickle of something twice in something twice in something, forty times."""
-    lines = [empty + b"q\x00"]
-    for number in range(40):
-        twice = b"h" + bytes([number])
-        lines.append(pair(twice) + b"q" + bytes([number + 1]))
-    return b"\x80\x02" + b"".join(lines)
+@pytest.fixture
+def place(tmp_path) -> Path:
+    """A model without weights."""
+    place = Path(shutil.copytree(_MODEL, tmp_path / "model"))
+    (place / "model.safetensors").unlink()
+    return place
 
 
-_STORAGE = (
-    b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
-    b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuM\x00\x01tQ"
-)
-_TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n(" + _STORAGE + b"K\x00M\x00\x01\x85K\x01\x85tR"
-_PICKLES = {
-    "forty doublings of a list": (
-        doublings(b"]", lambda twice: b"](" + twice * 2 + b"e") + b".",
-        "unfolds to far more",
-    ),
-    "forty doublings of a tuple that is a key": (
-        doublings(b")", lambda twice: twice * 2 + b"\x86") + b"q\xff}h\xffNs.",
-        "neither text nor a number",
-    ),
-    "a list that holds itself": (b"\x80\x02]q\x00h\x00a.", "holds itself"),
-    "a hundred thousand levels": (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "unfolds"),
-    "a memo of two billion places": (b"\x80\x02]r\xff\xff\xff\x7f0N.", "no dictionary of tensors"),
-    "two million operations": (b"\x80\x02" + b"N0" * 1_000_000 + b"N.", "1,000,000 operations"),
-    "a number of 8,000 bits": (b"\x80\x02\x8b\xe8\x03\x00\x00" + b"\x7f" * 1_000 + b".", "bits"),
-    "a string that claims 4 GB": (b"\x80\x02X\xff\xff\xff\xffabc.", "is damaged"),
-    "a set": (b"\x80\x04\x8f.", "has the operation EMPTY_SET"),
-    "an operation that is none": (b"\x80\x02\xff.", "is damaged"),
-    "a stack that is empty": (b"\x80\x020.", "is damaged"),
-    "a function that is a number": (b"\x80\x02K\x01)R.", "calls what is no function"),
-    "one tensor a hundred times": (b"\x80\x02](" + _TENSOR * 100 + b"e.", "unfolds to far more"),
-    "a tensor of a storage that is short": (b"\x80\x02" + _TENSOR + b".", "cut off"),
-    "code in a state": (b"\x80\x02cargparse\nNamespace\n)\x81cos\nsystem\nb.", "calls os.system"),
-}
+def tensors(torch: Any, dtype: str = "float32") -> dict[str, Any]:
+    arrays = load_file(_MODEL / "model.safetensors")
+    return {name: torch.tensor(x).to(getattr(torch, dtype)) for name, x in arrays.items()}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("pickled", "said"), _PICKLES.values(), ids=_PICKLES.keys())
-def test_a_small_pickle_takes_little(pickled, said, tmp_path):
-    path = archive(tmp_path / "weights.bin", pickled, bytes(4 if said == "cut off" else 4 * 256))
-    with pytest.raises(UserError, match=rf"weights\.bin .*{said}") as refusal:
-        tensors_of(read_torch_file(path), path)
+class _Code:
+    """A pickle of this makes `pickle.load` write a file."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.system, (f"touch {self.canary}",)
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["archive", "before PyTorch 1.6"])
+def test_a_model_is_the_one_in_safetensors(torch, place, is_zip):
+    file = place / "pytorch_model.bin"
+    torch.save(tensors(torch), file, _use_new_zipfile_serialization=is_zip)
+    model, wanted = read_model("marian", place), read_model("marian", _MODEL)
+    assert model.arrays.keys() == wanted.arrays.keys()
+    for name, array in wanted.arrays.items():
+        np.testing.assert_array_equal(model.arrays[name], array)
+
+
+def test_a_model_may_lie_in_two_files(torch, place):
+    names = list(weights := tensors(torch))
+    files = {name: f"pytorch_model-{n % 2 + 1}-of-2.bin" for n, name in enumerate(names)}
+    for file in set(files.values()):
+        torch.save({name: weights[name] for name in names if files[name] == file}, place / file)
+    index = {"metadata": {}, "weight_map": files}
+    (place / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
+    model, wanted = read_model("marian", place), read_model("marian", _MODEL)
+    np.testing.assert_array_equal(model.arrays["embedding"], wanted.arrays["embedding"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_dtypes_become_float32(torch, place, dtype):
+    given = tensors(torch, dtype)
+    torch.save(given, place / "pytorch_model.bin")
+    bias = read_model("marian", place).arrays["encoder.layers.1.feed_forward.b_1"]
+    np.testing.assert_array_equal(bias, given["model.encoder.layers.1.fc1.bias"].float().numpy())
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_code_is_refused_and_not_executed(torch, place, is_zip, tmp_path):
+    code = {"model.shared.weight": _Code(tmp_path / "canary")}
+    file = place / "pytorch_model.bin"
+    torch.save(code, file, _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(UserError, match=r"pytorch_model\.bin .* more than weights") as refusal:
+        main(["import", "marian", str(place), str(tmp_path / "run")])
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not (tmp_path / "canary").exists()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("share", [0.02, 0.9, 0.999])
+def test_a_truncated_file_is_refused(torch, tmp_path, share):
+    file = tmp_path / "pytorch_model.bin"
+    torch.save(tensors(torch), file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is damaged") as refusal:
+        read_torch_file(file)
     assert len(str(refusal.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_a_pickle_is_read_as_pickle_reads_it(protocol, tmp_path):
-    content = {"a": [1, -(2**40), 2.5, True, None, "é"], 3: {"b": [1, [2, []]]}, ("c", 1): {}}
-    path = archive(tmp_path / "file.pt", pickle.dumps(content, protocol))
-    assert read_torch_file(path) == content
+@pytest.mark.parametrize("content", [{}, {"a": 1}, [1, 2], 3])
+def test_something_else_than_weights_is_refused(torch, tmp_path, content):
+    file = tmp_path / "pytorch_model.bin"
+    torch.save(content, file)
+    with pytest.raises(UserError, match=r"pytorch_model\.bin (is damaged|has no dictionary)"):
+        read_torch_file(file)
 
 
-def test_an_archive_that_unfolds_is_refused(tmp_path):
-    packed = {"compression": zipfile.ZIP_DEFLATED}
-    path = archive(tmp_path / "bomb.pt", b"\x80\x02N." + bytes(10_000_000), **packed)
-    with pytest.raises(UserError, match=r"bomb\.pt is damaged, .* larger than the whole"):
-        read_torch_file(path)
-
-
-def test_a_member_that_lies_about_its_size_is_refused(tmp_path):
-    path = archive(tmp_path / "liar.pt", b"\x80\x02" + _TENSOR + b".", bytes(4 * 256))
-    content = path.read_bytes()
-    path.write_bytes(content.replace(struct.pack("<LL", 1024, 1024), struct.pack("<LL", 1, 1024)))
-    with pytest.raises(UserError, match=r"liar\.pt is damaged"):
-        read_torch_file(path)
+def test_without_pytorch_one_line_says_how_to_convert_it(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (place / "pytorch_model.bin").touch()
+    with pytest.raises(UserError, match=r"pip install torch; .*safe_serialization=True") as refusal:
+        read_model("marian", place)
+    assert len(str(refusal.value).splitlines()) == 1
