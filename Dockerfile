@@ -9,8 +9,8 @@
 #   docker run --gpus all --entrypoint t2t-jax t2t-jax train --config configs/base.py --workdir gs://BUCKET/base
 FROM python:3.12-slim
 
-# PyPI's JAX for CPUs; for a GPU: --build-arg EXTRAS=serve,detect,cuda13
-ARG EXTRAS=serve,detect
+# PyPI's JAX for CPUs; for a GPU: --build-arg EXTRAS=serve,cuda13
+ARG EXTRAS=serve
 
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

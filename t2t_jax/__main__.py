@@ -7,12 +7,10 @@ t2t-jax translate --workdir runs/quickstart < test.en > test.de
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import NoReturn
 
 from t2t_jax.system.program import run
-from t2t_jax.system.signals import ServerSignal
 from t2t_jax.version import __version__
 
 
@@ -21,15 +19,13 @@ def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:
     if arguments[:1] in (["--version"], ["-V"]):
         print(f"t2t-jax {__version__}")
         return 0
-    # A wish to reload does not end a server that has not yet loaded anything.
-    with ServerSignal() if arguments[:1] == ["serve"] else nullcontext():
-        from t2t_jax.commands.entry import describe_commands, entry_command
+    from t2t_jax.commands.entry import describe_commands, entry_command
 
-        command = entry_command(arguments, program)
-        if command is None:
-            print(describe_commands(program))
-            return 0
-        return command.run()
+    command = entry_command(arguments, program)
+    if command is None:
+        print(describe_commands(program))
+        return 0
+    return command.run()
 
 
 def start() -> NoReturn:

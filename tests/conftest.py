@@ -1,5 +1,6 @@
 """Settings of every test: JAX on CPU, checked array annotations, reproducible hypothesis."""
 
+import ctypes
 import gc
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,7 +72,7 @@ if not _ALL:
 _COMPILED = tempfile.TemporaryDirectory(prefix="t2t_jax_compiled_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 
-from t2t_jax.system.host import collect_garbage_seldom, trim_heap  # noqa: E402  (checked as all others)
+from t2t_jax.system.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
 from t2t_jax.system.quiet import keep_orbax_quiet  # noqa: E402
 from tests.browser import browser as browser  # noqa: E402  (a fixture)
 
@@ -288,7 +290,8 @@ def forgotten_programs(memory_limit: list[int]) -> Iterator[None]:
         sys.modules["jax"].clear_caches()
         gc.unfreeze()
         gc.collect()
-        trim_heap()
+        with suppress(AttributeError):  # a C library other than glibc
+            ctypes.CDLL(None).malloc_trim(0)
         memory_limit[0] = max(_MEMORY, _memory_taken() + _MORE_MEMORY)
 
 

@@ -7,6 +7,7 @@ compiled beforehand by `warm_up`: for each length of sources in a ladder, and fo
 sentences that come in at once.
 """
 
+import heapq
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -24,7 +25,6 @@ from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
-from t2t_jax.decoding.turns import Turns, Waiting
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
@@ -69,9 +69,12 @@ class Limits:
 
 
 @dataclass(order=True, kw_only=True)
-class _Request(Waiting):
-    """A sentence that waits or is under way."""
+class _Request:
+    """A sentence that waits or is under way; requests are ordered as they come in."""
 
+    due: float
+    """The time of arrival, later by `Limits.seconds_per_token` for each token."""
+    number: int
     sentence: Sentence = field(compare=False)
     future: "Future[Any]" = field(compare=False)
     read: Callable[[SearchResult], Any] = field(compare=False)
@@ -156,7 +159,7 @@ class OpenSearch:
         shortest, longest = rung(1), rung(self.limits.longest)
         self._lengths = tuple(shortest << n for n in range((longest // shortest).bit_length()))
         self._prefix = 0 if constraints is None else constraints.num_told
-        self._waiting: Turns[_Request] = Turns()
+        self._waiting: list[_Request] = []  # a heap
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
         number = num_groups(self._rows, mesh)
@@ -184,8 +187,6 @@ class OpenSearch:
         timeout: float = float("inf"),
         number: int = 0,
         listener: Listener | None = None,
-        client: Hashable = None,
-        request: Hashable = None,
         prefix: Sequence[int] = (),
         read: Callable[[SearchResult], Any] = lambda result: result,
     ) -> "Future[Any]":
@@ -197,8 +198,6 @@ class OpenSearch:
           timeout: seconds after which the future ends with a TimeoutError.
           number: the sentence's number, which determines with the seed what is drawn.
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
-          client: the sender of the request: clients take turns; None is one of no other request.
-          request: the request of the sentence: a client's requests take turns; None is a new one.
           prefix: ids with which the output must begin, as many as the model is told.
           read: makes the future's result of the hypotheses `[num_best, t]`; by default, themselves.
 
@@ -214,24 +213,20 @@ class OpenSearch:
         most = max(len(tokens), len(prefix)) + self._extra
         sentence = Sentence(tokens, most if limit is None else limit, number, prefix)
         self._check(sentence, most, listener)
-        now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
-        future, request = Future[Any](), object() if request is None else request
+        now, future = time.monotonic(), Future[Any]()
         with self._changed:
             self._make_room()
             self._number += 1
-            self._waiting.add(
-                _Request(
-                    due=now + patience,
-                    number=self._number,
-                    patience=patience,
-                    shares=(request if client is None else client, request),
-                    sentence=sentence,
-                    future=future,
-                    read=read,
-                    deadline=now + timeout,
-                    listener=listener,
-                )
+            request = _Request(
+                due=now + len(tokens) * self.limits.seconds_per_token,
+                number=self._number,
+                sentence=sentence,
+                future=future,
+                read=read,
+                deadline=now + timeout,
+                listener=listener,
             )
+            heapq.heappush(self._waiting, request)
             self._changed.notify()
         return future
 
@@ -240,7 +235,8 @@ class OpenSearch:
         if self._closed:
             raise ClosedError("the search takes no more sentences")
         if len(self._waiting) >= self.limits.most_waiting:
-            self._waiting.leave_out(_Request.is_over)
+            self._waiting = [request for request in self._waiting if not request.is_over()]
+            heapq.heapify(self._waiting)
         if len(self._waiting) >= self.limits.most_waiting:
             raise QueueFullError(f"{len(self._waiting)} sentences wait already")
 
@@ -369,7 +365,7 @@ class OpenSearch:
     def _arrivals(self, number: int, num_held: int) -> list[_Request] | None:
         """Return the sentences that come in, after a wait if there are none; None at the end.
 
-        The first group takes sentences in their turns; any other group prefers short ones, whose
+        The first group takes sentences as they are due; any other group prefers short ones, whose
         arrays are smaller. A sentence that it has passed over stays due before later ones, and so
         the long sentences come together in the first group.
         """
@@ -384,15 +380,14 @@ class OpenSearch:
                 first.sort(key=self._preference)
             for request in first[free:]:
                 request.passed += 1
-                self._waiting.add(request, is_back=True)
+                heapq.heappush(self._waiting, request)
             return first[:free]
 
     def _due(self, most: int) -> list[_Request]:
         """Take out the sentences that are due first, at most so many; drop those that are over."""
         found: list[_Request] = []
-        now = time.monotonic()
         while self._waiting and len(found) < most:
-            request = self._waiting.take(now)
+            request = heapq.heappop(self._waiting)
             if not request.is_over():
                 found.append(request)
         return found

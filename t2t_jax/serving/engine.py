@@ -1,124 +1,150 @@
-"""The interface between a server and the search with which it translates."""
+"""The engine of the server: one search that the sentences of all requests join at any time."""
 
-from collections.abc import Callable, Hashable, Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
 
-from t2t_jax.data.terms import Term
-from t2t_jax.decoding.translations import Hypothesis
-from t2t_jax.decoding.wanted_terms import WantedTerm
-from t2t_jax.markup.projection import Links
+from sentencex import segment
 
+from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding.long_lines import LinePart
+from t2t_jax.decoding.open_search import Limits
+from t2t_jax.decoding.translations import Hypothesis, is_blank
+from t2t_jax.decoding.translator import Translator
 
-class Wanted(NamedTuple):
-    """The settings with which a request has its sentences translated."""
-
-    num_best: int = 1
-    """Number of translations of each sentence; more than one are those of a beam search."""
-    greedy: bool = False
-    """Whether to choose the most probable token each time, in place of a beam search."""
-    max_tokens: int | None = None
-    """The most tokens of a translation; None is the most there is room for."""
-    client: Hashable = None
-    """The client that sent the request; clients take turns."""
-    request: Hashable = None
-    """The request that the sentences belong to; the requests of a client take turns."""
-    terms: tuple[WantedTerm, ...] = ()
-    """Terms that a translation has to contain, from `Engine.terms`."""
+_WINDOW = 2000
+"""The most characters that sentencex splits at once: its time can grow with their square, and it
+stops all threads meanwhile."""
 
 
-class Load(NamedTuple):
-    """The load of an engine."""
+@dataclass(frozen=True)
+class PreparedTexts:
+    """The texts of a request, split into sentences and encoded."""
 
-    waiting: int
-    """Number of sentences that wait."""
-    under_way: int
-    """Number of sentences that are being translated."""
-    rows: int
-    """Number of sentences that can be translated at a time."""
+    texts: list[list[str]]
+    """For each text the segments that `split_sentences` returns."""
+    parts: list[LinePart]
+    """The parts of all sentences; their `line` is the index of the sentence."""
+    translator: Translator
+    """The translator for the languages of the request."""
 
-
-class ModelLanguages(NamedTuple):
-    """The languages of a model, each by its code."""
-
-    sources: Sequence[str]
-    """The languages of sources."""
-    targets: Sequence[str]
-    """The languages of translations."""
+    @property
+    def num_sentences(self) -> int:
+        """Return the number of sentences of all texts."""
+        return sum(len(segments) // 2 for segments in self.texts)
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """An engine that translates the sentences of one language pair.
+class Engine:
+    """An engine that translates the texts of many requests at once.
 
-    Where a model has several languages, `between` gives the engine of any other pair.
+    Attributes:
+      search: the search that all sentences join.
     """
 
-    most_best: int
-    """The most translations of a sentence."""
-    languages: ModelLanguages | None
-    """The languages of a model that is told them by marks; None if the model has one pair."""
-    marks_terms: bool
-    """Whether sentences may have terms with their translations behind them (`data.terms`)."""
-
-    def between(self, source: str, target: str) -> "Engine":
-        """Return the engine of another pair, whose sentences join the same searches.
-
-        Args:
-          source: the code of one of the languages of sources.
-          target: the code of one of the languages of translations.
-        """
-
-    def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """Encode each sentence as one list of ids, or as several if it is too long for one.
-
-        A blank sentence has no list.
+    def __init__(
+        self, translator: Translator, decoding: DecodingConfig, limits: Limits, seed: int = 0
+    ) -> None:
+        """Start the search.
 
         Raises:
-          UserError: a sentence is too long, and the settings refuse it.
+          UserError: the model does not translate.
         """
+        translator.check_translates()
+        longest = min(limits.longest, decoding.max_source_length)
+        self._translator = translator
+        self._decoding = replace(decoding, max_source_length=longest)
+        limits = replace(limits, longest=longest)
+        self.search = translator.open_search(self._decoding, limits, seed=seed)
 
-    def submit(
-        self,
-        tokens: list[int],
-        wanted: Wanted,
-        *,
-        timeout: float,
-        listener: Callable[[str], None] | None = None,
-    ) -> "Future[list[Hypothesis]]":
-        """Submit a sentence for translation; `cancel` of the future gives the sentence up.
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Return the source and target languages of a request that names none."""
+        data = self._translator.config.data
+        return data.source_language, data.target_language
+
+    def prepare(
+        self, texts: Sequence[str], source: str | None = None, target: str | None = None
+    ) -> PreparedTexts:
+        """Split texts into sentences, and encode these.
 
         Args:
-          tokens: ids of the sentence, from `prepare`.
-          wanted: the settings of the translation.
-          timeout: seconds after which the sentence is given up.
-          listener: is called with the text so far of a greedy search.
+          texts: texts of any number of lines.
+          source: the source language; None is the run's.
+          target: the target language; None is the run's.
 
         Raises:
-          QueueFullError: too many sentences wait (`decoding.open_search`).
-          ClosedError: the engine takes no more sentences (`decoding.open_search`).
+          UserError: the model does not have such a language, or a sentence is too long.
         """
+        translator = self._translator
+        pair = source or self.languages[0], target or self.languages[1]
+        if [name.lower() for name in pair] != [name.lower() for name in self.languages]:
+            translator = translator.between(*pair)
+        split = [split_sentences(text, pair[0]) for text in texts]
+        sentences = [sentence for segments in split for sentence in segments[1::2]]
+        parts = translator.parts(sentences, self._decoding)
+        return PreparedTexts(split, [one for one in parts if not is_blank(one.tokens)], translator)
 
-    def terms(self, terms: Sequence[Term]) -> tuple[WantedTerm, ...] | None:
-        """Spell the terms that a translation has to contain.
+    async def translate(self, prepared: PreparedTexts, timeout: float) -> list[str]:
+        """Translate texts; a call that fails or is cancelled gives all its sentences up.
 
-        None says that the engine has no search for that, or that they are too many for it.
+        Raises:
+          QueueFullError: too many sentences wait.
+          TimeoutError: the translation took longer than `timeout` seconds.
         """
+        translator, futures = prepared.translator, list[Future[list[Hypothesis]]]()
+        try:
+            for part in prepared.parts:
+                future = self.search.submit(
+                    part.tokens,
+                    timeout=timeout,
+                    prefix=translator.vocabulary.target_begin,
+                    read=translator.read,
+                )
+                futures.append(future)
+            results = await asyncio.gather(*map(asyncio.wrap_future, futures))
+        finally:
+            for future in futures:
+                future.cancel()
+        translations = [""] * prepared.num_sentences
+        for part, hypotheses in zip(prepared.parts, results, strict=True):
+            joined = f"{translations[part.line]} {hypotheses[0].text}"
+            translations[part.line] = joined.strip()
+        remaining = iter(translations)
+        return [
+            "".join(next(remaining) if n % 2 else segment for n, segment in enumerate(segments))
+            for segments in prepared.texts
+        ]
 
-    def spells(self, text: str) -> bool:
-        """Return whether the vocabulary can spell a translation."""
 
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
-        """Align the words of sentences and their translations; return None if the engine cannot."""
+def split_sentences(text: str, language: str) -> list[str]:
+    """Split a text into segments: sentences at odd indices, white space around them at even ones.
 
-    def confidence(self, hypothesis: Hypothesis) -> float:
-        """Return the mean (geometric) of the tokens' probabilities, or if calibrated, chrF."""
+    Every line break ends a sentence, so that a translation has as many lines as the text.
 
-    def load(self) -> Load:
-        """Return how busy the engine is."""
+    Args:
+      language: the code of the language, by whose rules sentences end.
+    """
+    segments = [""]
+    for number, line in enumerate(text.split("\n")):
+        segments[-1] += "\n" if number else ""
+        for part in _sentences(line, language):
+            if sentence := part.strip():
+                before, _, after = part.partition(sentence)
+                segments[-1] += before
+                segments += [sentence, after]
+            else:
+                segments[-1] += part
+    return segments
 
-    def warm_up(self) -> None:
-        """Compile all programs that requests need."""
 
-    def close(self) -> None:
-        """Take no more sentences, and wait until those that were taken have ended."""
+def _sentences(line: str, language: str) -> Iterator[str]:
+    """Yield the sentences of a line with the white space around them, window by window."""
+    start = 0
+    while start < len(line):
+        window = line[start : start + _WINDOW]
+        sentences: list[str] = segment(language, window) or [window]
+        if start + len(window) < len(line) and len(sentences) > 1:
+            del sentences[-1]  # it may go on beyond the window
+        yield from sentences
+        start += sum(map(len, sentences))

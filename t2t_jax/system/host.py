@@ -85,27 +85,6 @@ def keep_freed_memory() -> bool:
     return all(accepted)
 
 
-def return_freed_memory() -> None:
-    """Give the memory of unreachable objects back to the system, in some 0.1 s.
-
-    It gives up what `keep_freed_memory` has kept so far, and collects objects that refer to each
-    other, which `collect_garbage_seldom` leaves for long. Call it once after a large change, such
-    as that from one model to another.
-    """
-    gc.collect()
-    trim_heap()
-
-
-def trim_heap() -> None:
-    """Give memory that is free in the C library back to the system, in some 0.03 s.
-
-    Other threads go on meanwhile. It is for a program that stays for long and seldom needs much
-    memory, for which free memory is worth more than the time that `keep_freed_memory` saves.
-    """
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
-
-
 def collect_garbage_seldom() -> None:
     """Make Python look for objects that refer to each other a hundred times less often.
 

@@ -7,9 +7,8 @@ nothing happens at all. So here a signal never becomes an exception.
 Within `watching`, which every program enters before it imports anything large, the handler that is
 written in C passes the signal's number to a thread, at once, whatever the main thread does. Within
 a `StopSignal`, such as that of the training loop, the thread notes the first signal as a wish to
-stop; within a `ServerSignal` it takes SIGHUP for a wish to reload. Any other signal ends the
-program: the thread removes unfinished files, and has the system end the process by that same
-signal, as a shell expects it.
+stop. Any other signal ends the program: the thread removes unfinished files, and has the system end
+the process by that same signal, as a shell expects it.
 
 A signal that was ignored when the program was started, as by `nohup`, stays ignored.
 """
@@ -27,7 +26,6 @@ from typing import Any, TypeVar
 from t2t_jax.system.atomic_file import remove_unfinished
 
 _T = TypeVar("_T")
-_Stop = TypeVar("_Stop", bound="StopSignal")
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a program."""
 
@@ -72,7 +70,7 @@ class StopSignal:
         self.number = 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self: _Stop) -> _Stop:
+    def __enter__(self) -> "StopSignal":
         """Receive signals from now on, in place of whoever received them before."""
         if _watched:
             _stops.append(self)
@@ -109,36 +107,13 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         is_noted = self.receive(number)
-        if self.number or not is_noted:
-            self._put_back()
+        self._put_back()
         if not is_noted:
             signal.raise_signal(number)
 
     def _put_back(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-class ServerSignal(StopSignal):
-    """The signals of a server: SIGHUP is no wish to stop but to reload, any number of times.
-
-    Attributes:
-      reload: whether SIGHUP has come; the caller sets it to False before it reloads.
-      is_serving: whether there is something to finish when a wish to stop comes. Until then, while
-        the server starts, such a signal ends the program at once, but SIGHUP does not.
-    """
-
-    def __init__(self) -> None:
-        """Start with no signal received; signals are received within a `with` block."""
-        super().__init__()
-        self.reload = self.is_serving = False
-
-    def receive(self, number: int) -> bool:
-        """Note a signal; return False if it ends the program."""
-        if number == signal.SIGHUP:
-            self.reload = True
-            return True
-        return self.is_serving and super().receive(number)
 
 
 @contextmanager

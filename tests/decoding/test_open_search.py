@@ -199,29 +199,6 @@ def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch)
     assert orders == [["short", "long"], ["long", "short"]]
 
 
-def test_a_sentence_of_another_request_comes_in_between_those_of_a_large_one(
-    opened, sources, monkeypatch
-):
-    monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 1)
-    search = opened(limits=Limits(rows=1, longest=32))
-    begun, proceed, order = threading.Event(), threading.Event(), []
-
-    def listener(_tokens):
-        begun.set()
-        proceed.wait(60)
-
-    futures = [search.submit(sources[0], listener=listener)]
-    assert begun.wait(60)
-    for name, number in (("large", 12), ("other", 12), ("small", 1)):
-        for tokens in [sources[0]] * number:
-            futures.append(search.submit(tokens, request=name))
-            futures[-1].add_done_callback(lambda _, name=name: order.append(name))
-    proceed.set()
-    assert not wait(futures, timeout=60).not_done
-    assert order[:3] == ["large", "other", "small"]
-    assert order[3:11] == ["large", "other"] * 4
-
-
 def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
     monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 0)  # none takes any
     search = opened(limits=Limits(rows=2, longest=32, seconds_per_token=0.0))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from t2t_jax.system.signals import ServerSignal, StopSignal, safe_point
+from t2t_jax.system.signals import StopSignal, safe_point
 
 
 def _send(number):
@@ -81,24 +81,3 @@ def test_an_ignored_signal_stays_ignored():
         _send(signal.SIGHUP)
     assert stop.number == 0
     signal.signal(signal.SIGHUP, before)
-
-
-def test_a_server_that_starts_notes_a_hangup_and_holds_nothing_else_back():
-    heard = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
-    try:
-        with ServerSignal() as starting:
-            _send(signal.SIGHUP)
-            assert (starting.reload, starting.number) == (True, 0)
-            _send(signal.SIGTERM)
-            assert (heard, starting.number) == ([signal.SIGTERM], 0)
-        with ServerSignal() as serving:
-            serving.is_serving = True
-            _send(signal.SIGHUP)
-            _send(signal.SIGTERM)
-            assert (serving.reload, serving.number) == (True, signal.SIGTERM)
-            assert heard == [signal.SIGTERM]
-            _send(signal.SIGTERM)
-            assert heard == [signal.SIGTERM] * 2
-    finally:
-        signal.signal(signal.SIGTERM, before)

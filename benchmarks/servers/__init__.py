@@ -1,1 +1,0 @@
-"""The parts of `serving.py` and `soak.py`: servers, their clients and loads, and figures."""

@@ -1,0 +1,295 @@
+"""A server over real HTTP: translations, batches of several requests, refusals, and its stop."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from t2t_jax.__main__ import main
+from t2t_jax.decoding.open_search import Limits
+from t2t_jax.decoding.row_group import RowGroup
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.formats import read_model
+from t2t_jax.interchange.runs import write_run
+from t2t_jax.serving import server
+from t2t_jax.serving.app import Application, Bounds
+from t2t_jax.serving.engine import Engine, split_sentences
+from tests.interchange.models import portable, translator_of
+
+SENTENCES = ["Open the file.", "Close all windows now.", "No devices found.", "Cancel printing."]
+NLLB = Path(__file__).parents[1] / "goldens/seq2seq/nllb"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return portable({"model.num_encoder_layers": 1, "model.num_decoder_layers": 2})
+
+
+@pytest.fixture(scope="module")
+def translator(model):
+    return translator_of(model)
+
+
+@pytest.fixture(scope="module")
+def engine(translator):
+    decoding = replace(translator.config.decoding, beam_size=2, max_extra_length=5)
+    engine = Engine(translator, decoding, Limits(rows=4, longest=32, most_waiting=6))
+    yield engine
+    engine.search.close()
+
+
+@pytest.fixture
+def expected(translator):
+    """A function that translates sentences without a server."""
+    return lambda lines: translator.translate(lines, beam_size=2, max_extra_length=5)
+
+
+@pytest.fixture
+def client(engine):
+    with running(engine, Bounds(max_body_bytes=1000)) as client:
+        yield client
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """An event until which the search takes no sentence, and the number of those of each batch."""
+    event, batches, let_in = threading.Event(), [], RowGroup.let_in
+
+    def wait(group, arrivals, *sizes):
+        event.wait(60)
+        batches.append(len(arrivals))
+        return let_in(group, arrivals, *sizes)
+
+    monkeypatch.setattr(RowGroup, "let_in", wait)
+    yield event, batches
+    event.set()
+
+
+@contextlib.contextmanager
+def running(engine, bounds):
+    """A client of a server in a thread."""
+    bound = server.bound_socket("127.0.0.1", 0)
+    listener = server.http_server(Application(engine, bounds).app, bounds.timeout)
+    thread = threading.Thread(target=listener.run, kwargs={"sockets": [bound]})
+    thread.start()
+    until(lambda: listener.started)
+    try:
+        with httpx.Client(base_url=server.address_of(bound), timeout=60) as client:
+            yield client
+    finally:
+        listener.should_exit = True
+        thread.join()
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def post(client, **fields):
+    return client.post("/translate", json=fields)
+
+
+def test_a_translation_is_the_translators(client, expected):
+    first, second, third, _ = expected(SENTENCES)
+    assert post(client, q=SENTENCES[0]).json() == {"translatedText": first}
+    text = f"  {SENTENCES[0]} {SENTENCES[1]}\n\n{SENTENCES[2]}\n"
+    fields = {"q": [text, "", SENTENCES[1]], "source": "EN", "target": "de"}
+    answer = post(client, **fields)
+    assert answer.status_code == 200
+    assert answer.json()["translatedText"] == [f"  {first} {second}\n\n{third}\n", "", second]
+
+
+def test_sentences_of_several_requests_are_translated_together(client, engine, expected, held):
+    event, batches = held
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda text: post(client, q=text).json(), SENTENCES)
+        # Each of two groups holds what came first; the others wait for them.
+        until(lambda: engine.search.num_under_way + engine.search.num_waiting == len(SENTENCES))
+        event.set()
+        translations = [answer["translatedText"] for answer in answers]
+    assert translations == expected(SENTENCES)
+    assert max(batches) > 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "the body is not JSON in UTF-8"),
+        (b'{"q": "\xff"}', 400, "the body is not JSON in UTF-8"),
+        (b'{"q": "\\ud800"}', 400, "the body is not JSON in UTF-8"),
+        (b"[" * 900, 400, "the body is not"),
+        (b'["q"]', 400, "the body is not a JSON object with a text"),
+        (b'{"q": 1}', 400, "q is neither a text nor a list of texts"),
+        (b'{"q": "a", "source": 1}', 400, "source and target are codes of languages"),
+        (b'{"q": "a", "format": "html"}', 400, "unknown field 'format'; known are q, source, ta"),
+        (b'{"q": "a", "target": "fr"}', 400, "the model translates one pair of languages"),
+        (b'{"q": "%s"}' % (b"a" * 1000), 413, "the body is larger than 1,000 bytes"),
+        (b'{"q": "%s"}' % (b"a\\n" * 7), 413, "7 sentences are more than 6"),
+    ],
+)
+def test_a_bad_request_is_refused(client, body, status, message):
+    for content in (body, iter([body])):  # the second declares no length
+        answer = client.post("/translate", content=content)
+        assert answer.status_code == status
+        assert answer.json()["error"].startswith(message)
+
+
+def test_other_paths_and_methods_are_refused(client):
+    assert client.get("/nowhere").json() == {"error": "Not Found"}
+    assert client.get("/translate").status_code == 405
+
+
+def test_a_sentence_that_is_too_long_is_split_or_refused(translator):
+    decoding = replace(translator.config.decoding, long_lines="refuse")
+    engine = Engine(translator, decoding, Limits(rows=2, longest=8))
+    with running(engine, Bounds()) as client:
+        answer = post(client, q=" ".join(SENTENCES).replace(".", ""))
+    engine.search.close()
+    assert answer.status_code == 400
+    assert "line 1 has" in answer.json()["error"]
+
+
+def test_a_full_queue_and_a_late_answer(engine, held):
+    event, _ = held
+    with running(engine, Bounds(timeout=1.0)) as client, ThreadPoolExecutor(5) as pool:
+        # 30 sentences, of which 8 are under way and 6 wait.
+        answers = [*pool.map(lambda _: post(client, q=[SENTENCES[0]] * 6), range(5))]
+    late, full = ([one for one in answers if one.status_code == code] for code in (504, 429))
+    assert len(late) + len(full) == 5
+    assert late[0].json() == {"error": "the request took longer than 1 s"}
+    assert full[0].headers["retry-after"] == "1"
+    assert full[0].json() == {"error": "6 sentences wait already; try again later"}
+    event.set()
+    until(lambda: not engine.search.num_under_way + engine.search.num_waiting)
+
+
+def test_a_failure_is_logged_without_the_text(client, engine, monkeypatch, caplog):
+    text = "a secret text"
+
+    def fail(*_):
+        raise ZeroDivisionError(text)
+
+    monkeypatch.setattr(engine, "prepare", fail)
+    answer = post(client, q=text)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the server failed; its log says where"}
+    assert "ZeroDivisionError" in caplog.text
+    assert text not in caplog.text
+
+
+def test_health_metrics_and_the_page(client):
+    assert client.get("/health").json() == {"status": "ok", "source": "en", "target": "de"}
+    post(client, q=SENTENCES)
+    post(client, q=0)
+    metrics = client.get("/metrics").text
+    for line in (
+        't2t_requests_total{status="200"} 1.0',
+        't2t_requests_total{status="400"} 1.0',
+        "t2t_request_seconds_count 2.0",
+        "t2t_sentences_total 4.0",
+        "t2t_sentences_waiting 0.0",
+        "t2t_rows_in_use 0.0",
+        "t2t_rows 8.0",
+    ):
+        assert line in metrics.splitlines()
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert not re.search(r"https?://", page.text)
+
+
+def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
+    event, _ = held
+    bound, answers = server.bound_socket("127.0.0.1", 0), []
+    address = server.address_of(bound)
+
+    def ask():
+        with httpx.Client(base_url=address, timeout=60) as client:
+            answers.append(post(client, q=SENTENCES).json())
+
+    def stop():
+        until(lambda: engine.search.num_under_way + engine.search.num_waiting == 4)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: bound.fileno() == -1)
+        event.set()
+
+    threads = [threading.Thread(target=work) for work in (ask, stop)]
+    app = Application(engine, Bounds()).app
+    code = server.serve(app, bound, 60.0, lambda: [thread.start() for thread in threads])
+    for thread in threads:
+        thread.join()
+    assert code == 0
+    assert answers == [{"translatedText": expected(SENTENCES)}]
+
+
+def test_a_request_chooses_among_several_languages():
+    translator = translator_of(read_model("m2m100", NLLB))
+    decoding = replace(translator.config.decoding, beam_size=1, max_extra_length=5)
+    engine = Engine(translator, decoding, Limits(rows=2, longest=64))
+    pairs = [tuple(pair.split()) for pair in json.loads((NLLB / "pairs.json").read_text("utf-8"))]
+    with running(engine, Bounds()) as client:
+        for source, target in pairs:
+            other = translator.between(source, target)
+            expected = other.translate(SENTENCES[:1], decoding=decoding)
+            answer = post(client, q=SENTENCES[:1], source=source, target=target)
+            assert answer.json()["translatedText"] == expected
+        assert post(client, q="a", target="tlh").status_code == 400
+    engine.search.close()
+
+
+@pytest.mark.thorough
+def test_the_command_serves_a_run_until_a_signal(model, tmp_path):
+    write_run(model, tmp_path / "run", {"kind": "test"})
+    command = [sys.executable, "-m", "t2t_jax", "serve", str(tmp_path / "run"), "--port=0"]
+    command += ["--rows=2", "--longest=16", "--beam-size=1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        said = process.stdout.readline()
+        assert said.startswith("translates en to de at http://127.0.0.1:")
+        answer = httpx.post(f"{said.split()[-1]}/translate", json={"q": SENTENCES}, timeout=60)
+        assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        log = process.stderr.read()
+    assert "POST /translate 200" in log
+    assert not any(word in log for word in ("Traceback", SENTENCES[0]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--port", "70000"], "--port 70000 is outside [0, 65,535]"),
+        (["--timeout", "nan"], "--timeout nan is outside [0.001, 1,000,000,000]"),
+        (["--max-body-bytes", "0"], "--max-body-bytes 0 is outside [1, 1,000,000,000]"),
+        (["--host", "256.0.0.1"], "cannot listen at --host 256.0.0.1 --port 5000"),
+    ],
+)
+def test_a_bad_flag_is_refused(flags, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        main(["serve", "run", *flags])
+
+
+def test_sentences_and_the_white_space_around_them():
+    text = "One. Two!  \n\n  Three?"
+    assert split_sentences(text, "en") == ["", "One.", " ", "Two!", "  \n\n  ", "Three?", ""]
+    assert split_sentences("", "en") == [""]
+    long = "A sentence of some words. " * 300
+    segments = split_sentences(long, "en")
+    assert "".join(segments) == long
+    assert set(segments[1::2]) == {"A sentence of some words."}
+    endless = "a" * 5000
+    assert "".join(split_sentences(endless, "en")) == endless
