@@ -40,6 +40,8 @@ class Removed(NamedTuple):
 
 
 REMOVED: dict[str, Removed] = {
+    "data.context_sentences": Removed("document contexts", unused=(0,)),
+    "data.context_sides": Removed("document contexts", unused=("source",)),
     "data.image_flip": Removed("flipped images", unused=(False,)),
     "data.image_resize": Removed("resized images", unused=(False,)),
     "data.image_shift": Removed("shifted images", unused=(0,)),

@@ -90,6 +90,8 @@ def test_every_old_name_is_gone_and_every_new_one_is_there():
 
 
 USED = {
+    "data.context_sentences": 1,
+    "data.context_sides": "both",
     "data.image_flip": True,
     "data.image_resize": True,
     "data.image_shift": 1,

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from t2t_jax.commands.beside import FilesBeside, head_of
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
@@ -15,7 +15,6 @@ from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translations import Hypothesis
-    from t2t_jax.decoding.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,11 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             translator = self.load()
             self.check_lines(translator, self.input)
             beside = FilesBeside(translator, self.workdir, alignments, head, confidences)
-            done, before = 0, list[str]()
+            done = 0
             for texts, prefixes in chunks:
-                how = {"first_line": done + 1, "before": before, **self.settings}
-                before = [*before, *texts]
-                before = before[max(0, len(before) - translator.config.data.context_sentences) :]
-                how["prefixes"] = prefixes
-                found = translator.nbest(texts, self.num_best, **how)
+                found = translator.nbest(
+                    texts, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
+                )
                 written = self._format(found, first_index=done)
                 file.writelines(f"{line}\n".encode() for line in written)
                 file.flush()

@@ -82,15 +82,12 @@ class Config:
             facts.score[0] == "bleu" or self.evaluation.metric is None,
             f"evaluation.metric={self.evaluation.metric!r} judges translations; leave it out",
         )
-        for name, fact in (("bpe_dropout", "drops_merges"), ("context_sentences", "reads_context")):
-            value = getattr(self.data, name)
-            require(
-                getattr(facts, fact) or not value,
-                f"data.{name}={value} is for "
-                f"{' and '.join(n for n, row in TASKS.items() if getattr(row, fact))} alone, and "
-                f"the task of {self.data.corpus} is {task_name(self.data.corpus, task)}; leave it "
-                "out",
-            )
+        require(
+            facts.drops_merges or not self.data.bpe_dropout,
+            f"data.bpe_dropout={self.data.bpe_dropout} is for "
+            f"{' and '.join(name for name, row in TASKS.items() if row.drops_merges)} alone, and "
+            f"the task of {self.data.corpus} is {task_name(self.data.corpus, task)}; leave it out",
+        )
         require(
             not facts.predicts_labels or model.embeddings["output"] == "output_projection",
             f"data.task={task!r} predicts labels, which share no matrix with subwords; set "

@@ -89,13 +89,6 @@ class DataConfig:
     bucket (s3://, gs://)."""
     prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Batches made ahead of the step that needs them."""
-    context_sentences: int = field(default=0, metadata=NOT_EXPORTED)
-    """In translation, the number of sentences before a sentence in its document that a model reads
-    as the sentence's context (Tiedemann and Scherrer 2017, who take 1). Blank lines end documents,
-    and so do other ids in a file train.doc beside train.en."""
-    context_sides: Literal["source", "both"] = field(default="source", metadata=NOT_EXPORTED)
-    """The sides that have a context: "source", or "both", in which the model translates the context
-    as well, and what comes after it is the translation of the sentence."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -103,11 +96,6 @@ class DataConfig:
         check_range(self, 8, INFINITY, "vocab_size", "max_length")
         check_range(self, 1, 10_000, "prefetch", "window")  # each takes memory
         check_range(self, 0.01, 0.99, "masked_share")
-        check_range(self, 0, 100, "context_sentences")
-        require(
-            self.context_sides == "source" or self.context_sentences > 0,
-            "data.context_sides='both' has no effect without data.context_sentences; give both",
-        )
         if self.mixture_temperature is not None:
             check_range(self, 1, 1000, "mixture_temperature")
         require(

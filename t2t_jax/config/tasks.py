@@ -36,8 +36,6 @@ class TaskFacts:
     """Whether the targets of the task are labels, which share no matrix with subwords."""
     drops_merges: bool = False
     """Whether training may draw other subwords in each step, as `data.bpe_dropout` says."""
-    reads_context: bool = False
-    """Whether a sentence may have those before it as its context (`data.context_sentences`)."""
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
 
@@ -62,7 +60,6 @@ TASKS = _Tasks(
         schemes=(),
         writes_text=True,
         drops_merges=True,
-        reads_context=True,
         hub_task="translation",
     ),
     parsing=TaskFacts(

@@ -143,8 +143,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if name == _BUNDLED:
         return text_splits(_bundled(), *languages)
     if scheme == "text" and place:
-        ids = config.context_sentences > 0
-        return text_splits(corpus_directory(place), *languages, with_ids=ids)
+        return text_splits(corpus_directory(place), *languages)
     if scheme in CORPORA and place:
         directory = as_path(os.path.expanduser(place))
         check_holds(scheme, directory)

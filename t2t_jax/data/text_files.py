@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.data.context import with_blank_lines
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.errors import UserError
@@ -44,35 +43,10 @@ class TextFile:
         return read_lines(self.path, self.survey)
 
 
-def text_splits(
-    directory: Path, source_language: str, target_language: str, *, with_ids: bool = False
-) -> dict[str, Split]:
-    """Return the splits of a directory of parallel text, by its files' names.
-
-    Args:
-      with_ids: whether a file `train.doc` with the name of each pair's document makes blank lines
-        between documents.
-    """
+def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
+    """Return the splits of a directory of parallel text, by its files' names."""
     files = _parallel_files(directory, source_language, target_language)
-    splits = {name: split_of(_aligned_digest, _read_text, *pair) for name, pair in files.items()}
-    for name, pair in files.items():
-        if with_ids and (ids := find_text(directory, f"{name}.doc")):
-            splits[name] = split_of(_digest_with_ids, _read_with_ids, *pair, ids)
-    return splits
-
-
-def _digest_with_ids(source: TextFile, target: TextFile, ids: TextFile) -> str:
-    lines = source.survey.num_lines, ids.survey.num_lines
-    if lines[0] != lines[1]:
-        raise UserError(
-            f"{ids.path} has {lines[1]} lines, but {source.path} has {lines[0]}; each line of the "
-            "one names the document of that line of the other"
-        )
-    return digest("ids", _aligned_digest(source, target), ids.survey.digest)
-
-
-def _read_with_ids(source: TextFile, target: TextFile, ids: TextFile) -> Iterator[Chunk]:
-    return with_blank_lines(zip(source.lines(), target.lines(), strict=True), ids.lines())
+    return {name: split_of(_aligned_digest, _read_text, *pair) for name, pair in files.items()}
 
 
 def _parallel_files(

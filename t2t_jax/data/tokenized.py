@@ -19,7 +19,6 @@ from jaxtyping import Bool, Int32, Int64, Integer
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
-from t2t_jax.data.context import DocumentContext, context_of
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import BatchShape, Chosen, FlatSentences, filled, offsets_of, ranges
 from t2t_jax.data.splits import Chunk
@@ -159,17 +158,16 @@ def prepare_pairs(
         written.
     """
     max_length = config.max_length if split == "train" else None
-    context = context_of(config, vocabulary)
 
     def make() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
             return mix(
                 [(prepare_pairs(config, one, vocabulary, split), n) for one, n in corpus.mixed]
             )
-        return tokenize(corpus.pairs(split), vocabulary, max_length, context)
+        return tokenize(corpus.pairs(split), vocabulary, max_length)
 
     key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length)
-    return kept(config, key if context is None else (*key, "context", *context), make)
+    return kept(config, key, make)
 
 
 def prepare_text(
@@ -228,24 +226,18 @@ def _hash(*parts: object) -> str:
 
 
 def tokenize(
-    pairs: Iterable[Chunk],
-    vocabulary: Vocabulary,
-    max_length: int | None,
-    context: DocumentContext | None = None,
+    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None
 ) -> TokenizedSplit:
     """Tokenise pairs chunk by chunk, with only one chunk of their text in memory at a time.
 
     Args:
       max_length: the most tokens of a side. Longer pairs, and those with an empty side, are left
         out and counted. None keeps all pairs.
-      context: the sentences that stand before a sentence. Blank pairs, which end documents, are
-        then no examples.
     """
     most = max(vocabulary.source_size, len(vocabulary))
     dtype = np.uint16 if most <= 1 << 16 else np.int32
     skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
     num_pairs_read = 0
-    extended = context and context.following()
     sources: list[FlatSentences] = []
     targets: list[FlatSentences] = []
     for lines in pairs:
@@ -254,20 +246,16 @@ def tokenize(
             flattened(_encode(encode, side, max_length), dtype)
             for encode, side in zip(encoders, lines, strict=True)
         )
-        blank = (source.lengths == 1) & (target.lengths == 1)  # 1 is EOS_ID alone
-        keep = ~blank if context else np.ones_like(blank)
-        num_pairs_read += int(np.count_nonzero(keep))
+        num_pairs_read += len(source.lengths)
         if max_length is not None:
             is_long = np.maximum(source.lengths, target.lengths) > max_length
-            faults = source.lengths == 1, target.lengths == 1, is_long
+            faults = source.lengths == 1, target.lengths == 1, is_long  # 1 is EOS_ID alone
             reason = np.select(faults, [1, 2, 3])
             for number, name in enumerate(skipped, start=1):
-                skipped[name] += int(np.count_nonzero(keep & (reason == number)))
-            keep &= reason == 0
-        if extended:
-            source, target = extended((source, target))
-        sources.append(_select(source, keep))
-        targets.append(_select(target, keep))
+                skipped[name] += int(np.count_nonzero(reason == number))
+            source, target = (_select(side, reason == 0) for side in (source, target))
+        sources.append(source)
+        targets.append(target)
     return TokenizedSplit(*joined(sources, dtype), *joined(targets, dtype), skipped, num_pairs_read)
 
 
@@ -361,11 +349,6 @@ def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> FlatSenten
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return FlatSentences(tokens, lengths)
-
-
-def unflattened(side: FlatSentences) -> list[list[int]]:
-    """Return the tokens of each sentence."""
-    return [row.tolist() for row in np.split(side.tokens, np.cumsum(side.lengths))[:-1]]
 
 
 def _select(side: FlatSentences, keep: Bool[np.ndarray, " pairs"]) -> FlatSentences:

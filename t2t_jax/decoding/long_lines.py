@@ -3,11 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from t2t_jax.config import DecodingConfig
-from t2t_jax.data.context import DocumentContext
-from t2t_jax.data.tokenized import flattened, unflattened
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -86,30 +82,6 @@ def parts(
         cut = split(source, vocabulary, int(limit))
         found += [LinePart(line, order, tokens) for order, tokens in enumerate(cut)]
     return found
-
-
-def with_contexts(
-    found: Sequence[LinePart],
-    context: DocumentContext,
-    before: list[list[int]],
-    sources: list[list[int]],
-    most: float,
-) -> list[LinePart]:
-    """Return the parts; those that are whole lines have the context of their line in front.
-
-    Args:
-      before: ids of the lines before the first.
-      sources: ids of the lines.
-      most: the most tokens of a source with its context.
-    """
-    side = flattened([*before, *sources], np.int32)
-    rows = unflattened(context.sources(side, most, len(before)))
-    return [
-        part._replace(tokens=rows[part.line])
-        if len(part.tokens) == len(sources[part.line])
-        else part
-        for part in found
-    ]
 
 
 LONGEST_PASS = 1 << 15

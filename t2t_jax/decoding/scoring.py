@@ -6,12 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.layout import ladder_length
-from t2t_jax.data.tokenized import flattened, unflattened
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translations import diverged, is_blank
@@ -47,9 +45,6 @@ def score(
 ) -> list[ForcedScore]:
     """Score pairs of lines. An ensemble gives the mean of its models' distributions, as always.
 
-    A model that was trained with `data.context_sentences` has the lines before a line as its
-    context, and only what comes after the context of a target is scored.
-
     A line break within a line counts as a space. A blank target of a blank source has probability
     1 and no subwords, like the translation of a blank line. Every other blank line is scored as a
     sentence that ends at once.
@@ -63,8 +58,7 @@ def score(
         name lines by their numbers.
 
     Returns:
-      A score for each pair, in the order of the lines. A score depends on the pair alone, and its
-      context.
+      A score for each pair, in the order of the lines. A score depends on the pair alone.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -77,7 +71,8 @@ def score(
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     check_pairs(sources, targets)
     capacity = tokens_per_pass(translator)
-    pairs, own = _encoded(translator, sources, targets)
+    encoded = translator.encode(sources), translator.encode_targets(targets)
+    pairs = list(zip(*encoded, strict=True))
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
             check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
@@ -92,21 +87,8 @@ def score(
     found, begin = [ForcedScore(0.0, (), ())] * len(pairs), len(translator.vocabulary.target_begin)
     for lines, log_probs in one_ahead(launched):
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
-            found[line] = _read(row, pairs[line][1], own[line], begin, first_line + line)
+            found[line] = _read(row, pairs[line][1], begin, first_line + line)
     return found
-
-
-def _encoded(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
-    """Return pairs of lines as ids, with contexts, and the number of each target's own ids."""
-    encoded = translator.encode(sources), translator.encode_targets(targets)
-    own = list(map(len, encoded[1]))
-    if translator.context is not None:
-        flat = flattened(encoded[0], np.int32), flattened(encoded[1], np.int32)
-        source, target = translator.context.pairs(flat)
-        encoded = unflattened(source), unflattened(target)
-    return list(zip(*encoded, strict=True)), own
 
 
 def tokens_per_pass(translator: Translator) -> int:
@@ -168,16 +150,15 @@ def _log_probs(
     return -model.losses(params, batch, 0.0)[1]
 
 
-def _read(row: list[float], target: list[int], own: int, begin: int, number: int) -> ForcedScore:
+def _read(row: list[float], target: list[int], begin: int, number: int) -> ForcedScore:
     """Return the score of a target from those of its tokens.
 
     Args:
-      own: the number of tokens behind its context.
-      begin: the number of these that every target begins with; a blank one has none.
+      begin: the number of tokens that every target begins with; a blank one has none.
     """
-    context, begin = len(target) - own, min(begin, own - 1)
-    token_log_probs = (*[0.0] * begin, *row[context + begin : len(target)])
+    begin = min(begin, len(target) - 1)
+    token_log_probs = (*[0.0] * begin, *row[begin : len(target)])
     log_prob = sum(token_log_probs)
     if not math.isfinite(log_prob):
         raise diverged(number)
-    return ForcedScore(log_prob, token_log_probs, tuple(target[context:]))
+    return ForcedScore(log_prob, token_log_probs, tuple(target))

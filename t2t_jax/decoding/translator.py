@@ -13,18 +13,11 @@ import jax.numpy as jnp
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.config.sections import Quantize
-from t2t_jax.data.context import context_of
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import check_num_best, texts, whole_number
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.long_lines import (
-    LinePart,
-    longest_source,
-    parts,
-    with_contexts,
-    with_prefixes,
-)
+from t2t_jax.decoding.long_lines import LinePart, parts, with_prefixes
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
@@ -49,7 +42,6 @@ class Translator:
       config: the config the model was trained with; its `decoding` holds the defaults. For an
         ensemble, the config of the first model.
       vocabulary: the shared subword vocabulary.
-      context: the sentences before a sentence that the model reads, or None.
       model: the model, a `DecodingModel`, or a `ScoringModel` if it is an encoder alone.
       params: the parameters in the form that training gives them, on the devices.
       mesh: these devices; lines decoded together are split over them by rows. Where devices belong
@@ -84,7 +76,6 @@ class Translator:
         """
         self.config = config
         self.vocabulary = vocabulary
-        self.context = context_of(config.data, vocabulary)
         params = join_parameters([params, *(own for _, own in others)]) if others else params
         self.params: Parameters = jax.tree.map(jnp.asarray, params)
         self._for_decoding: dict[Quantize, Parameters] = {}
@@ -159,7 +150,6 @@ class Translator:
         prefixes: Iterable[str] | None = None,
         seed: int = 0,
         first_line: int = 1,
-        before: Sequence[str] | None = (),
         **overrides: Any,
     ) -> list[str]:
         """Translate lines, each into exactly one line; see `nbest`.
@@ -169,20 +159,13 @@ class Translator:
           prefixes: for each line the text with which its translation must begin, or "".
           seed: seed of sampling (`temperature` above 0).
           first_line: number of the first line, for lines that are a part of a longer text.
-          before: the lines before the first one, for a model that reads contexts.
           overrides: settings of the search, as `configured` takes them.
 
         Returns:
           The translations, in the order of the lines.
         """
         found = self.nbest(
-            lines,
-            1,
-            prefixes=prefixes,
-            seed=seed,
-            first_line=first_line,
-            before=before,
-            **overrides,
+            lines, 1, prefixes=prefixes, seed=seed, first_line=first_line, **overrides
         )
         return [hypotheses[0].text for hypotheses in found]
 
@@ -194,13 +177,12 @@ class Translator:
         prefixes: Iterable[str] | None = None,
         seed: int = 0,
         first_line: int = 1,
-        before: Sequence[str] | None = (),
         **overrides: Any,
     ) -> list[list[Hypothesis]]:
         """Return the best translations of each line.
 
         The result for a line depends on the line, its prefix and, when sampling, its number; the
-        lines that are translated with it do not change the result, unless they are its context.
+        lines that are translated with it do not change the result.
 
         Args:
           lines: sentences; a line break within one counts as a space. A line of nothing but white
@@ -214,8 +196,6 @@ class Translator:
           seed: seed of sampling (`temperature` above 0), below 2**32.
           first_line: number of the first line, for lines that are a part of a longer text. Errors
             name lines by their numbers.
-          before: the lines before the first one, for a model that reads contexts; None if each line
-            is a document by itself.
           overrides: settings of the search, as `configured` takes them.
 
         Returns:
@@ -234,7 +214,7 @@ class Translator:
         decoding = self.configured(**overrides).decoding
         check_num_best(num_best, decoding)
         lines = texts(lines, "lines", first_line)
-        given = self.parts(lines, decoding, first_line, prefixes, before)
+        given = self.parts(lines, decoding, first_line, prefixes)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         for part in given:
             found[part.line].append([_NOTHING])
@@ -293,27 +273,20 @@ class Translator:
         decoding: DecodingConfig,
         first_line: int = 1,
         prefixes: Iterable[str] | None = None,
-        before: Sequence[str] | None = (),
     ) -> list[LinePart]:
         """Return the parts in which each line is decoded: the whole line, unless it is too long.
-
-        The tokens of a whole line have its context in front, if the model reads contexts.
 
         Args:
           lines: sentences.
           decoding: the settings, among them those for long lines.
           first_line: number of the first line, by which errors name them.
           prefixes: for each line the text with which its translation must begin, or "".
-          before: the lines before the first one; None if each line is a document by itself.
 
         Raises:
           UserError: a line is too long, and the settings refuse it, or the prefixes do not fit.
         """
-        longest, encoded = self.longest_sentence, self.encode(lines)
-        found = parts(encoded, decoding, self.vocabulary, longest, first_line)
-        if self.context is not None and before is not None:
-            most = longest_source(decoding, longest)
-            found = with_contexts(found, self.context, self.encode(before), encoded, most)
+        longest = self.longest_sentence
+        found = parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
         if prefixes is None:
             return found
         prefixes = texts(prefixes, "prefixes", first_line)
@@ -322,8 +295,6 @@ class Translator:
                 f"{len(lines):,} lines have {len(prefixes):,} prefixes; give one for each line, "
                 'and "" for none'
             )
-        if self.context is not None and any(prefixes):
-            self.context.check_takes("prefix")
         ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
         return with_prefixes(found, ids, decoding, longest, first_line)
 
@@ -421,8 +392,6 @@ class Translator:
         ]
         if not kept:
             raise diverged(number)
-        if self.context is not None:
-            kept = [(self.context.without(tokens), *scores) for tokens, *scores in kept]
         texts = self.vocabulary.decode([tokens for tokens, _, _ in kept])
         return [
             # A vocabulary that spells bytes can write a line break.

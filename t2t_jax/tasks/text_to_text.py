@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data.bpe_dropout import drawn_text
-from t2t_jax.data.context import CONTEXT_BREAK, context_of
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.shards.pieces import TrainText
@@ -35,18 +34,10 @@ class TextToText(Task):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`.
-
-        Raises:
-          UserError: the vocabulary that is given lacks the entry that `data.context_sentences`
-            needs.
-        """
+        """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
         if given is not None:
-            context_of(config.data, given)  # refuses a vocabulary that lacks its entry
             return given
-        needed = CONTEXT_BREAK if config.data.context_sentences else None
-        across = self.across_scripts
-        return prepare_vocabulary(config.data, corpus, across_scripts=across, needed=needed)
+        return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the pairs of train, without those that are too long.
@@ -60,14 +51,12 @@ class TextToText(Task):
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how pairs of lines become examples; see `Task.train_text`."""
         most, drawn = config.data.max_length, config.data.bpe_dropout
-        context = context_of(config.data, vocabulary)
-        of_context = () if context is None else (context.sentences, config.data.context_sides)
         by_batching = config.data.batching * (drawn > 0)
         joined = config.training.source_loss and "joined"  # "True" had too few classes of rows
         return TrainText(
-            partial(tokenize, vocabulary=vocabulary, max_length=most, context=context),
+            partial(tokenize, vocabulary=vocabulary, max_length=most),
             partial(_examples, config, vocabulary),
-            ("pairs", most, joined, drawn, by_batching, *of_context),
+            ("pairs", most, joined, drawn, by_batching),
         )
 
     def examples(
@@ -84,8 +73,7 @@ class TextToText(Task):
             return pairs
         for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
             line, length = int(lengths.argmax()) + 1, int(lengths.max())
-            kind = "sentence" if config.data.context_sentences else "line"  # blank ones left out
-            name = f"{side} {kind} {line} in the {split} split of {corpus.name}"
+            name = f"{side} line {line} in the {split} split of {corpus.name}"
             check_one_pass(name, length, longest)
             refused = side == "source" and config.decoding.long_lines == "refuse"
             if refused and length > longest_source(config.decoding, longest):
@@ -96,13 +84,8 @@ class TextToText(Task):
         """Let a model answer the sources of a split, and score its outputs."""
         sources, targets = asked.lines
         outputs = asked.translator.translate(sources, seed=asked.seed, decoding=asked.decoding)
-        data = asked.translator.config.data
-        if data.context_sentences:  # a pair of blank lines ends a document, and is no sentence
-            kept = [n for n, one in enumerate(sources) if one.strip() or targets[n].strip()]
-            sources, outputs, targets = (
-                [side[n] for n in kept] for side in (sources, outputs, targets)
-            )
-        return self.score_outputs(sources, outputs, targets, data.target_language)
+        language = asked.translator.config.data.target_language
+        return self.score_outputs(sources, outputs, targets, language)
 
     @abstractmethod
     def score_outputs(

@@ -20,7 +20,6 @@ from t2t_jax.data.tokenized import (
     flattened,
     prepare_pairs,
     prepare_vocabulary,
-    unflattened,
 )
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
@@ -299,5 +298,7 @@ def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
 
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[3, 1], [], [1]]])
-def test_flat_sentences_become_the_rows_that_they_were(rows: list[list[int]]) -> None:
-    assert unflattened(flattened(rows, np.int32)) == rows
+def test_flat_sentences_have_the_tokens_and_the_length_of_each_row(rows: list[list[int]]) -> None:
+    tokens, lengths = flattened(rows, np.int32)
+    assert tokens.tolist() == [token for row in rows for token in row]
+    assert lengths.tolist() == [len(row) for row in rows]
