@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from t2t_jax.commands.config import config_named
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED
+from t2t_jax.commands.flag_table import REPEATED
 from t2t_jax.commands.flags import parse_flags, peek, with_family
-from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.tables import report_console, result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
 from t2t_jax.config.written import product_file
@@ -83,11 +83,8 @@ class SweepCommand:
     max_hours: float | None = None
     """Hours after which nothing more begins, and what runs here stops with a checkpoint."""
     dry_run: bool = False
-    """List the variants with the time and the memory that they will take, and train nothing. Times
-    are those of cells that have run, or of short trials on this machine."""
-    compile_only: Annotated[str | None, MAY_STAND_ALONE] = None
-    """List the variants with the memory that the compiler says they take, on devices that need not
-    be present, such as v5e:4x4 or h100:8, and train nothing."""
+    """List the variants with their differences from the base, parameters and steps, and the
+    figures of the paper; train nothing."""
     report: bool = False
     """Write the table of the finished runs, and train nothing."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
@@ -99,17 +96,15 @@ class SweepCommand:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
-        from t2t_jax.sweep.rules import GridRules, chosen_variants
+        from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
 
-        asked = {"--dry-run": self.dry_run, "--report": self.report}
-        asked["--compile-only"] = self.compile_only is not None
-        if len(flags := [flag for flag, is_given in asked.items() if is_given]) > 1:
-            raise UserError(f"{' and '.join(flags)} are different things to do; give one of them")
+        if self.dry_run and self.report:
+            raise UserError("give either --dry-run or --report")
         rules = self._rules()
-        if (self.report or self.compile_only is not None) and rules != GridRules():
+        if self.report and rules != GridRules():
             raise UserError(
-                f"{flags[0]} goes by the rules that the directory has; leave --halving, --tune, "
+                "--report goes by the rules that the directory has; leave --halving, --tune, "
                 "--sampler and --trials out"
             )
         grid = self._grid()
@@ -117,8 +112,13 @@ class SweepCommand:
         seeds = self._seeds()
         check_counts(seeds=seeds, jobs=self.jobs)
         self._check_launcher()
-        if self.dry_run or self.compile_only is not None:
-            return self._list(grid, chosen, seeds, rules)
+        if self.dry_run:
+            from t2t_jax.sweep.listing import listing
+
+            with TemporaryDirectory() as empty:  # planned for its checks of the rules
+                planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
+            report_console(120).print(listing(grid, chosen, seeds))
+            return 0
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
         check_writable(self.workdir)
@@ -179,20 +179,6 @@ class SweepCommand:
 
         tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
         return GridRules(self.halving, tune, self.sampler, self.trials)
-
-    def _list(self, grid: "Grid", chosen: Sequence[str], seeds: int, rules: "GridRules") -> int:
-        """Print the chosen rows and what they take; return 1 if one does not fit its devices."""
-        from t2t_jax.sweep.listing import compiled_rows, print_estimates
-        from t2t_jax.sweep.rules import planned_grid
-
-        if self.compile_only is not None:
-            return int(not compiled_rows(grid, chosen, self.compile_only, result_console()))
-        jobs = self.jobs if self.launcher == "local" else None
-        with TemporaryDirectory() as nothing:
-            place = self.workdir or Path(nothing)
-            planned = planned_grid(grid, place, chosen, seeds, rules)
-            print_estimates(planned, self.workdir, jobs, result_console())
-        return 0
 
     def _check_trackers(self) -> None:
         """Refuse trackers that cannot be used from here, before any cell is started."""

@@ -15,7 +15,7 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -356,19 +356,12 @@ def _scored(config: Config) -> dict[str, Any]:
     return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
 
 
-def main(
-    arguments: Sequence[str],
-    work: Callable[[Config, Path, Sequence[str], int], int] = train_and_score,
-) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Train the cell in a directory, the first argument, with the config on the standard input.
 
     The second argument is the step at which the training pauses, and the third the id of the
     sweep's process. When that process ends, this one stops as by SIGTERM, so a sweep that was
     killed leaves no process that the next sweep does not know of. Further arguments are trackers.
-
-    Args:
-      arguments: the command line of the process.
-      work: what the process does; another function than `train_and_score` makes another program.
     """
     workdir, track = as_path(arguments[0]), arguments[3:]
     until, parent = int(arguments[1]), int(arguments[2])
@@ -376,7 +369,7 @@ def main(
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
-    return work(Config.from_json(sys.stdin.read()), workdir, track, until)
+    return train_and_score(Config.from_json(sys.stdin.read()), workdir, track, until)
 
 
 if __name__ == "__main__":

@@ -70,20 +70,17 @@ class Local:
     sees. `sweep.gpus.find_gpus` finds the GPUs of the machine.
     """
 
-    def __init__(
-        self, num_jobs: int, track: Sequence[str] = (), program: str = "t2t_jax.sweep.cell"
-    ) -> None:
+    def __init__(self, num_jobs: int, track: Sequence[str] = ()) -> None:
         """Divide the machine into shares, for as many cells at once, or refuse too many.
 
         Args:
           num_jobs: how many cells are trained at once.
           track: trackers to which the logs of the cells are sent, as in `wandb:PROJECT`.
-          program: the module that each process runs, whose command line is that of `sweep.cell`.
 
         Raises:
           UserError: there are more jobs than cores or GPUs.
         """
-        self._track, self._program = track, program
+        self._track = track
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             there = f"the {len(cores)} cores there are"
@@ -116,7 +113,7 @@ class Local:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
-            cell_program = [sys.executable, "-m", self._program]
+            cell_program = [sys.executable, "-m", "t2t_jax.sweep.cell"]
             process = subprocess.Popen(
                 [*cell_program, *map(str, (cell.workdir, cell.until, os.getpid())), *self._track],
                 stdin=subprocess.PIPE,

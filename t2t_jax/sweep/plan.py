@@ -1,7 +1,6 @@
 """The seam between what a grid decides and what trains its cells."""
 
 import math
-import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -69,23 +68,6 @@ class Prioritized:
         """Return the cells of the plan, those of the rows ahead first."""
         cells, last, variants = self._plan.cells(scores), len(self._places), self._variants()
         return sorted(cells, key=lambda cell: self._places.get(variants[cell.variant], last))
-
-
-def foreseen(plan: GridPlan) -> Sequence[Cell]:
-    """Return the cells of a plan as they may be at its end, by scores that are made up at random
-    where there are none yet. How many go on depends on them a little, where the seeds disagree."""
-    wanted, found = decided(plan)
-    scores = {name: dict(own) for name, own in found.items()}
-    made_up = random.Random(0)
-    while True:
-        is_new = False
-        for cell in wanted:
-            own = scores.setdefault(cell.name, {})
-            if score_at(own, cell.until) is None:
-                own[cell.until], is_new = 1 + made_up.random(), True
-        if not is_new:
-            return wanted
-        wanted = plan.cells(scores)
 
 
 def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
