@@ -41,11 +41,10 @@ from t2t_jax.data.shards import prepared
 from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.directory_lock import locked
+from t2t_jax.run.dry_run import rehearsed_start
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.preflight.rehearsal import rehearse
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
@@ -624,24 +623,11 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
         entry_command(["data", "multi30k-en-de", str(there.with_name("corpus"))]).run()
 
 
-def test_a_preflight_writes_lists_and_reads_an_object_and_leaves_none(store, config, place):
-    config = config.replace({"parallel.backend": "pmap"})  # whose step is not compiled
-
-    def lines(workdir, code):
-        outcome = rehearse(config, workdir, print)
-        assert outcome.exit_code == code, [*outcome.report.lines()]
-        return "\n".join(outcome.report.lines()), outcome.report.found[0]
-
-    _, found = lines(place, 0)
-    assert {"write MB/s", "read MB/s"} <= found.rates.keys()
-    assert found.texts["free room"] == "unlimited"
+def test_a_dry_run_tries_the_bucket_and_leaves_no_object(store, config, place):
+    assert "all checks have passed" in [*rehearsed_start(config, place, ())][-1]
     assert place.objects() == []
-    with locked(place):
-        before = place.objects()
-        assert f"another process trains in {place}" in lines(place, 0)[0]
-        assert place.objects() == before
-    said, _ = lines(as_path(f"{store.scheme}://nobucket/run"), 1)
-    assert said.count("there is no bucket nobucket; make it, or check its name") == 2
+    with pytest.raises(UserError, match="there is no bucket nobucket; make it, or check its name"):
+        rehearsed_start(config, as_path(f"{store.scheme}://nobucket/run"), ())
 
 
 @on_s3

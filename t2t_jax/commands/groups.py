@@ -15,7 +15,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "training": {
         "train": "train a model, or go on with a run that was stopped",
         "config": "print a config, or in what two configs or runs differ",
-        "preflight": "check hosts, devices, data and disk before a training",
         "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
         "watch": "draw the curves of runs, finished or under way, in the terminal",
         "goodput": "say what the time of a run went to, over all its restarts",

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -37,8 +37,8 @@ class TrainCommand:
     names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
     value, it is those of this machine. Needs no RUN."""
     dry_run: bool = False
-    """Check the start of a training and say what it would do; nothing is written but tokenised text
-    in the cache."""
+    """Check on all processes what a training needs and say what it would do; nothing stays but
+    tokenised text in the cache."""
     write_program: Path | None = None
     """With --compile-only: the file for the text of the compiled program."""
     track: tuple[str, ...] = ()
@@ -69,8 +69,11 @@ class TrainCommand:
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
-        self.meet()
         from t2t_jax.parallel.devices import all_devices
+        from t2t_jax.parallel.processes import is_main, join
+
+        minutes = self.fields.parallel.rendezvous_minutes
+        join(self.coordinator, self.num_processes, self.process_id, minutes)
         from t2t_jax.run.dry_run import rehearsed_start
         from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trackers.following import followed
@@ -80,18 +83,12 @@ class TrainCommand:
         profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
         check_profiled(profile_steps, self.fields.training.num_train_steps)
         if self.dry_run:
-            print(*rehearsed_start(self.fields, self.workdir, self.track), sep="\n")
+            lines = rehearsed_start(self.fields, self.workdir, self.track)
+            if is_main():
+                print(*lines, sep="\n")
             return 0
         with followed(self.workdir, self.track):
             return train(self.fields, self.workdir, profile_steps=profile_steps).exit_code
-
-    def meet(self) -> None:
-        """Connect to the other processes of the run, if there are any."""
-        from t2t_jax.parallel.processes import join
-
-        config: Config = self.fields
-        minutes = config.parallel.rendezvous_minutes
-        join(self.coordinator, self.num_processes, self.process_id, minutes)
 
     def _compile(self, topology: str) -> int:
         """Print what a step of training and of search takes; return 1 if training does not fit."""
@@ -110,20 +107,8 @@ class TrainCommand:
         return 0
 
 
-_Command = TypeVar("_Command", bound=TrainCommand)
-
-
 def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> TrainCommand:
     """Return the command that a command line asks for; see `entry_command`.
-
-    Raises:
-      UserError: a flag or its value is refused, or there is no config.
-    """
-    return command_of_run(TrainCommand, arguments, program)
-
-
-def command_of_run(made: type[_Command], arguments: Sequence[str], program: str) -> _Command:
-    """Return a command that takes the flags of training.
 
     Fields that no flag names are those of the config file, or else of the run in the directory.
 
@@ -137,17 +122,17 @@ def command_of_run(made: type[_Command], arguments: Sequence[str], program: str)
         )
     base = workdir = None
 
-    def defaults(line: list[str]) -> _Command:
+    def defaults(line: list[str]) -> TrainCommand:
         nonlocal base, workdir
         file, workdir = peek(line)
         base = stored_config(opened(file) if file else workdir)
         if file and base is None:
             base = load_config(file)
-        command = made(fields=with_family(base or Config(), line))
+        command = TrainCommand(fields=with_family(base or Config(), line))
         is_read = "--compile-only" not in line
         return command if is_read else dataclasses.replace(command, workdir=Path())
 
-    command: _Command = parse_flags(made, arguments, program, defaults)
+    command: TrainCommand = parse_flags(TrainCommand, arguments, program, defaults)
     if base is None:
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")

@@ -27,13 +27,3 @@ def texts_under(key: str) -> dict[int, str]:
         return {}
     found = global_state.client.key_value_dir_get(f"t2t_jax/{key}/")
     return {int(name.rpartition("/")[2]): text for name, text in found}
-
-
-def text_at(key: str, seconds: float) -> str:
-    """Return the text under a key as soon as it is there; call it in one of several processes.
-
-    Raises:
-      JaxRuntimeError: it is not there after so many seconds, or process 0 is gone.
-    """
-    assert global_state.client is not None
-    return global_state.client.blocking_key_value_get(f"t2t_jax/{key}", int(1000 * seconds))

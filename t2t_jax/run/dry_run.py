@@ -1,35 +1,135 @@
-"""What a training would do: its plan, with every check of its start and nothing of its work."""
+"""The dry run of a training: its plan and every check of its start, without any training."""
 
+import os
+import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import jax
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.batching import describe_corpus
+from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.parallel.device_memory import gib, memory_of_a_device
 from t2t_jax.parallel.directory_lock import check_free
-from t2t_jax.run.preflight.store import bytes_of_checkpoints
-from t2t_jax.run.preparing import Plan, planned
+from t2t_jax.parallel.processes import check_same, of_main, one_without
+from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
+from t2t_jax.run.provenance import versions
 from t2t_jax.run.trackers.follower import check_target
 from t2t_jax.run.trackers.tracker import targets_of
+from t2t_jax.system.atomic_file import removed_at_end
+from t2t_jax.system.bucket import BucketPath
+from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step_memory import least_memory
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS
+
+_PROBE_BYTES = 1 << 20
 
 
 def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> Iterator[str]:
     """Check all that a training checks before its first step, and return lines about what it does.
 
-    Nothing is written, but the tokenised corpus in the cache, where the training will find it.
+    All processes of the training call this. It also compares their software, and tries their way to
+    the run directory. Only the tokenised corpus stays, in the cache, where the training finds it.
 
     Raises:
-      UserError: the training would be refused.
+      UserError: the training would be refused, or would fail later.
     """
     for target in targets_of(trackers):
         check_target(workdir, target)
     plan = planned(config, workdir)
     check_free(workdir)
+    check_same(
+        {"the config": shared_config(plan.config).to_json(), "the name of --workdir": workdir.name}
+        | shared_files(plan)
+        | {f"the version of {name}": number for name, number in versions().items()}
+    )
+    _check_room(plan)
+    _check_shared_directory(workdir)
     return _lines(plan, config)
+
+
+def _check_room(plan: Plan) -> None:
+    """Refuse a disk that is too small for the checkpoints that a run keeps at a time."""
+    place, needed = _existing(plan.workdir), _bytes_of_checkpoints(plan)
+    if isinstance(place, BucketPath) or (free := shutil.disk_usage(place).free) >= needed:
+        return
+    raise UserError(
+        f"{place} has {gib(free)} free, but the checkpoints of the run need {gib(needed)}; make "
+        "room there, lower checkpoint.keep, or choose another --workdir"
+    )
+
+
+def _check_shared_directory(workdir: Path) -> None:
+    """Have each process write a file where the run directory will be, and look for all of them.
+
+    Raises:
+      UserError: on every process, if one of them cannot write there or lacks a file of another.
+    """
+    place, mark = _existing(workdir), of_main(secrets.randbits(30))
+    files = [place / f".dry-run-{mark:x}-{number}" for number in range(jax.process_count())]
+    problem = ""
+    with removed_at_end(files[jax.process_index()]) as file:
+        try:
+            _write(file, secrets.token_bytes(_PROBE_BYTES))
+        except UserError as error:  # of a bucket
+            problem = str(error)
+        except OSError as error:
+            reason = error.strerror or error
+            problem = f"cannot write in {place}: {reason}; {way_out_of(error)}"
+        _raise_together(problem, place)
+        if missing := [number for number, other in enumerate(files) if not other.exists()]:
+            problem = (
+                f"{place} lacks the file that process {missing[0]} wrote a moment ago; put "
+                f"--workdir {workdir} on a filesystem that all hosts share, or in a bucket"
+            )
+        _raise_together(problem, place)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file to the disk, not only to the memory of the host."""
+    if isinstance(file, BucketPath):
+        file.write_bytes(content)
+        return
+    with file.open("wb", buffering=0) as stream:
+        stream.write(content)
+        os.fsync(stream.fileno())
+
+
+def _raise_together(problem: str, place: Path) -> None:
+    """Raise an error on all processes if one has a problem, so that none waits for it."""
+    failing = one_without(not problem)
+    if failing is not None:
+        raise UserError(problem or f"{place} cannot be used by process {failing}; see its error")
+
+
+def _existing(workdir: Path) -> Path:
+    """Return the directory, or the nearest one above it that exists; a bucket path as it is."""
+    if isinstance(workdir, BucketPath):
+        return workdir
+    absolute = workdir.absolute()
+    return next(path for path in (absolute, *absolute.parents) if path.is_dir())
+
+
+def _bytes_of_checkpoints(plan: Plan) -> int:
+    """Return the bytes that the checkpoints of a run still take: those kept, and one more.
+
+    Each is written before the oldest is removed; one between two steps that are due may be there
+    for safety, and the best parameters are kept twice for a moment.
+    """
+    state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
+    whole, best = _num_bytes(state), 2 * _num_bytes(state.evaluated)
+    there = len(steps_of_run(plan.workdir, CHECKPOINTS))
+    due = -(-plan.last // settings.every_steps) if settings.every_steps else settings.keep
+    left = max(1, min(settings.keep, due) + 2 - there)
+    return whole * left + best * (settings.keep_best and plan.has_dev)
+
+
+def _num_bytes(tree: object) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _lines(plan: Plan, asked: Config) -> Iterator[str]:
@@ -64,6 +164,6 @@ def _lines(plan: Plan, asked: Config) -> Iterator[str]:
         yield (
             f"{place} would get config.json, the vocabulary, log.jsonl, TensorBoard events, and "
             f"checkpoints {when}, of which {settings.keep} stay: at most "
-            f"{gib(bytes_of_checkpoints(plan))}"
+            f"{gib(_bytes_of_checkpoints(plan))}"
         )
-    yield "all checks have passed; nothing was written but tokenised text in the cache"
+    yield "all checks have passed; nothing stays but tokenised text in the cache"

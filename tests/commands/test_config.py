@@ -1,6 +1,12 @@
 """The commands that show what a training would be: `config`, and `train --dry-run`."""
 
+import errno
+import os
 import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,8 +79,9 @@ def test_a_dry_run_says_what_a_training_would_do_and_writes_nothing(tiny_run, tm
     assert out.startswith(f"begins a run in {workdir}: steps 1 to {steps}, ")
     assert " pairs read, " in out
     assert " parameters, with a vocabulary of " in out
-    assert out.endswith("nothing was written but tokenised text in the cache\n")
+    assert out.endswith("nothing stays but tokenised text in the cache\n")
     assert not workdir.exists()
+    assert [*tmp_path.glob(".dry-run-*")] == []
     with pytest.raises(UserError, match="nobody"):
         main([*arguments, "--track", "nobody:x"])
     with pytest.raises(UserError, match="--dry-run are for a training, not for --compile-only"):
@@ -84,3 +91,47 @@ def test_a_dry_run_says_what_a_training_would_do_and_writes_nothing(tiny_run, tm
     workdir.mkdir()
     with locked(workdir), pytest.raises(UserError, match="another process trains"):
         main(arguments)
+
+
+def test_a_dry_run_refuses_a_disk_without_room_for_the_checkpoints(tiny_run, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    arguments = ["train", "--config", str(tiny_run.folder / "tiny.py"), str(tmp_path / "run")]
+    with pytest.raises(UserError, match=r"has 0\.0 GiB free, but the checkpoints of the run need"):
+        main([*arguments, "--dry-run"])
+
+
+def test_a_dry_run_refuses_a_disk_on_which_nothing_can_be_written(tiny_run, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    arguments = ["train", "--config", str(tiny_run.folder / "tiny.py"), str(tmp_path / "run")]
+    with pytest.raises(UserError, match=f"cannot write in {tmp_path}: No space left on device"):
+        main([*arguments, "--dry-run"])
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.thorough
+def test_a_dry_run_of_two_processes_names_what_differs_between_them(tiny_run, tmp_path):
+    printed = tiny_run.finish(tmp_path / "run", "--dry-run", processes=2)
+    assert printed.splitlines()[-1].startswith("all checks have passed; ")
+    assert [*tmp_path.iterdir()] == []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "train.py", f"--config={tiny_run.folder / 'tiny.py'}", "--dry-run"]
+    command += [f"--coordinator={place}", "--num-processes=2"]
+    programs = [
+        subprocess.Popen(
+            [*command, f"--workdir={tmp_path / name}", f"--process-id={number}"],
+            cwd=Path(__file__).parents[2],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, name in enumerate(("run", "rnu"))
+    ]
+    errors = [program.communicate(timeout=300)[1] for program in programs]
+    assert [program.returncode for program in programs] == [2, 2], errors
+    for text in errors:
+        assert "the name of --workdir of process 1 is not that of process 0" in text

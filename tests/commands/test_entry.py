@@ -70,11 +70,6 @@ def test_every_command_explains_itself_under_the_name_it_was_called_by(capsys, n
         (["--workdir", "w", "bleu"], "t2t-jax takes a command before its flags, as in t2t-jax"),
         (["train"], "t2t-jax train takes a config and the directory of the run"),
         (["train", "--workdir", "w", "--stpe"], "unknown flag --stpe; "),
-        (["preflight"], "t2t-jax preflight takes a config and the directory of the run"),
-        (
-            ["preflight", "--config", "configs/quickstart.py", "--compile-only"],
-            "--compile-only, --write-program and --dry-run are for t2t-jax train; leave them out",
-        ),
         (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
         (["bleu"], "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base; see --help"),
         (["bleu", "--beamsize", "3"], "unknown flag --beamsize; did you mean --beam-size?"),

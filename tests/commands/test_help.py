@@ -31,7 +31,6 @@ BEHIND = {
     "score": ["--source", "s", "--target", "t"],
     "track": ["wandb:x"],
     "train": ["--config", "configs/quickstart.py"],
-    "preflight": ["--config", "configs/quickstart.py"],
     "sweep": ["--config", "configs/table3_small.py"],
 }
 """What else a command needs."""

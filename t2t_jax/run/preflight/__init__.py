@@ -1,1 +1,0 @@
-"""A rehearsal of a run on all of its processes, which trains nothing and writes nothing to keep."""
