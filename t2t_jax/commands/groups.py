@@ -33,7 +33,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "explore": "write a page that shows a model at work on a sentence",
         "heads": "say what each attention head is worth, and what it looks at",
         "figures": "draw the paper's pictures, with the shapes of a run",
-        "coordinates": "say whether activations and their changes grow with the width",
     },
     "models in and out": {
         "export": "write a model for CTranslate2, transformers or JAX alone",

@@ -22,16 +22,12 @@ def check_picture(flag: str, file: Path | None) -> None:
       UserError: the file has another suffix than .svg or .png, or nothing can be written in its
         directory, or the library that draws is not installed.
     """
-    if file is not None:
-        check_format(flag, file)
-        check_place(file)
-
-
-def check_format(flag: str, file: Path) -> None:
-    """Refuse a file for a picture that cannot be drawn, wherever it is; see `check_picture`."""
+    if file is None:
+        return
     if file.suffix not in (".svg", ".png"):
         raise UserError(f"--{flag} {file} has to end in .svg or .png")
     import_module("t2t_jax.inspect.figures.drawing")  # which needs the library
+    check_place(file)
 
 
 def write_picture(file: Path, figure: "Figure") -> None:

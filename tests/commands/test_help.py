@@ -39,7 +39,7 @@ HEAVY = {
     *("orbax", "tensorflow_datasets", "sentencepiece", "starlette", "matplotlib", "yaml"),
 }
 WITHOUT_RUN = {"data", "init", "launch", "compare", "compare-trees"}
-OF_A_CONFIG = {"config", "coordinates", "data prepare"}
+OF_A_CONFIG = {"config", "data prepare"}
 SEVERAL = {
     *("watch", "serve", "translate", "parse"),
     *("bleu", "parseval", "perplexity", "accuracy", "score"),
