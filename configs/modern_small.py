@@ -23,7 +23,7 @@ perplexity. The window is of 4 places, as captions have 17 subwords.
 """
 
 from t2t_jax import Config
-from t2t_jax.config.variants import PUBLISHED_DIFFERENCES, variants
+from t2t_jax.config.variants import variants
 
 CORPUS = "text:corpora/multi30k"
 
@@ -58,10 +58,10 @@ BASE = Config().replace(
     }
 )
 
-PUBLISHED = PUBLISHED_DIFFERENCES
-
-VARIANTS = {
-    name: config
-    for name, config in variants(BASE, window=4).items()
-    if name in {"base", "modern", *PUBLISHED}
+ROWS = {
+    *("base", "rms-norm", "pre-norm", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"),
+    *("rotary", "relative-bias", "multi-query", "grouped-query", "window", "untied"),
+    *("tied-target", "deep-narrow", "shallow-wide", "modern"),
 }
+
+VARIANTS = {name: config for name, config in variants(BASE, window=4).items() if name in ROWS}

@@ -3,7 +3,6 @@
 def get_config() -> Config: ...      # one run
 VARIANTS: dict[str, Config]          # a grid; FILE.py:NAME names one of its configs
 PUBLISHED: dict[str, Table3Row]      # optional: figures of the paper for variants of that name
-PUBLISHED: dict[str, PublishedDifference]      # or what other papers publish for them
 
 The files of the repository's `configs/` come with the package: `configs/base.py` names one of them
 from any directory that has no such file of its own.
@@ -23,14 +22,10 @@ from t2t_jax.config.running import guarded, run_file
 from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.paper import Table3Row
-from t2t_jax.paper.published import PublishedDifference
 
 Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
 """The values that `product` combines, by the path of their field; fields that change together have
 a tuple of their paths, and a tuple of values for each row."""
-
-PublishedFigures = Table3Row | PublishedDifference
-"""The figures that a paper publishes for a variant of a grid."""
 
 _NAME = re.compile(r"[\w(=][\w.,=+()-]*")
 
@@ -40,8 +35,8 @@ class Grid(NamedTuple):
 
     variants: dict[str, Config]
     """The configs by name; each is compared with the one called `base`, or else with the first."""
-    published: Mapping[str, PublishedFigures]
-    """The figures that papers report, by the name of the variant; all are of one kind."""
+    published: Mapping[str, Table3Row]
+    """The figures of the paper, by the name of the variant."""
     source: str = ""
     """The text of a config file that describes the grid; empty for a grid that a program made."""
 
@@ -139,7 +134,7 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
 
     Raises:
       UserError: there is no variant, a variant is not a config or has a name that a directory
-        cannot have, or `published` has anything but published figures.
+        cannot have, or `published` has anything but rows of Table 3.
     """
     if not variants:
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
@@ -152,36 +147,19 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
                 f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
                 "digits and any of . , = + - ( )"
             )
-    return Grid(checked, _checked_published(published, variants, shown))
+    if not isinstance(published, Mapping) or not all(
+        isinstance(row, Table3Row) for row in published.values()
+    ):
+        raise UserError(
+            f"PUBLISHED of {shown} is not a dict of names to rows of TABLE_3 from t2t_jax.paper; "
+            "use such rows, or leave it out"
+        )
+    return Grid(checked, published)
 
 
 def can_name_directory(name: str) -> bool:
     """Return whether a variant may have a name, which is also that of its directory."""
     return _NAME.fullmatch(name) is not None
-
-
-def _checked_published(
-    published: Any, variants: Mapping[str, Config], shown: str
-) -> Mapping[str, PublishedFigures]:
-    if not isinstance(published, Mapping) or not all(
-        isinstance(figures, PublishedFigures) for figures in published.values()
-    ):
-        raise UserError(
-            f"PUBLISHED of {shown} is not a dict of names to published figures; use rows of "
-            "TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.paper.published, or "
-            "leave it out"
-        )
-    kinds = {type(figures) for figures in published.values()}
-    if len(kinds) > 1:
-        raise UserError(
-            f"PUBLISHED of {shown} has rows of Table 3 and differences of other papers, which have "
-            "no columns in common; use one kind of them"
-        )
-    if PublishedDifference in kinds:  # Table 3 is also given as a whole, for some of its rows
-        for name in published.keys() - variants.keys():
-            hint = did_you_mean(str(name), variants, f"it has {', '.join(variants)}")
-            raise UserError(f"PUBLISHED of {shown} has {name!r}, which is no variant; {hint}")
-    return published
 
 
 def describe_difference(base: Config, config: Config) -> str:

@@ -6,40 +6,12 @@ so that the number of weights stays: otherwise a row would measure the effect of
 Tables of learned positions and embeddings that are not shared add parameters all the same.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from t2t_jax.config.config import Config
 from t2t_jax.config.families import EncoderDecoderConfig
 from t2t_jax.config.model import ModelConfig
-from t2t_jax.paper.published import DIFFERENCES, PublishedDifference
-
-PUBLISHED_DIFFERENCES: Mapping[str, PublishedDifference] = MappingProxyType(
-    {
-        "rms-norm": DIFFERENCES["rms_norm"],
-        "pre-norm": DIFFERENCES["pre_norm"],
-        "gelu": DIFFERENCES["gelu"],
-        "silu": DIFFERENCES["swish"],
-        "glu": DIFFERENCES["glu"],
-        "reglu": DIFFERENCES["reglu"],
-        "geglu": DIFFERENCES["geglu"],
-        "swiglu": DIFFERENCES["swiglu"],
-        "rotary": DIFFERENCES["rotary"],
-        "relative-bias": DIFFERENCES["relative_positions"],
-        "multi-query": DIFFERENCES["multi_query"],
-        "grouped-query": DIFFERENCES["grouped_query_t5"],
-        "window": DIFFERENCES["local_attention"],
-        "untied": DIFFERENCES["untied_embeddings"],
-        "tied-target": DIFFERENCES["tied_decoder_embeddings"],
-        "deep-narrow": DIFFERENCES["layers_24"],
-        "shallow-wide": DIFFERENCES["layers_6"],
-    }
-)
-"""The differences that papers report for the change of a row of `variants`, or for the nearest
-change, each in an experiment of its own."""
-
 
 _FEED_FORWARDS = "gelu", "silu", "glu", "reglu", "geglu", "swiglu"
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from t2t_jax.config import Config, from_dict
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.config.file import Grid, PublishedFigures, describe_difference
+from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
+from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.cell import measures_of
 from t2t_jax.tasks.measures.significance import paired_bootstrap
 
@@ -101,8 +102,8 @@ class VariantRow(NamedTuple):
     """The steps of training: those of the config, or fewer if every seed ended before them."""
     target_tokens_per_second: float
     """The speed of training: the mean over the seeds of each seed's median."""
-    published: PublishedFigures | None
-    """The figures that a paper reports for a variant of this name; None if no paper does."""
+    published: Table3Row | None
+    """The figures of the paper for a variant of this name; None if it has none."""
 
     @property
     def verdicts(self) -> dict[str, str]:

@@ -6,22 +6,20 @@ from rich.table import Table
 
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
-from t2t_jax.sweep.published_columns import published_columns
+from t2t_jax.sweep.paper_columns import HEADS, paper_cells
 
 
 def listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
     """Return a table of the chosen rows of a grid.
 
     It has the differences of each row from the base, the number of parameters and of steps, and the
-    published figures, if the grid has any.
+    figures of Table 3, if the grid has any.
     """
-    published = published_columns(grid.published, chosen)
-    heads = published.heads if published else ()
     title = f"{len(chosen)} variants, {num_seeds} seed(s)"
     table = Table(box=None, title=title, title_justify="left")
     table.add_column("variant", overflow="fold")
     table.add_column("differs in", overflow="fold")
-    for name in ("parameters", "steps", *heads):
+    for name in ("parameters", "steps", *(HEADS if grid.published else ())):
         table.add_column(name, justify="right")
     for name in chosen:
         config = grid.variants[name]
@@ -30,6 +28,6 @@ def listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
             describe_difference(grid.variants[grid.base], config),
             f"{num_parameters(config.model, config.data.vocab_size):,}",
             f"{config.training.num_train_steps:,}",
-            *(published.cells(name).shown if published else ()),
+            *(paper_cells(grid.published.get(name)) if grid.published else ()),
         )
     return table

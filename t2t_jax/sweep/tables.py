@@ -14,10 +14,14 @@ from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.run.report.page import markdown_row
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
 from t2t_jax.sweep.latex import latex
-from t2t_jax.sweep.published_columns import (
-    SIGN_NOTE,
-    PublishedColumns,
-    published_columns,
+from t2t_jax.sweep.paper_columns import (
+    FIELDS,
+    HEADS,
+    MARKED_AS,
+    NOTES,
+    paper_cells,
+    paper_marks,
+    paper_values,
     published_sign,
 )
 from t2t_jax.system.atomic_file import write_whole
@@ -182,8 +186,8 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
             ),
         ),
     ]
-    if published := _published(grid, rows):
-        columns.append(_columns_of(published, grid, rows))
+    if grid.published:
+        columns.append(_paper_columns(grid, rows))
     signed = [first[name] for name in signatures]
     return [*columns, Columns((), lambda row: (), signatures, lambda row: signed)]
 
@@ -216,29 +220,25 @@ def _score_columns(measures: "GridMeasures") -> Columns:
     )
 
 
-def _columns_of(published: PublishedColumns, grid: Grid, rows: Sequence[VariantRow]) -> Columns:
-    """Return the columns of published figures, and of whether the grid has their signs."""
+def _paper_columns(grid: Grid, rows: Sequence[VariantRow]) -> Columns:
+    """Return the columns of Table 3's figures, and of whether the grid has their signs."""
 
     def sign(row: VariantRow) -> str:
         is_bleu = row.measures.bootstrap
         verdicts = row.verdicts if is_bleu else {"perplexity": row.verdicts["perplexity"]}
-        return published_sign(verdicts, published.marks(row.variant, grid.base))
+        return published_sign(verdicts, paper_marks(grid.published, row.variant, grid.base))
 
     is_shown = any(row.published for row in rows)
     return Columns(
-        (*published.heads, "published sign") if is_shown else (),
-        lambda row: (*published.cells(row.variant).shown, sign(row)),
-        (*published.fields, "published_sign"),
-        lambda row: (*published.cells(row.variant).values, sign(row)),
+        (*HEADS, "published sign") if is_shown else (),
+        lambda row: (*paper_cells(row.published), sign(row)),
+        (*FIELDS, "published_sign"),
+        lambda row: (*paper_values(row.published), sign(row)),
     )
 
 
 def _fields_of(measure: str) -> list[str]:
     return [f"{measure}_{part}" for part in Change._fields]
-
-
-def _published(grid: Grid, rows: Sequence[VariantRow]) -> PublishedColumns | None:
-    return published_columns(grid.published, [row.variant for row in rows])
 
 
 def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> list[str]:
@@ -263,9 +263,8 @@ def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> 
         "A difference is within the noise of seeds if 0 is in its 95% confidence interval over "
         f"seeds (Student's t){also}. By chance alone, one of twenty rows is not."
     )
-    published = _published(grid, rows)
-    if published and any(row.published for row in rows):
-        notes += [*published.notes, SIGN_NOTE]
+    if any(row.published for row in rows):
+        notes += NOTES
     return notes
 
 
@@ -302,12 +301,10 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
 
 
 def _plot(grid: Grid, rows: Sequence[VariantRow]) -> bytes:
-    """Draw each variant's differences from the base as a PNG, with 95% intervals, and the published
-    differences."""
+    """Draw the differences from the base as a PNG, with 95% intervals, beside the paper's."""
     with needs_extra("plots", "table.png"):
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
-    columns = _published(grid, rows)
     base = next((row for row in rows if row.variant == grid.base), rows[0])
     others = [row for row in rows if row.variant != grid.base]
     figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")
@@ -315,10 +312,9 @@ def _plot(grid: Grid, rows: Sequence[VariantRow]) -> bytes:
     _draw(left, [row.perplexity for row in others], scale=1 / base.perplexity.mean)
     _draw(right, [row.score for row in others])
     for at, row in enumerate(others):
-        if columns:
-            marks = columns.marks(row.variant, base.variant)
-            _mark(left, marks.perplexity, at, columns.marked_as)
-            _mark(right, marks.bleu, at, columns.marked_as)
+        marks = paper_marks(grid.published, row.variant, base.variant)
+        _mark(left, marks.perplexity, at)
+        _mark(right, marks.bleu, at)
     left.set_xlabel(f"perplexity, relative to {grid.base}")
     right.set_xlabel(f"{base.measures.score.name}, less that of {grid.base}")
     left.xaxis.set_major_formatter(lambda x, _: f"{x:+.0%}")
@@ -344,6 +340,6 @@ def _draw(axes: Any, changes: Sequence[Change], scale: float = 1) -> None:
             axes.errorbar(x, at, xerr=error, fmt="o", color="C0", label="this grid")
 
 
-def _mark(axes: Any, difference: float | None, at: int, label: str) -> None:
+def _mark(axes: Any, difference: float | None, at: int) -> None:
     if difference is not None:
-        axes.plot(difference, at, "D", color="C1", fillstyle="none", label=label)
+        axes.plot(difference, at, "D", color="C1", fillstyle="none", label=MARKED_AS)

@@ -11,7 +11,6 @@ from t2t_jax import product
 from t2t_jax.config import Config
 from t2t_jax.config.file import describe_difference, load_config, load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.paper.published import DIFFERENCES
 
 
 def _write(folder, text):
@@ -26,7 +25,6 @@ def test_config_file_gives_its_config(tmp_path):
 
 
 _GRID = "VARIANTS = {f'heads_{h}': Config().replace({'model.num_heads': h}) for h in (1, 4)}\n"
-_DIFFERENCES = "from t2t_jax.paper.published import DIFFERENCES\n"
 
 
 def test_config_file_gives_a_variant_by_name(tmp_path):
@@ -178,12 +176,6 @@ def test_a_grid_file_gives_its_variants_in_order_and_what_is_published_of_them(t
     assert grid.published == {}
 
 
-def test_a_grid_file_gives_what_other_papers_publish_of_its_variants(tmp_path):
-    published = "PUBLISHED = {'heads_4': DIFFERENCES['multi_query']}\n"
-    grid = load_grid(_write(tmp_path, _GRID + _DIFFERENCES + published))
-    assert grid.published == {"heads_4": DIFFERENCES["multi_query"]}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -191,22 +183,8 @@ def test_a_grid_file_gives_what_other_papers_publish_of_its_variants(tmp_path):
         ("VARIANTS = {}\n", "defines no VARIANTS"),
         ("VARIANTS = {'a': 3}\n", ":a gave a int, not a t2t_jax.Config"),
         (_GRID + "PUBLISHED = {'heads_4': 25.5}\n", "PUBLISHED of"),
-        (_GRID + "PUBLISHED = ['heads_4']\n", "is not a dict of names to published figures"),
-        (
-            _GRID + _DIFFERENCES + "PUBLISHED = {'heads_4': 'multi_query'}\n",
-            "use rows of TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.paper",
-        ),
-        (
-            _GRID + _DIFFERENCES + "PUBLISHED = {'heads4': DIFFERENCES['multi_query']}\n",
-            "has 'heads4', which is no variant; did you mean heads_4?",
-        ),
-        (
-            _GRID
-            + _DIFFERENCES
-            + "from t2t_jax.paper import TABLE_3\n"
-            + "PUBLISHED = {'heads_1': TABLE_3['A-h1'], 'heads_4': DIFFERENCES['multi_query']}\n",
-            "has rows of Table 3 and differences of other papers",
-        ),
+        (_GRID + "PUBLISHED = ['heads_4']\n", "is not a dict of names to rows of TABLE_3"),
+        (_GRID + "PUBLISHED = {'heads_4': 'A-h4'}\n", "use such rows, or leave it out"),
         ("VARIANTS = {'../a': Config()}\n", "has a variant '../a', which cannot name a directory"),
         ("VARIANTS = {'a/b': Config()}\n", "'a/b', which cannot name a directory"),
         ("VARIANTS = {'': Config()}\n", "'', which cannot name a directory"),

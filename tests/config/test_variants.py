@@ -47,13 +47,12 @@ def test_a_row_changes_the_network_alone_and_every_row_is_another():
     assert changed["swiglu"] == gate
 
 
-def test_the_small_grid_has_the_rows_with_published_figures_and_the_last_the_usual_changes():
+def test_the_small_grid_has_rows_of_the_large_one_and_the_last_the_usual_changes():
     large, small = (
         load_grid(str(_ROOT / "configs" / name)) for name in ("modern.py", "modern_small.py")
     )
-    kept = ("base", *large.published, "modern")
-    assert list(small.variants) == [name for name in large.variants if name in kept]
-    assert small.published == large.published
+    assert len(small.variants) == 19
+    assert list(small.variants) == [name for name in large.variants if name in small.variants]
     *_, last = large.variants.values()
     values = last.model.norm, last.model.norm_order, last.model.feed_forward, last.model.position
     assert values == ("rms", "pre", "swiglu", "rotary")

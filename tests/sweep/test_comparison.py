@@ -11,7 +11,6 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
-from t2t_jax.paper.published import DIFFERENCES
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.tables import summary, write_tables
 
@@ -252,32 +251,6 @@ def test_the_plot_draws_the_score_that_the_table_leads_with(tmp_path, monkeypatc
     points |= {bars.get_label(): float(bars.lines[0].get_xdata()[0]) for bars in right.containers}
     assert points["this grid"] == -10.0
     assert points["the paper (BLEU: tokenized_split_bleu)"] == pytest.approx(24.9 - 25.8)
-
-
-def test_the_files_hold_the_differences_that_other_papers_publish(tmp_path):
-    published = {"A-h1": DIFFERENCES["multi_query"], "words": DIFFERENCES["rotary"]}
-    results = {"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 10.0)]}
-    write_tables(GRID._replace(published=published), results, tmp_path)
-    text = (tmp_path / "table.md").read_text()
-    assert "| against the noise | published elsewhere |" in text
-    base, one_head = (
-        next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
-        for name in ("base", "A-h1")
-    )
-    assert base.endswith("|  |")
-    assert one_head.endswith("| BLEU 26.7 -> 26.5 (Shazeer 2019) [1] | within the noise |")
-    assert "published elsewhere: a difference from another experiment" in text
-    assert '- [1] Shazeer 2019, "Fast Transformer Decoding' in text
-    assert "Su et al." not in text  # its variant is not finished
-    assert "paper: Table 3" not in text
-    records = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
-    assert records[0]["published_base"] == ""
-    assert records[1]["published_measure"] == "BLEU"
-    assert (records[1]["published_base"], records[1]["published_variant"]) == ("26.7", "26.5")
-    assert records[1]["published_difference"] == "-0.2"
-    assert "arXiv 1911.02150, Table 1" in records[1]["published_source"]
-    assert records[1]["bleu_signature"] == "nrefs:1"
-    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
