@@ -40,6 +40,8 @@ class Removed(NamedTuple):
 
 
 REMOVED: dict[str, Removed] = {
+    "checkpoint.local_dir": Removed("checkpoints on local disks of hosts", unused=(None,)),
+    "checkpoint.local_every_steps": Removed("checkpoints on local disks of hosts", unused=(None,)),
     "data.context_sentences": Removed("document contexts", unused=(0,)),
     "data.context_sides": Removed("document contexts", unused=("source",)),
     "data.image_flip": Removed("flipped images", unused=(False,)),
@@ -47,7 +49,7 @@ REMOVED: dict[str, Removed] = {
     "data.image_shift": Removed("shifted images", unused=(0,)),
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
 }
-"""Deleted config fields and values by dotted path. Rows stay for good: older runs are read by them."""
+"""Deleted config fields and values by dotted path. Rows stay for good, as older runs have them."""
 
 
 def removed_feature(name: str, feature: str) -> UserError:

@@ -810,35 +810,6 @@ def test_what_waits_at_the_end_is_sent_by_the_next_start(store, steady, place, m
 
 
 @on_s3
-def test_a_run_in_a_bucket_goes_on_from_the_disk_of_its_host(
-    steady, place, tmp_path, monkeypatch, capsys
-):
-    local = {"checkpoint.local_dir": str(tmp_path / "disk"), "checkpoint.local_every_steps": 1}
-    training = RunLog.training
-
-    def dying(self, step, *arguments, **others):
-        if step == 4:
-            raise Killed
-        training(self, step, *arguments, **others)
-
-    steady = steady.replace({"checkpoint.every_steps": 5})
-    with monkeypatch.context() as patch:
-        patch.setattr(RunLog, "training", dying)
-        with pytest.raises(Killed):
-            train(steady.replace(local), place)
-    assert train(steady.replace(local), place).exit_code == 0
-    said = capsys.readouterr()
-    assert f"step 3, which the hosts had in checkpoint.local_dir, is now {place}" in said.err
-    assert "step 4 of 6 begins" in said.out
-    assert train(steady, tmp_path / "here").exit_code == 0
-    assert steps_in(place / "checkpoints") == [5, 6]
-    assert _bits(load(place, average=2)) == _bits(load(tmp_path / "here", average=2))
-    assert [step for step in _lines(place) if step != 3] == (
-        [step for step in _lines(tmp_path / "here") if step != 3]
-    )
-
-
-@on_s3
 @pytest.mark.usefixtures("impatient")
 def test_a_signal_ends_a_run_whose_store_is_away_with_its_own_code(
     store, steady, place, monkeypatch, capsys

@@ -159,12 +159,6 @@ class CheckpointConfig:
     `training.ema_decay`."""
     keep_best: bool = field(default=True, metadata=MAY_CHANGE)
     """Also keep the checkpoint with the best dev score, apart from the newest."""
-    local_dir: str | None = field(default=None, metadata=MAY_CHANGE)
-    """Directory on a fast disk that each host has for itself, for checkpoints beside those in the
-    run directory: a run that is killed goes on from the newest step that its hosts together still
-    have. None makes no such checkpoints."""
-    local_every_steps: int | None = field(default=None, metadata=MAY_CHANGE)
-    """Steps between the checkpoints in local_dir, of which the two newest stay."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -175,18 +169,7 @@ class CheckpointConfig:
             f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
             "raise checkpoint.keep or lower checkpoint.average",
         )
-        check_positive(self, "every_steps", "every_minutes", "local_every_steps")
-        place, steps = self.local_dir, self.local_every_steps
-        require(
-            (place is None) == (steps is None),
-            f"checkpoint.local_dir={place} and checkpoint.local_every_steps={steps} go together; "
-            "give both, or neither",
-        )
-        require(
-            place is None or (place != "" and "://" not in place),
-            f"checkpoint.local_dir={place!r} is no directory on a disk; name one, as /local, or "
-            "leave it out",
-        )
+        check_positive(self, "every_steps", "every_minutes")
 
 
 @dataclass(frozen=True)

@@ -272,9 +272,7 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 
 def shared_config(config: Config) -> Config:
     """Return the config as it must be equal in all processes: without paths on their hosts."""
-    local_dir = config.checkpoint.local_dir and "/"  # whether there is one is the same everywhere
-    own = {"data.corpus": "", "data.cache_dir": "", "checkpoint.local_dir": local_dir}
-    return config.replace(own | {"data.prefetch": 1})
+    return config.replace({"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1})
 
 
 def shared_files(plan: Plan) -> dict[str, str]:

@@ -23,7 +23,6 @@ from t2t_jax.system.bucket import as_path
 from t2t_jax.system.outbox import UnsentError
 from t2t_jax.system.program import command_line
 from t2t_jax.training.averaging import is_due
-from t2t_jax.training.local_checkpoints import is_due_locally
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
 
@@ -120,9 +119,6 @@ def _train(run: Run, profile_steps: tuple[int, int] | None, until: int | None) -
                 state, metrics = train_step(state, run.layout(shape).put(batch))
             meter.add(step, metrics)
             run.job.step(step)
-            if is_due_locally(run.config, step):
-                with meter.during(CHECKPOINTS):
-                    run.checkpoints.save_locally(state)
             if is_due(run.config, step) or step == pause:
                 with meter.during(CHECKPOINTS):
                     saver.save(state)

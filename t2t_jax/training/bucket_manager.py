@@ -223,7 +223,7 @@ class BucketManager:
         self._parts[step] = part
         waiting.mkdir(parents=True, exist_ok=True)
         manager = self._open_local(waiting, True)
-        manager.save(step, args=of_one_process(args), force=True)
+        manager.save(step, args=_of_one_process(args), force=True)
         self._written = self._writer.submit(self._finish, manager, part)
         return True
 
@@ -335,7 +335,7 @@ class BucketManager:
             self._outbox.clear(None if is_main() else _process())
 
 
-def of_one_process(args: ocp.args.Composite) -> ocp.args.Composite:
+def _of_one_process(args: ocp.args.Composite) -> ocp.args.Composite:
     """Return the items of a checkpoint as the manager of a single process takes them."""
     items = {
         name: ocp.args.PyTreeSave(item.item) if isinstance(item, ocp.args.StandardSave) else item

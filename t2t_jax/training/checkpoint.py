@@ -45,7 +45,6 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.records import NUMBER, Record, Schema
 from t2t_jax.training.averaging import is_due
-from t2t_jax.training.local_checkpoints import LocalCheckpoints
 from t2t_jax.training.origin import (
     Identity,
     check_origin,
@@ -121,11 +120,6 @@ class Checkpoints:
         self._best_score: Record | None = None  # of process 0, once it has read it
         if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST, _BestAndSafe(self._last.latest_step))
-        self._local: LocalCheckpoints | None = None
-        if local_dir := identity.config.checkpoint.local_dir:
-            self._local = LocalCheckpoints(workdir, local_dir)
-            self._local.promote(identity, self._last.latest_step())
-            self._last.reload()
 
     def _open(self, name: str, keep: _NewestAndDue | _BestAndSafe) -> Manager:
         (self._workdir / name).mkdir(parents=True, exist_ok=True)
@@ -216,18 +210,11 @@ class Checkpoints:
         """
         before, step = self.wait(), int(state.step)
         if step != before:
-            arguments = self._arguments_of(state)
+            for_safety = not is_due(self._identity.config, step)
+            arguments = self._arguments(step, _items(state), for_safety=for_safety)
             with writing_checkpoints(self._workdir / CHECKPOINTS):
                 self._last.save(step, args=arguments, force=True)
         return before
-
-    def save_locally(self, state: TrainState) -> None:
-        """Write `state` to `checkpoint.local_dir` in the background, which all processes call.
-
-        A process that cannot write there warns once, and the run goes on.
-        """
-        if self._local is not None:
-            self._local.save(int(state.step), self._arguments_of(state))
 
     def wait(self) -> int | None:
         """Wait until every state is on the disk.
@@ -293,12 +280,6 @@ class Checkpoints:
             except UnreadableError:
                 return {}
 
-    def _arguments_of(self, state: TrainState) -> ocp.args.Composite:
-        """Make the items of a state, which is for safety unless it is due."""
-        step = int(state.step)
-        for_safety = not is_due(self._identity.config, step)
-        return self._arguments(step, _items(state), for_safety=for_safety)
-
     def _arguments(
         self,
         step: int,
@@ -327,14 +308,12 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until everything is written, and close the managers."""
-        newest = self.wait()
+        self.wait()
         for manager in (self._last, self._best):
             if manager is not None:
                 with writing_checkpoints(self._workdir):
                     manager.wait_until_finished()
                     manager.close()
-        if self._local is not None:
-            self._local.close(newest)
 
 
 def _together(place: Path, work: Callable[[], _T]) -> _T:

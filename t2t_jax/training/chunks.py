@@ -9,7 +9,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +25,6 @@ Chunks = Callable[[Path, ocp.args.Composite], Iterator[BucketPath]]
 def is_chunk(path: Path) -> bool:
     """Return whether a file of a checkpoint has values of an array, by its name."""
     return _CHUNK.fullmatch(path.name) is not None
-
-
-def all_chunks(checkpoint: Path) -> list[str]:
-    """List the files that a whole checkpoint has for values of arrays, by their paths in it.
-
-    Raises:
-      OSError, ValueError: the shape of an array cannot be read.
-    """
-    names = []
-    for path in sorted(checkpoint.rglob(_SHAPES)):
-        stored, folder = json.loads(path.read_bytes()), path.parent.relative_to(checkpoint)
-        sides = zip(stored["shape"], stored["chunks"], strict=True)
-        grid = (range(-(-length // size)) for length, size in sides)
-        names += [f"{folder}/{'.'.join(map(str, place)) or '0'}" for place in product(*grid)]
-    return names
 
 
 def files_to_read(place: BucketPath, items: Iterable[str]) -> tuple[list[BucketPath], Chunks]:

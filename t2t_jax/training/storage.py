@@ -124,28 +124,19 @@ def _processes(directory: Path, *, alone: bool) -> ocp.options.MultiprocessingOp
 
 
 @orbax_kept_quiet()
-def open_alone(
-    directory: Path, writes: bool, *, also_of_others: bool = False
-) -> ocp.CheckpointManager:
+def open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
     """Open Orbax's manager of a directory of this process, with files for each part of an array.
 
     By default a process writes all of its parts into a few files, which would have to be merged
     with those of the others.
-
-    Args:
-      also_of_others: whether to write all parts that are on devices of this process, also those
-        that other processes have as well, of which one process writes each otherwise.
     """
     if not writes:
         return _open_local(directory, None, alone=True)
     types, number = ocp.type_handlers, jax.process_index()
     options = _processes(directory, alone=True)
-    parts: dict[str, Any] = {}
-    if also_of_others:
-        parts = {"replica_id": None, "use_replica_parallel": False}
     registry = types.create_type_handler_registry(
         # A description of the arrays for each process would be checked for those of the others.
-        (jax.Array, types.ArrayHandler(primary_host=number, array_metadata_store=None, **parts)),
+        (jax.Array, types.ArrayHandler(primary_host=number, array_metadata_store=None)),
         (np.ndarray, types.NumpyHandler()),
     )
     arrays = ocp.PyTreeCheckpointHandler(

@@ -139,8 +139,6 @@ _NOT_STATED = {
     "checkpoint.every_minutes",  # those by the clock are not averaged
     "checkpoint.keep",
     "checkpoint.keep_best",
-    "checkpoint.local_dir",
-    "checkpoint.local_every_steps",
     "evaluation.every_steps",
     "evaluation.num_sentences",
     "evaluation.num_samples",

@@ -5,7 +5,7 @@ import pytest
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.directory_lock import locked
-from t2t_jax.run.preparing import open_run, shared_config
+from t2t_jax.run.preparing import open_run
 from t2t_jax.workdir import read_config
 
 
@@ -30,14 +30,6 @@ def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(config, tmp
         pass
     assert f"step 1 of {run.last} begins" in capsys.readouterr().out
     assert (workdir / "log.jsonl").read_text() == ""
-
-
-def test_hosts_may_have_their_disks_under_other_paths(config):
-    one, other = (
-        config.replace({"checkpoint.local_dir": place, "checkpoint.local_every_steps": 5})
-        for place in ("/local", "/mnt/local")
-    )
-    assert shared_config(one) == shared_config(other) != shared_config(config)
 
 
 def test_what_is_refused_leaves_no_directory(config, tmp_path):
