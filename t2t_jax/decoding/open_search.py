@@ -1,4 +1,4 @@
-"""A search that sentences join at any time, with which a server translates.
+"""A search that sentences join at any time, for the server and for text that is streamed.
 
 Each call of the compiled program computes a few positions of all sentences under way. Between two
 calls the sentences that have ended or were given up leave, and sentences that wait come in. So a
@@ -10,13 +10,12 @@ sentences that come in at once.
 import heapq
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import jax
 from jax.sharding import Mesh
 
 from t2t_jax.config import DecodingConfig
@@ -37,10 +36,6 @@ _CHOICE = 4
 
 Listener: TypeAlias = Callable[[list[int]], None]
 """A function that is called with the ids of all tokens that were chosen so far."""
-
-
-_compiled: set[Hashable] = set()
-"""The static arguments and the shapes of the searches whose programs this process has compiled."""
 
 
 class QueueFullError(Exception):
@@ -76,8 +71,7 @@ class _Request:
     """The time of arrival, later by `Limits.seconds_per_token` for each token."""
     number: int
     sentence: Sentence = field(compare=False)
-    future: "Future[Any]" = field(compare=False)
-    read: Callable[[SearchResult], Any] = field(compare=False)
+    future: "Future[SearchResult]" = field(compare=False)
     deadline: float = field(compare=False)
     listener: Listener | None = field(compare=False)
     passed: int = field(compare=False, default=0)
@@ -99,17 +93,11 @@ class _Request:
         except Exception as error:
             self.tell(error)
 
-    def tell(self, result: SearchResult | Exception) -> None:
-        """Set the future to what `read` makes of a result, or to an error.
+    def tell(self, outcome: SearchResult | Exception) -> None:
+        """End the future with a result or an error.
 
         A future that was cancelled notifies the threads that wait for it instead.
         """
-        outcome: Any = result
-        if not isinstance(result, Exception):
-            try:
-                outcome = self.read(result)
-            except Exception as error:
-                outcome = error
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)
@@ -133,8 +121,7 @@ class OpenSearch:
         params: Parameters,
         mesh: Mesh,
         *,
-        limits: Limits | None = None,
-        num_best: int = 1,
+        limits: Limits,
         seed: int = 0,
         constraints: Constraints | None = None,
     ) -> None:
@@ -145,9 +132,9 @@ class OpenSearch:
             their sources.
           params: the parameters, from `DecodingModel.prepare`.
         """
-        self.limits = Limits() if limits is None else limits
+        self.limits = limits
         self._extra = decoding.max_extra_length
-        self._search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
+        self._search = Search(model, strategy_of(decoding, num_best=1), mesh, 1)
         self._of_groups = params, seed, constraints
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
@@ -188,8 +175,7 @@ class OpenSearch:
         number: int = 0,
         listener: Listener | None = None,
         prefix: Sequence[int] = (),
-        read: Callable[[SearchResult], Any] = lambda result: result,
-    ) -> "Future[Any]":
+    ) -> "Future[SearchResult]":
         """Submit a sentence to the search.
 
         Args:
@@ -199,10 +185,9 @@ class OpenSearch:
           number: the sentence's number, which determines with the seed what is drawn.
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
           prefix: ids with which the output must begin, as many as the model is told.
-          read: makes the future's result of the hypotheses `[num_best, t]`; by default, themselves.
 
         Returns:
-          The future. Its `cancel` gives up the sentence at any time.
+          The future of the best hypothesis. Its `cancel` gives up the sentence at any time.
 
         Raises:
           QueueFullError: too many sentences wait.
@@ -213,7 +198,7 @@ class OpenSearch:
         most = max(len(tokens), len(prefix)) + self._extra
         sentence = Sentence(tokens, most if limit is None else limit, number, prefix)
         self._check(sentence, most, listener)
-        now, future = time.monotonic(), Future[Any]()
+        now, future = time.monotonic(), Future[SearchResult]()
         with self._changed:
             self._make_room()
             self._number += 1
@@ -222,7 +207,6 @@ class OpenSearch:
                 number=self._number,
                 sentence=sentence,
                 future=future,
-                read=read,
                 deadline=now + timeout,
                 listener=listener,
             )
@@ -280,21 +264,7 @@ class OpenSearch:
             thread.join()
 
     def warm_up(self) -> None:
-        """Compile every program, so that no sentence has to wait for a compilation.
-
-        Programs that a search of the same sizes has compiled in this process are not compiled
-        again, whatever the values of its parameters were.
-        """
-        params, _, constraints = self._of_groups
-        arrays, structure = jax.tree.flatten((params, constraints))
-        kinds = ((x.shape, x.dtype, getattr(x, "sharding", None)) for x in arrays)
-        programs = self._search, self.limits, self._extra, structure, *kinds
-        if programs in _compiled:
-            return
-        self._compile()
-        _compiled.add(programs)
-
-    def _compile(self) -> None:
+        """Compile every program, so that no sentence has to wait for a compilation."""
         blank = self._search.model.sources.blank
         for rows, length in product(self._numbers_of_rows, self._lengths):
             group, places = self._group(rows, length), self._places_among(rows)

@@ -344,9 +344,7 @@ class Translator:
             self.model, decoding, params, self.mesh, sentences, num_best, seed, constraints
         )
 
-    def open_search(
-        self, decoding: DecodingConfig, limits: Limits, *, num_best: int = 1, seed: int = 0
-    ) -> OpenSearch:
+    def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
         """Start a search that sentences can join at any time; the caller has to close it.
 
         A sentence has to have the vocabulary's `target_begin` as its prefix; that of a translator
@@ -355,21 +353,15 @@ class Translator:
         Args:
           decoding: the settings of the search.
           limits: the sizes of the search.
-          num_best: hypotheses wanted of each sentence, at most the beam size.
           seed: seed of sampling.
-
-        Raises:
-          UserError: the search cannot give so many hypotheses.
         """
         self.check_process()
-        check_num_best(num_best, decoding)
         return OpenSearch(
             self.model,
             decoding,
             self.prepared(decoding.quantize),
             self.mesh,
             limits=limits,
-            num_best=num_best,
             seed=seed,
             constraints=constraints_of(decoding, self.vocabulary),
         )

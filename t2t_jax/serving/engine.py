@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from sentencex import segment
 
 from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import LinePart
 from t2t_jax.decoding.open_search import Limits
-from t2t_jax.decoding.translations import Hypothesis, is_blank
+from t2t_jax.decoding.translations import is_blank
 from t2t_jax.decoding.translator import Translator
 
 _WINDOW = 2000
@@ -92,29 +93,29 @@ class Engine:
           QueueFullError: too many sentences wait.
           TimeoutError: the translation took longer than `timeout` seconds.
         """
-        translator, futures = prepared.translator, list[Future[list[Hypothesis]]]()
+        futures: list[Future[SearchResult]] = []
+        prefix = prepared.translator.vocabulary.target_begin
         try:
             for part in prepared.parts:
-                future = self.search.submit(
-                    part.tokens,
-                    timeout=timeout,
-                    prefix=translator.vocabulary.target_begin,
-                    read=translator.read,
-                )
-                futures.append(future)
+                futures.append(self.search.submit(part.tokens, timeout=timeout, prefix=prefix))
             results = await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:
             for future in futures:
                 future.cancel()
-        translations = [""] * prepared.num_sentences
-        for part, hypotheses in zip(prepared.parts, results, strict=True):
-            joined = f"{translations[part.line]} {hypotheses[0].text}"
-            translations[part.line] = joined.strip()
-        remaining = iter(translations)
-        return [
-            "".join(next(remaining) if n % 2 else segment for n, segment in enumerate(segments))
-            for segments in prepared.texts
-        ]
+        return await asyncio.to_thread(_joined, prepared, results)
+
+
+def _joined(prepared: PreparedTexts, results: Sequence[SearchResult]) -> list[str]:
+    """Return the translations of texts, given the results of all parts of their sentences."""
+    translations = [""] * prepared.num_sentences
+    for part, result in zip(prepared.parts, results, strict=True):
+        [best] = prepared.translator.read(result)
+        translations[part.line] = f"{translations[part.line]} {best.text}".strip()
+    remaining = iter(translations)
+    return [
+        "".join(next(remaining) if n % 2 else segment for n, segment in enumerate(segments))
+        for segments in prepared.texts
+    ]
 
 
 def split_sentences(text: str, language: str) -> list[str]:

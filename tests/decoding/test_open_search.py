@@ -49,10 +49,10 @@ def sources(tiny):
     return [tokens for tokens in tiny.encode(lines) if len(tokens) <= 32]
 
 
-def _closed(tiny, params, sources, beam_size, num_best=1):
+def _closed(tiny, params, sources, beam_size):
     decoding = DecodingConfig(beam_size=beam_size, max_extra_length=_EXTRA)
     sentences = [Sentence(tokens, len(tokens) + _EXTRA, 0) for tokens in sources]
-    found = dict(decode(tiny.model, decoding, params, tiny.mesh, sentences, num_best))
+    found = dict(decode(tiny.model, decoding, params, tiny.mesh, sentences, 1))
     return [found[index] for index in range(len(sources))]
 
 
@@ -64,12 +64,10 @@ def _assert_same(found, expected):
         np.testing.assert_array_equal(tokens[:length], other[:length])
 
 
-@pytest.mark.parametrize(("beam_size", "num_best"), [(1, 1), (2, 2)])
-def test_sentences_get_what_they_get_in_a_closed_list(
-    tiny, params, opened, sources, beam_size, num_best
-):
-    expected = _closed(tiny, params, sources, beam_size, num_best)
-    search = opened(beam_size, num_best=num_best)
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_sentences_get_what_they_get_in_a_closed_list(tiny, params, opened, sources, beam_size):
+    expected = _closed(tiny, params, sources, beam_size)
+    search = opened(beam_size)
     futures = [None] * len(sources)
 
     def client(first):
@@ -88,18 +86,14 @@ def test_sentences_get_what_they_get_in_a_closed_list(
         _assert_same(future.result(60), result)
 
 
-def test_nothing_is_compiled_after_the_warm_up(tiny, opened, sources, monkeypatch):
+def test_nothing_is_compiled_after_the_warm_up(opened, sources):
     search = opened(limits=Limits(rows=3, longest=32, most_steps=3))
     search.warm_up()
     names = "begin_work", "encode", "pad_memory", "let_in", "resize_work"
     programs = [getattr(row_group, name) for name in names]
     programs.append(row_group.proceed)
     before = [program._cache_size() for program in programs]
-    monkeypatch.setattr(row_group.RowGroup, "let_in", lambda *_: pytest.fail("it begins again"))
-    again = opened(limits=search.limits)
-    again.warm_up()  # as after a reload: there is nothing to do
-    monkeypatch.undo()
-    futures = [again.submit(tokens) for tokens in sources]
+    futures = [search.submit(tokens) for tokens in sources]
     for future in futures[::3]:
         future.cancel()
     assert not wait(futures, timeout=60).not_done
@@ -159,19 +153,17 @@ def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, mo
             future.result(0)
 
 
-def test_a_result_is_what_is_read_of_it_and_an_error_is_of_one_sentence_alone(opened, sources):
+def test_the_error_of_a_listener_ends_its_sentence_alone(opened, sources):
     search = opened()
 
     def refuse(_):
         raise UserError("it is not finite")
 
-    failed = search.submit(sources[0], read=refuse)
-    deaf = search.submit(sources[0], listener=refuse)
-    read = search.submit(sources[0], read=lambda result: int(result.lengths[0]))
-    assert read.result(60) == search.submit(sources[0]).result(60).lengths[0]
-    for future in (failed, deaf):
-        with pytest.raises(UserError, match="it is not finite"):
-            future.result(60)
+    failed = search.submit(sources[0], listener=refuse)
+    other = search.submit(sources[0])
+    with pytest.raises(UserError, match="it is not finite"):
+        failed.result(60)
+    assert other.result(60).lengths[0]
 
 
 def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch):

@@ -284,6 +284,20 @@ def test_missing_and_foreign_tensors_are_named(kind, tmp_path):
         read_model(_FORMATS[kind], place)
 
 
+def test_pairs_of_a_vocabulary_are_made_without_reading_it_again(models, monkeypatch):
+    vocabulary = models["nllb"].vocabulary
+    monkeypatch.setattr(FramedVocabulary, "__init__", lambda *_: pytest.fail("it is read again"))
+    other = vocabulary.between("deu", "fra")
+    assert vocabulary.between("eng", "deu") is vocabulary
+    monkeypatch.undo()
+    again = FramedVocabulary(other.serialized)
+    assert again.pair == other.pair == ("deu_Latn", "fra_Latn")
+    assert again.encode(["file"]) == other.encode(["file"]) != vocabulary.encode(["file"])
+    assert again.encode_targets(["file"]) == other.encode_targets(["file"])
+    assert other.between("eng", "deu").serialized == vocabulary.serialized
+    assert other.speller is vocabulary
+
+
 def test_languages_are_named_by_codes_of_the_model(models, tmp_path):
     vocabulary = models["nllb"].vocabulary
     assert vocabulary.between("fra", "eng_Latn").pair == ("fra_Latn", "eng_Latn")
