@@ -48,6 +48,7 @@ REMOVED: dict[str, Removed] = {
     "data.image_resize": Removed("resized images", unused=(False,)),
     "data.image_shift": Removed("shifted images", unused=(0,)),
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
+    "evaluation.metric": Removed("external metrics", prefixes=("cmd:", "comet:")),
 }
 """Deleted config fields and values by dotted path. Rows stay for good, as older runs have them."""
 

@@ -98,6 +98,7 @@ USED = {
     "data.image_resize": True,
     "data.image_shift": 1,
     "data.whole_words": True,
+    "evaluation.metric": "cmd:wc -l",
 }
 """A value of each deleted field, or a deleted value of a field, with which a run is refused."""
 
@@ -109,12 +110,13 @@ def test_a_run_is_readable_unless_it_used_a_deleted_feature(path):
     for value in REMOVED[path].unused:
         saved[section][name] = list(value) if isinstance(value, tuple) else value
         assert from_dict(saved) == Config()
-    saved[section][name] = USED[path]
-    with pytest.raises(
-        UserError, match=r"version 0\.3 removed .*; the git tag before-cut"
-    ) as error:
-        from_dict(saved)
-    assert str(error.value).isprintable()
+    for value in (USED[path], *REMOVED[path].prefixes):
+        saved[section][name] = value
+        with pytest.raises(
+            UserError, match=r"version 0\.3 removed .*; the git tag before-cut"
+        ) as error:
+            from_dict(saved)
+        assert str(error.value).isprintable()
     if not REMOVED[path].prefixes:
         assert path not in known_fields()
 

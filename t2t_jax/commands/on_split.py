@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from t2t_jax.data.corpus import Corpus
     from t2t_jax.decoding.translator import Translator
-    from t2t_jax.run.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -120,14 +119,9 @@ class OnSplit(ModelFlags):
         if file:
             file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
         record = score_record(translator, corpus, evaluation, **self.settings)
-        record |= self.judged(evaluation)
         if len(self.workdir) == 1:
             record_scores(self.workdir[0], record)
         return record
-
-    def judged(self, evaluation: "Evaluation") -> dict[str, Any]:
-        """Return more figures of an evaluation, if any are asked for."""
-        return {}
 
 
 def _figures(summary: dict[str, Any]) -> "Table":
@@ -143,8 +137,6 @@ def _figures(summary: dict[str, Any]) -> "Table":
     task = task_of(summary["corpus"], summary.get("task", "auto"))
     for row in task.score_rows(summary):
         table.add_row(*row)
-    for name, mean in summary.get("metrics", {}).items():
-        table.add_row(name, f"{mean:.4f}", "mean over sentences")
     per_token = f"nats per {task.unit}, mean of {summary['target_tokens']:,}"
     smoothed = f"label-smoothed cross-entropy, {per_token}"
     table.add_row("loss", f"{summary['loss']:.4f}", smoothed)

@@ -82,10 +82,16 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         require(known, f"{name}={value!r} is a {kind}, expected {expected}")
     else:
         allowed = args if origin in (types.UnionType, Union) else (hint,)
-        expected = getattr(hint, "__name__", str(hint))
+        expected = " | ".join(map(_type_name, allowed))
         require(_is_one_of(value, *allowed), f"{name}={value!r} is a {kind}, expected {expected}")
         finite = not isinstance(value, float) or math.isfinite(value)
         require(finite, f"{name}={value} is not a finite number")
+
+
+def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, get_args(kind)))
+    return "None" if kind is types.NoneType else kind.__name__
 
 
 def _is_one_of(value: Any, *kinds: Any) -> bool:

@@ -184,10 +184,10 @@ class EvaluationConfig:
     """Translations printed at each evaluation."""
     beam_size: int = field(default=1, metadata=MAY_CHANGE)
     """Beam size during training; 1 is greedy search and fast."""
-    metric: str | None = field(default=None, metadata=MAY_CHANGE)
+    metric: Literal["bleu", "chrf"] | None = field(default=None, metadata=MAY_CHANGE)
     """In translation, the metric that chooses the best checkpoint and says whether dev still gets
-    better, and that a grid shows beside BLEU: chrf, bleu, cmd:COMMAND or comet:MODEL, as a mean
-    over sentences. Without it, that is BLEU of the corpus."""
+    better, and that a grid shows beside BLEU: the mean over sentences of their BLEU or chrF. None
+    is BLEU of the corpus."""
 
     def __post_init__(self) -> None:
         """Check every field."""

@@ -1,7 +1,6 @@
 """Translation of parallel text, scored by sacreBLEU's and the paper's BLEU and by chrF."""
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 
 from t2t_jax import paper
 from t2t_jax.config import Config
@@ -10,7 +9,6 @@ from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.installed import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.measures.judges import judge_of
 from t2t_jax.tasks.measures.newstest import (
     NEWSTEST2014_FILTERED,
     NEWSTEST2014_FULL,
@@ -49,11 +47,8 @@ class Translation(TextToText):
         """Return the pairs of a split, before which it is checked that they can be scored.
 
         Raises:
-          UserError: sacreBLEU or sacremoses is not installed, or `evaluation.metric` is not there,
-            or the pairs of text are refused.
+          UserError: sacreBLEU or sacremoses is not installed, or the pairs of text are refused.
         """
-        if config.evaluation.metric is not None:
-            judge_of(config.evaluation.metric)
         check_installed("train", "BLEU", *OF_SCORES)
         return super().examples(config, corpus, vocabulary, split, longest)
 
@@ -62,11 +57,11 @@ class Translation(TextToText):
         found, name = super().scored(asked), asked.translator.config.evaluation.metric
         if name is None:
             return found
-        from t2t_jax.tasks.measures.bleu import JudgedScores
+        from t2t_jax.tasks.measures.bleu import ScoresWithMetric, mean_of_sentences
 
-        score = fmean(judge_of(name)(found.sources, found.hypotheses, found.references))
+        score = mean_of_sentences(name, found.hypotheses, found.references)
         return found._replace(
-            scores=JudgedScores(**vars(found.scores), metric=name, metric_score=score)
+            scores=ScoresWithMetric(**vars(found.scores), metric=name, metric_score=score)
         )
 
     def score_outputs(

@@ -135,11 +135,8 @@ def test_files_of_unequal_length_are_refused(workdir, folder, tmp_path):
             *("--source", folder / "test.en", "--target", tmp_path / "short"),
         )
     compared = "compare", "--references", folder / "test.de", "--hypotheses", tmp_path / "short"
-    for flags in ((), ("--metric", "chrf")):
-        with pytest.raises(
-            UserError, match=r"short and .*test\.de: cannot score 1 translations aga"
-        ):
-            command(*compared, *flags)
+    with pytest.raises(UserError, match=r"short and .*test\.de: cannot score 1 translations aga"):
+        command(*compared)
     (tmp_path / "one.mrg").write_text("(TOP (S (NN dog)))")
     with pytest.raises(UserError, match=r"one\.mrg and .*test\.mrg: "):
         command("compare-trees", "--gold", folder / "test.mrg", "--predicted", tmp_path / "one.mrg")

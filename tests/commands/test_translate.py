@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import pytest
 
@@ -121,27 +120,3 @@ def test_alignments_of_an_ensemble_are_refused_before_it_translates(workdir, fol
     both = ("--workdir", workdir, workdir, "--input", folder / "lines")
     with pytest.raises(UserError, match="--alignments are of one model; name one --workdir"):
         command("translate", *both, "--alignments", folder / "links")
-
-
-def test_more_metrics_of_a_model_and_of_files(workdir, folder, capsys):
-    length = "cmd:awk -F'\\t' '{ print length($2) + length($1) }'"
-    assert command("bleu", "--workdir", workdir, "--metric", "chrf", length, "--json") == 0
-    record = json.loads(capsys.readouterr().out.splitlines()[-1])
-    ours = t2t_jax.load(workdir).translate(SOURCES)
-    expected = sum(map(len, [*ours, *SOURCES])) / len(SOURCES)
-    assert record["metrics"][length] == pytest.approx(expected)
-    assert list(record["metrics"]) == ["chrf", length]
-    assert command("bleu", "--workdir", workdir, "--metric", "chrf") == 0
-    assert re.search(r"^chrf +\d+\.\d{4} +mean over sentences *$", capsys.readouterr().out, re.M)
-    files = (
-        "--references",
-        folder / "test.de",
-        "--hypotheses",
-        folder / "test.de",
-        folder / "test.en",
-    )
-    more = ("--metric", "chrf", length, "--sources", folder / "test.en")
-    assert command("compare", *files, *more) == 0
-    printed = capsys.readouterr().out
-    assert "100.0000" in printed  # chrF of the references themselves
-    assert f"{sum(map(len, [*SOURCES, *TARGETS])) / len(SOURCES):.4f}" in printed

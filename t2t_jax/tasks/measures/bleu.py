@@ -12,7 +12,8 @@ words. Use it for comparison with those numbers, and sacreBLEU for any other com
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.tasks.measures.newstest import NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
@@ -66,8 +67,8 @@ class CorpusScores:
 
 
 @dataclass(frozen=True)
-class JudgedScores(CorpusScores):
-    """Scores of a corpus with the mean of another metric, which chooses the best checkpoint."""
+class ScoresWithMetric(CorpusScores):
+    """Scores of a corpus, with the mean over sentences by which the best checkpoint is chosen."""
 
     metric: str
     """The metric, as `evaluation.metric` names it."""
@@ -165,6 +166,21 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
         return _HYPHEN.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
 
     return [words(line) for line in lines]
+
+
+def mean_of_sentences(
+    metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]
+) -> float:
+    """Return the mean of sacreBLEU's scores of single sentences; 0 to 100.
+
+    Raises:
+      UserError: sacreBLEU is not installed.
+    """
+    scorer = chrf_metric() if metric == "chrf" else bleu_metric(effective_order=True)
+    return fmean(
+        scorer.sentence_score(hypothesis, [reference]).score
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    )
 
 
 def bleu_metric(**settings: Any) -> Any:

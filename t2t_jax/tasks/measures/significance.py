@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from t2t_jax.errors import needs_extra
 from t2t_jax.tasks.measures.bleu import bleu_metric, check_references
 
@@ -74,35 +72,6 @@ def paired_bootstrap(
     # sacreBLEU counts the resamples that differ more than the systems do: of equal ones, none.
     p_value = after.p_value if after.score != before.score else 1.0
     return PairedBootstrap(before.score, after.score, p_value, str(signatures["BLEU"]))
-
-
-def paired_bootstrap_of_means(
-    baseline: Sequence[float],
-    system: Sequence[float],
-    *,
-    num_samples: int = 1000,
-    seed: int = 12345,
-) -> float:
-    """Compare two systems by the means of scores of sentences, as `paired_bootstrap` does.
-
-    Args:
-      baseline: a score for each sentence of one system.
-      system: those of the other system.
-      num_samples: number of resamples.
-      seed: seed of the draws.
-
-    Returns:
-      The probability, 0 to 1, that the choice of sentences alone makes a larger difference than the
-      one observed.
-    """
-    differences = np.array(system, float) - np.array(baseline, float)
-    observed = differences.mean()
-    if not len(differences) or observed == 0:
-        return 1.0
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, len(differences), (num_samples, len(differences)))
-    larger = np.abs(differences[drawn].mean(axis=1) - observed) >= abs(observed)
-    return float((larger.sum() + 1) / (num_samples + 1))
 
 
 @contextmanager

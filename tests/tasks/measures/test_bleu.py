@@ -9,6 +9,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.tasks.measures.bleu import (
     TOKENIZED_SPLIT_BLEU_SIGNATURE,
     corpus_scores,
+    mean_of_sentences,
     split_words,
     tokenized_split_bleu,
 )
@@ -18,6 +19,14 @@ REFERENCES = ["Der Hund rennt, sagt sie.", "Ein Haus steht am großen See", "Ja.
 
 _GOLDENS = Path(__file__).parents[2] / "goldens" / "bleu_goldens.json"
 GOLDENS = json.loads(_GOLDENS.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_means_are_those_of_sacrebleus_scores_of_sentences(metric):
+    score = {"bleu": sacrebleu.sentence_bleu, "chrf": sacrebleu.sentence_chrf}[metric]
+    scores = [score(ours, [ref]).score for ours, ref in zip(HYPOTHESES, REFERENCES, strict=True)]
+    expected = sum(scores) / len(scores)
+    assert mean_of_sentences(metric, HYPOTHESES, REFERENCES) == pytest.approx(expected)
 
 
 def test_scores_are_those_of_sacrebleu_called_directly():
