@@ -81,9 +81,6 @@ FORMATS = Rows(
         options=_LANGUAGES,
         place=f"{_SEQ2SEQ}:BART",
     ),
-    t5=Format(
-        "a T5 for transformers", f"{_OF_TRANSFORMERS} a T5, flan-T5's with their gates included"
-    ),
 )
 """All formats by name."""
 

@@ -3,14 +3,14 @@
     python -m tests.goldens.make_marian_goldens [NAME ...]
 
 It needs `pip install torch transformers sentencepiece ctranslate2`; the tests read the JSON and
-need none of them. Of each model of `tests/interchange/models.py` that is named below it has
+need none of them. Of each model in MARIAN of `tests/interchange/models.py` it has
 
     sums        of each array that was exported its sum, and the sum with weights 1, 2, 3 and so on
     sources     the ids that the tokenizer makes of some sentences
     log_probs   the log-probability of each subword of their translations, given by the corpus
     greedy      the first tokens that a greedy search finds, as ids of ours
     converted   the log-probabilities that CTranslate2 gives the subwords of the translations, once
-                its own converter has read what was exported; of Marian models alone
+                its own converter has read what was exported
 """
 
 import json
@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from t2t_jax.interchange.formats import write_model
-from tests.interchange.models import EXPORTED, portable, real_pairs
+from tests.interchange.models import MARIAN, OPTIONS, portable, real_pairs
 
 LINES = 8
 NUM_TOKENS = 20
@@ -40,12 +40,12 @@ def sums(arrays: dict[str, np.ndarray]) -> dict[str, list[float]]:
 def golden(name: str) -> dict[str, Any]:
     """What transformers computes with one of the models."""
     with tempfile.TemporaryDirectory() as place:
-        directory, (form, fields) = Path(place) / "out", EXPORTED[name]
-        write_model(portable(fields), form, directory)
+        directory = Path(place) / "out"
+        write_model(portable(OPTIONS[name]), "marian", directory)
         tokenizer = AutoTokenizer.from_pretrained(directory)
         model = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
         arrays = load_file(directory / "model.safetensors")
-        engine = _converted(directory, Path(place) / "converted") if form == "marian" else None
+        engine = _converted(directory, Path(place) / "converted")
     sources, targets = (side[:LINES] for side in real_pairs())
     given = tokenizer(sources, return_tensors="pt", padding=True)
     labels = tokenizer(text_target=targets, return_tensors="pt", padding=True).input_ids
@@ -56,13 +56,13 @@ def golden(name: str) -> dict[str, Any]:
     chosen = logits.gather(-1, labels[..., None])[..., 0]
     pieces = [[tokenizer.tokenize(line) for line in side] for side in (sources, targets)]
     ended = [[*line, tokenizer.eos_token] for line in pieces[0]]
-    scored = engine and [one.log_probs for one in engine.score_batch(ended, pieces[1])]
+    scored = [one.log_probs for one in engine.score_batch(ended, pieces[1])]
     return {
         "sums": sums(arrays),
         "sources": [_ours(row.tolist(), tokenizer) for row in given.input_ids],
         "log_probs": [row[own].tolist() for row, own in zip(chosen, mask, strict=True)],
         "greedy": [_ours(row.tolist()[1:], tokenizer) for row in found],
-        **({"converted": scored} if scored else {}),
+        "converted": scored,
     }
 
 
@@ -86,6 +86,6 @@ def _ours(tokens: list[int], tokenizer: Any) -> list[int]:
 if __name__ == "__main__":
     path = Path(__file__).with_name("marian_goldens.json")
     goldens = json.loads(path.read_text(encoding="utf-8"))
-    goldens |= {name: golden(name) for name in sys.argv[1:] or EXPORTED}
-    ordered = {name: goldens[name] for name in EXPORTED}
+    goldens |= {name: golden(name) for name in sys.argv[1:] or MARIAN}
+    ordered = {name: goldens[name] for name in MARIAN}
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")

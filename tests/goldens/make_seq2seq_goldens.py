@@ -34,8 +34,6 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-MORE_ENDS = {"t5": 1.2, "t5_gated": 3.0}
-"""Factors on the output of the end of a sentence, so that searches end before their limit."""
 LINES, SHORT_LINES, NUM_TOKENS, BEAMS, EXTRA_TOKENS = 4, 3, 8, 4, 5
 ROOT = Path(__file__).with_name("seq2seq")
 BUNDLED = Path(__file__).parents[2] / "t2t_jax" / "data" / "bundled"
@@ -144,26 +142,6 @@ def bart(directory: Path) -> tuple[Any, Any]:
     return wrapped, transformers.BartForConditionalGeneration(config)
 
 
-def t5(directory: Path, **options: Any) -> tuple[Any, Any]:
-    """T5 1.0: one matrix for embeddings and a scaled output, sentinels, and unused rows."""
-    splitter("unigram", directory, "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    tokenizer = transformers.T5Tokenizer.from_pretrained(directory, extra_ids=4)
-    (directory / "spiece.model").unlink()
-    sizes = {"d_model": 16, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4}
-    config = transformers.T5Config(
-        vocab_size=len(tokenizer) + 2, decoder_start_token_id=0, **sizes, **options
-    )
-    return tokenizer, transformers.T5ForConditionalGeneration(config)
-
-
-def t5_gated(directory: Path) -> tuple[Any, Any]:
-    """T5 1.1 and flan-T5: a gate, and an output matrix of its own."""
-    options = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_kv": 6}
-    tokenizer, model = t5(directory, **options)
-    model.lm_head.weight = torch.nn.Parameter(model.shared.weight.detach().clone())
-    return tokenizer, model
-
-
 def with_random_numbers(model: Any) -> Any:
     """The model with numbers in all parameters that make its logits differ much."""
     generator = torch.Generator().manual_seed(0)
@@ -193,9 +171,6 @@ def write(
     tokenizer, model = make(directory)
     model = with_random_numbers(model)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
-    if name in MORE_ENDS:
-        with torch.no_grad():
-            model.lm_head.weight[end] *= MORE_ENDS[name]
     sources = tokenizer(lines("en")[:LINES]).input_ids
     labels = tokenizer(text_target=lines("de")[:LINES]).input_ids
     targets = [row[:NUM_TOKENS] for row in labels]
@@ -297,8 +272,6 @@ MODELS: dict[str, tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...], str]
     "mbart50": (mbart50, ("en_XX", "de_DE"), "fr_XX"),
     "mbart": (mbart, ("en_XX", "de_DE"), ""),
     "bart": (bart, (), ""),
-    "t5": (lambda directory: t5(directory, d_kv=4), (), ""),
-    "t5_gated": (t5_gated, (), ""),
 }
 
 PAIRS: dict[str, tuple[str, ...]] = {

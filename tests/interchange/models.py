@@ -74,7 +74,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "glu": {"model.feed_forward": "glu"},
     "reglu": {"model.feed_forward": "reglu"},
     "geglu": {"model.feed_forward": "geglu"},
-    "as-t5": {
+    "gates-and-relative-bias": {
         "model.norm": "rms",
         "model.norm_order": "pre",
         "model.position": "relative_bias",
@@ -88,18 +88,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Options of a model, each of which changes what parameters there are or how they are used."""
 
-EXPORTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "paper": ("marian", {}),
-    "as-t5-tied": (
-        "t5",  # with more layers in the decoder than in the encoder, `generate` of 5.24 fails
-        OPTIONS["as-t5"] | {"model.share_embeddings": True, "model.num_decoder_layers": 2},
-    ),
-    **{
-        name: ("marian", OPTIONS[name])
-        for name in ("deep-norm", "attention-bias", "gelu", "tied-target", "unscaled-embeddings")
-    },
-}
-"""The formats and options of models that transformers computes with, for `marian_goldens.json`."""
+MARIAN = "paper", "deep-norm", "attention-bias", "gelu", "tied-target", "unscaled-embeddings"
+"""The options of models in `marian_goldens.json`, which has the results of transformers."""
 
 
 @cache

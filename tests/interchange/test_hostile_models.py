@@ -23,7 +23,6 @@ _PLACES = {
     "gpt2": _GOLDENS / "pretrained" / "gpt2",
     "vit": _GOLDENS / "pretrained" / "vit",
     "marian": _GOLDENS / "opus" / "shared",
-    "t5": _GOLDENS / "seq2seq" / "t5",
 }
 _HOSTILE = (None, True, "", "16", [], ["a"], {"a": 1}, 0, -1, 10**9, 10**30, 0.5, float("nan"))
 
@@ -62,7 +61,6 @@ def altered(node: Any) -> Iterator[Any]:
         ("vit", "config.json"),
         ("marian", "config.json"),
         ("marian", "tokenizer_config.json"),
-        ("t5", "config.json"),
         ("bert", "tokenizer.json"),
         ("gpt2", "tokenizer.json"),
     ],

@@ -1,4 +1,4 @@
-"""An exported Marian model, or T5: what transformers computed with the same arrays."""
+"""An exported Marian model: what transformers computed with the same arrays."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from t2t_jax import UserError, score
 from t2t_jax.batch import PAD_ID
 from t2t_jax.interchange.formats import read_model, write_model
-from tests.interchange.models import EXPORTED, OPTIONS, portable, real_pairs, translator_of
+from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 from tests.selection import thorough_after
 
 _GOLDENS = json.loads(
@@ -32,9 +32,8 @@ _REFUSED = {
 
 @pytest.mark.parametrize("name", thorough_after(2, _GOLDENS))
 def test_transformers_computes_the_same(name, tmp_path):
-    golden, (form, fields) = _GOLDENS[name], EXPORTED[name]
-    model = portable(fields)
-    write_model(model, form, tmp_path / "out")
+    golden, model = _GOLDENS[name], portable(OPTIONS[name])
+    write_model(model, "marian", tmp_path / "out")
     arrays = load_file(tmp_path / "out" / "model.safetensors")
     assert arrays.keys() == golden["sums"].keys()
     for array, (total, weighted) in zip(arrays.values(), golden["sums"].values(), strict=True):
@@ -54,7 +53,7 @@ def test_transformers_computes_the_same(name, tmp_path):
         assert list(best.tokens[:shorter]) == tokens[:shorter]
 
 
-@pytest.mark.parametrize("name", [name for name in _GOLDENS if "converted" in _GOLDENS[name]])
+@pytest.mark.parametrize("name", _GOLDENS)
 def test_ctranslate2_computes_the_same_of_what_its_own_converter_reads(name):
     model, wanted = portable(OPTIONS[name]), _GOLDENS[name]["converted"]
     bias = model.arrays.get("output_bias", np.zeros(len(model.vocabulary), np.float32)).copy()
