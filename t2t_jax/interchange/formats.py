@@ -61,8 +61,6 @@ FORMATS = Rows(
         options=("positions",),
     ),
     gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
-    bert=Format("a BERT for transformers", f"{_OF_TRANSFORMERS} BertForMaskedLM"),
-    vit=Format("a ViT for transformers", f"{_OF_TRANSFORMERS} ViTForImageClassification"),
     m2m100=Format(
         "an M2M100 or NLLB for transformers",
         f"{_OF_TRANSFORMERS} an M2M100 or NLLB",

@@ -4,8 +4,7 @@ The vocabulary of GPT-2 has one special entry, which ends a text and begins one.
 well, which a bias of the output keeps from ever being chosen.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
 
@@ -13,18 +12,26 @@ import numpy as np
 from jaxtyping import Float32
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
+from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import pretrained
-from t2t_jax.interchange.carried import ANY, Carried, tied_output
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
-from t2t_jax.interchange.numbering import NONE
+from t2t_jax.interchange.carried import ANY, Carried, sizes_of_transformers, tied_output
+from t2t_jax.interchange.model_files import (
+    DEPTH,
+    ID,
+    RATE,
+    SIZE,
+    read_json,
+    read_text,
+    vocabulary_of,
+)
+from t2t_jax.interchange.numbering import NONE, new_order
 from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Record, Schema
+from t2t_jax.system.records import Each, Record, Schema
 
 VOCABULARIES = (PretrainedVocabulary,)
 
@@ -47,6 +54,10 @@ _FIXED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
+_TOKENIZER = Schema(
+    {"model": Schema({"vocab": Each(dict, ID)}, {"continuing_subword_prefix": (str, NoneType)})},
+    {"added_tokens": Each(list, Schema({"content": str, "id": ID}))},
+)
 _NEVER = -1e9
 """The output bias of padding, which is thus never chosen."""
 _WITHOUT = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"
@@ -87,17 +98,50 @@ def read(path: Path) -> PortableModel:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
     theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
-    special = partial(_special_ids, path, theirs.get("eos_token_id"))
-    vocabulary = pretrained.read_pretrained_vocabulary(path, theirs, special, unknown=1)
+    vocabulary = _read_vocabulary(path, theirs)
     config = _our_config(path, theirs, vocabulary)
-    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model, vocabulary))
+    tensors = pretrained.read_tensors(path, _spellings)
+    arrays = dict(_our_arrays(tensors, config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
-def _special_ids(path: Path, end: int | None, ids: Mapping[str, int]) -> list[int]:
+def _spellings(name: str) -> tuple[str, ...]:
+    """Return the names that an array may have in a file."""
+    return name, name.removeprefix("transformer.")
+
+
+def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
+    """Read tokenizer.json, with an entry for padding before those of the file.
+
+    Args:
+      theirs: the fields of config.json.
+
+    Raises:
+      UserError: the file is missing or damaged, or is of another model.
+    """
+    file, size, end = path / "tokenizer.json", theirs["vocab_size"], theirs.get("eos_token_id")
+    if not file.exists():
+        raise UserError(
+            f"{file} is missing; make it with transformers: "
+            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        )
+    content = read_json(file, _TOKENIZER)
+    model = content["model"]
+    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+    ids = {**model["vocab"], **added}
     if end is None or end not in ids.values():
-        raise UserError(f"{path / 'tokenizer.json'} has no entry that ends a text")
-    return [NONE, end]
+        raise UserError(f"{file} has no entry that ends a text")
+    if sorted(ids.values()) != list(range(size)):
+        raise UserError(
+            f"{file} does not give each of {size:,} entries an id of its own, as config.json has it"
+        )
+    if model.get("merges") and model.get("continuing_subword_prefix"):  # the library panics
+        raise UserError(
+            f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
+        )
+    _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), [NONE, end])
+    with vocabulary_of(file):
+        return pretrained_vocabulary(read_text(file), order.tolist(), unknown=1)
 
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
@@ -146,14 +190,19 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     return {
-        **pretrained.carried_by_all(config.model),
+        **sizes_of_transformers(config.model),
         **tied_output(config.model),
         "model.architecture": ("decoder_only",),
+        "model.attention_bias": (True,),
+        "model.feed_forward": tuple(pretrained.ACTIVATIONS),
+        "model.position": ("learned",),
+        "model.max_positions": ANY,
         "model.norm_order": ("pre",),
         "model.scale_embeddings": (False,),
         "model.start_token": ("end",),
         "model.output_bias": ANY,  # `write` refuses one that is not 0 beside that of padding
         "data.task": ("language_modelling",),
+        "decoding": ANY,  # the files have no settings of a search
     }
 
 

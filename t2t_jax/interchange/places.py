@@ -44,30 +44,6 @@ def linear_places(ours: str, letter: str, theirs: str, transposed: bool = True) 
     yield Place(f"{ours}.b_{letter}", f"{theirs}.bias")
 
 
-def encoder_places(
-    layers: int, theirs: str, attention: str, norms: tuple[str, str]
-) -> Iterator[Place]:
-    """Yield the places of the parameters of the layers in the encoders of BERT and ViT.
-
-    Args:
-      layers: the number of layers.
-      theirs: the name of the stack of layers in transformers.
-      attention: the name of the module that projects queries, keys and values.
-      norms: the names of the norms of self-attention and of the feed-forward network.
-    """
-    for number in range(layers):
-        ours, layer = f"encoder.layers.{number}", f"{theirs}.{number}"
-        for letter, name in (("Q", "query"), ("K", "key"), ("V", "value")):
-            yield from linear_places(
-                f"{ours}.self_attention", letter, f"{layer}.{attention}.{name}"
-            )
-        yield from linear_places(f"{ours}.self_attention", "O", f"{layer}.attention.output.dense")
-        yield from linear_places(f"{ours}.feed_forward", "1", f"{layer}.intermediate.dense")
-        yield from linear_places(f"{ours}.feed_forward", "2", f"{layer}.output.dense")
-        for sublayer, norm in zip(("self_attention", "feed_forward"), norms, strict=True):
-            yield from norm_places(f"{ours}.{sublayer}.norm", f"{layer}.{norm}")
-
-
 def encoder_decoder_places(model: ModelConfig, prefix: str = "") -> Iterator[Place]:
     """Yield the places of all parameters but embeddings, positions and a bias of the output.
 

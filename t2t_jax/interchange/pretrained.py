@@ -7,18 +7,15 @@ tokenizer.json                                how text is split, for the library
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from safetensors.numpy import save
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.carried import ANY, Carried, sizes_of_transformers
 from t2t_jax.interchange.model_files import (
     DEPTH,
     ID,
@@ -26,12 +23,9 @@ from t2t_jax.interchange.model_files import (
     SIZE,
     beside,
     config_of,
-    read_bytes,
     read_json,
-    vocabulary_of,
 )
-from t2t_jax.interchange.numbering import new_order
-from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.interchange.tensors import Spellings, Tensors, as_written
 from t2t_jax.interchange.torch_file import read_torch_file
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Each, Kinds, Record, Schema
@@ -41,12 +35,6 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": 
 """The name in transformers of each of our activations."""
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
 _INDEX = Schema({"weight_map": Each(dict, str)})
-_TOKENIZER = Schema(
-    {"model": Schema({"vocab": Each(dict, ID)}, {"continuing_subword_prefix": (str, NoneType)})},
-    {"added_tokens": Each(list, Schema({"content": str, "id": ID}))},
-)
-_PREFIXES = "transformer.", "bert.", "vit."
-_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 
 class Counterpart(NamedTuple):
@@ -144,20 +132,8 @@ def refuse_other_options(file: Path, theirs: Record, wanted: Mapping[str, Any]) 
             )
 
 
-def _spellings(name: str) -> Iterator[str]:
-    """Yield the names that releases of transformers have given an array."""
-    yield name
-    yield from (name.removeprefix(prefix) for prefix in _PREFIXES)
-    for new, old in _OLD_NAMES.items():
-        if name.endswith(new):
-            yield f"{name.removesuffix(new)}{old}"
-
-
-def read_tensors(path: Path, spellings: Callable[[str], Iterator[str]] = _spellings) -> Tensors:
+def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
     """Read the tensors of a model in a directory, which may lie in several files.
-
-    Args:
-      spellings: the names that an array may have in the file, by its name.
 
     Raises:
       UserError: a file is missing or damaged.
@@ -189,28 +165,6 @@ def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dic
             )
         found |= tensors
     return found
-
-
-def encoder_fields(dropout_rate: float) -> Counterparts:
-    """Return the fields that BERT and ViT share, with the rate of dropout where none is given."""
-    return {
-        "hidden_size": Counterpart("d_model", SIZE),
-        "num_hidden_layers": Counterpart("num_encoder_layers", DEPTH),
-        "num_attention_heads": Counterpart("num_heads", DEPTH),
-        "intermediate_size": Counterpart("d_ff", SIZE),
-        "hidden_act": Counterpart("feed_forward", str, "gelu"),
-        "layer_norm_eps": Counterpart("norm_epsilon", RATE, 1e-12),
-        "hidden_dropout_prob": Counterpart("dropout_rate", RATE, dropout_rate),
-        "attention_probs_dropout_prob": Counterpart("attention_dropout_rate", RATE, dropout_rate),
-    }
-
-
-OF_ENCODERS = {
-    "model.attention_bias": True,
-    "model.output_bias": True,
-    "model.position": "learned",
-}
-"""The fields of our config that are the same for every BERT and ViT."""
 
 
 def our_config(
@@ -300,64 +254,3 @@ def read_pieces(file: Path, size: int, special: Sequence[str]) -> list[str]:
             f"{file} does not give each of {size} entries an id of its own, as config.json has it"
         )
     return sorted(ids, key=lambda piece: int(ids[piece]))
-
-
-def check_tokenizer(path: Path) -> Path:
-    """Return the path of tokenizer.json in the directory of a model.
-
-    Raises:
-      UserError: there is no such file; the message says how to make it.
-    """
-    file = path / "tokenizer.json"
-    if not file.exists():
-        raise UserError(
-            f"{file} is missing; make it with transformers: "
-            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
-        )
-    return file
-
-
-def read_pretrained_vocabulary(
-    path: Path, theirs: Record, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
-) -> PretrainedVocabulary:
-    """Read the vocabulary of a model.
-
-    Args:
-      theirs: the fields of config.json, which has the number of entries.
-      special: takes the id of every entry, and gives those that come first; see `new_order`.
-      unknown: the index among those of the entry for text that the vocabulary cannot spell.
-
-    Raises:
-      UserError: tokenizer.json is missing or damaged, or has not so many entries.
-    """
-    file, size = check_tokenizer(path), theirs["vocab_size"]
-    content = read_json(file, _TOKENIZER)
-    model = content["model"]
-    ids = {
-        **model["vocab"],
-        **{token["content"]: token["id"] for token in content.get("added_tokens", [])},
-    }
-    first = special(ids)
-    if sorted(ids.values()) != list(range(size)):
-        raise UserError(
-            f"{file} does not give each of {size:,} entries an id of its own, as config.json has it"
-        )
-    if model.get("merges") and model.get("continuing_subword_prefix"):  # the library panics
-        raise UserError(
-            f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
-        )
-    _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), first)
-    with vocabulary_of(file):
-        return pretrained_vocabulary(read_bytes(file).decode(), order.tolist(), unknown)
-
-
-def carried_by_all(model: ModelConfig) -> Carried:
-    """Return the fields of a config that GPT-2, BERT and ViT of transformers can all hold."""
-    return {
-        **sizes_of_transformers(model),
-        "model.attention_bias": (True,),
-        "model.feed_forward": tuple(ACTIVATIONS),
-        "model.position": ("learned",),
-        "model.max_positions": ANY,
-        "decoding": ANY,  # the files have no settings of a search
-    }

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -13,14 +14,20 @@ from t2t_jax.interchange.numbering import NONE, rows_in
 _WEIGHTS = ("float64", "float32", "float16", "bfloat16")
 
 
+Spellings: TypeAlias = Callable[[str], Iterable[str]]
+"""A function that returns the names that an array may have in a file, by its name here."""
+
+
+def as_written(name: str) -> tuple[str, ...]:
+    """Return the only name of an array."""
+    return (name,)
+
+
 class Tensors:
     """The arrays of a file, each of which is taken by its name; `finish` refuses what is left."""
 
     def __init__(
-        self,
-        file: Path,
-        arrays: Mapping[str, np.ndarray],
-        spellings: Callable[[str], Iterable[str]] = lambda name: (name,),
+        self, file: Path, arrays: Mapping[str, np.ndarray], spellings: Spellings = as_written
     ) -> None:
         """Wrap the arrays of a file by their names there; `spellings` are those a name may have."""
         self.file = file

@@ -14,10 +14,8 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import Config, DecoderOnlyConfig, EncoderDecoderConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.interchange.formats import read_model
 from t2t_jax.modules.network import init_parameters
-from tests.interchange.models import translator_of
-from tests.interchange.test_pretrained import _GOLDENS
+from tests.interchange.models import image_classifier, masked_language_model, translator_of
 from tests.modules.numpy_transformer import embed, encoder
 
 LINES = ["the dog barks at the cat", "a dog", ""]
@@ -54,12 +52,11 @@ def test_no_lines_have_no_states(translator):
 
 
 def test_an_encoder_alone_reads_its_begin_of_sentence_and_predicts_from_its_states():
-    model = translator_of(read_model("bert", _GOLDENS / "bert"))
+    model = translator_of(masked_language_model())
     states, lengths, tokens = t2t_jax.encoder_states(model, ["the file", "the open file"])
     assert [ids[0] for ids in tokens] == [2, 2]
     bound = model.model.network.bind({"params": model.params})
-    x = bound.output_transform(jnp.asarray(states[1:, : lengths[1]]), t2t_jax.Context())
-    logits = x @ bound.output_matrix().T + bound.output_bias
+    logits = jnp.asarray(states[1:, : lengths[1]]) @ bound.output_matrix().T + bound.output_bias
     batch = Batch.of([tokens[1]], [tokens[1]])  # a label is predicted from each position
     expected = jax.jit(model.model.logits)(model.params, batch)
     np.testing.assert_allclose(logits, expected, atol=1e-4)
@@ -69,7 +66,7 @@ def test_what_has_no_states_is_refused(translator):
     alone = _translator(DecoderOnlyConfig(**SIZES))
     with pytest.raises(UserError, match="'decoder_only' has no encoder"):
         t2t_jax.encoder_states(alone, LINES)
-    images = translator_of(read_model("vit", _GOLDENS / "vit"))
+    images = translator_of(image_classifier())
     with pytest.raises(UserError, match="reads images"):
         t2t_jax.encoder_states(images, LINES)
     both = Translator(

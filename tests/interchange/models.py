@@ -12,6 +12,7 @@ import numpy as np
 
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.vocabularies.labelled import labelled_vocabulary
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
@@ -104,11 +105,12 @@ def vocabulary() -> Vocabulary:
     return train_vocabulary([real_pairs()], 500)
 
 
-def portable(fields: Mapping[str, Any]) -> PortableModel:
+def portable(fields: Mapping[str, Any], other: Vocabulary | None = None) -> PortableModel:
     """A model with these fields of a config, and random numbers in all of its parameters."""
+    own = vocabulary() if other is None else other
     settled = {"model.compute_dtype": "float32"}  # as a run has it
     config = Config().replace({**settled, **_SIZES}).replace(fields)
-    network = make_model(config, len(vocabulary()), None)
+    network = make_model(config, len(own), None)
     rng = np.random.default_rng(0)
 
     def drawn(path: Any, like: Any) -> np.ndarray:
@@ -117,7 +119,33 @@ def portable(fields: Mapping[str, Any]) -> PortableModel:
 
     declared = nn.unbox(declared_parameters(network))
     arrays = named_arrays(jax.tree_util.tree_map_with_path(drawn, declared))
-    return PortableModel(config, vocabulary(), arrays, (7,))
+    return PortableModel(config, own, arrays, (7,))
+
+
+def image_classifier() -> PortableModel:
+    """A model that gives one of three labels to an image of 12 x 12 pixels."""
+    fields = {
+        "model.architecture": "image_encoder",
+        "model.norm_order": "pre",
+        "model.position": "learned",
+        "model.image_size": 12,
+        "model.patch_size": 4,
+        "model.image_channels": 3,
+        "data.task": "image_classification",
+        "data.corpus": "npz:images.npz",
+    }
+    return portable(fields, labelled_vocabulary(None, ["cat", "dog", "tree"]))
+
+
+def masked_language_model() -> PortableModel:
+    """A model that fills in words hidden by `<mask>`."""
+    fields = {
+        "model.architecture": "encoder_only",
+        "model.output_bias": True,
+        "data.task": "masked_language_modelling",
+    }
+    hidden = train_vocabulary([real_pairs()], 500, protected_tokens=["<mask>"])
+    return portable(fields, hidden)
 
 
 def altered_json(file: Path, **fields: Any) -> None:

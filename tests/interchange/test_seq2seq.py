@@ -235,11 +235,11 @@ def test_entries_without_a_mark_of_a_language_are_refused(tmp_path):
         read_model("m2m100", place)
 
 
-@pytest.mark.parametrize(("kind", "library"), [("bart", "tokenizers"), ("bert", "tokenizers")])
-def test_a_missing_library_is_no_damage_of_a_file(kind, library, monkeypatch):
-    monkeypatch.setitem(sys.modules, library, None)
-    place = (_GOLDENS.parent / "pretrained" if kind == "bert" else _GOLDENS) / kind
-    with pytest.raises(UserError, match=rf"needs {library}.*interchange") as refused:
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_a_missing_library_is_no_damage_of_a_file(kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    place = (_GOLDENS.parent / "pretrained" if kind == "gpt2" else _GOLDENS) / kind
+    with pytest.raises(UserError, match=r"needs tokenizers.*interchange") as refused:
         read_model(kind, place)
     assert "copy it anew" not in str(refused.value)
 

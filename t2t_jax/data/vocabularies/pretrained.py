@@ -1,4 +1,4 @@
-"""Vocabularies of the library tokenizers of Hugging Face, as GPT-2 and BERT have them.
+"""Vocabularies of the library tokenizers of Hugging Face, as GPT-2 and NLLB have them.
 
 The library splits text as the file tokenizer.json says; a table says which id of the model each
 entry has here.
@@ -16,7 +16,6 @@ from t2t_jax.system.records import Each, Schema
 
 _SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
 _NONE = -1
-_CONTINUES = "##"
 _SPACE = "\u2581"
 _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
@@ -59,7 +58,7 @@ class PretrainedVocabulary(Vocabulary):
 
     @cached_property
     def protected_tokens(self) -> frozenset[str]:
-        """Return the entries that are never split, such as [MASK]."""
+        """Return the entries that are never split, such as <mask>."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return frozenset(token.content for token in added)
 
@@ -79,11 +78,7 @@ class PretrainedVocabulary(Vocabulary):
             return b""
         if self._spells_bytes:
             return bytes(_BYTES[char] for char in piece)
-        if self._spells_spaces:
-            return piece.replace(_SPACE, " ").encode()
-        if piece.startswith(_CONTINUES):
-            return piece.removeprefix(_CONTINUES).encode()
-        return f" {piece}".encode()
+        return piece.replace(_SPACE, " ").encode()
 
     def decode(self, ids: Rows) -> list[str]:
         """Return the text of each row of ids, up to its first `EOS_ID`."""
@@ -100,11 +95,6 @@ class PretrainedVocabulary(Vocabulary):
     def _spells_bytes(self) -> bool:
         """Return whether each character of an entry stands for a byte, as in GPT-2."""
         return '"ByteLevel"' in self._definition
-
-    @cached_property
-    def _spells_spaces(self) -> bool:
-        """Return whether an entry has a mark for a space, as those of SentencePiece."""
-        return '"Metaspace"' in self._definition
 
 
 def _byte_characters() -> dict[str, int]:

@@ -16,13 +16,11 @@ from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.labelled import labelled_vocabulary
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.tasks import task_of
-from tests.interchange.models import translator_of
-from tests.interchange.test_pretrained import _GOLDENS
+from tests.interchange.models import image_classifier, masked_language_model, translator_of
 
 
 def data_of(exploration):
@@ -56,12 +54,12 @@ def tagger():
 
 @pytest.fixture(scope="module")
 def images():
-    return translator_of(read_model("vit", _GOLDENS / "vit"))
+    return translator_of(image_classifier())
 
 
 @pytest.fixture(scope="module")
 def pixels():
-    return list(np.load(_GOLDENS / "vit" / "goldens.npz")["images"])
+    return list(np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3)).astype(np.uint8))
 
 
 def test_words_have_their_tags_and_every_position_its_attention(tagger):
@@ -93,9 +91,9 @@ def test_an_image_has_a_label_and_its_pixels(images, pixels):
 
 
 def test_hidden_words_are_shown_filled_in():
-    model = translator_of(read_model("bert", _GOLDENS / "bert"))
-    hidden = data_of(t2t_jax.explore(model, "the [MASK] file"))["units"]
-    assert [bool(unit["label"]) for unit in hidden if unit["name"] == "[MASK]"] == [True]
+    model = translator_of(masked_language_model())
+    hidden = data_of(t2t_jax.explore(model, "the <mask> file"))["units"]
+    assert [bool(unit["label"]) for unit in hidden if unit["name"] == "<mask>"] == [True]
     assert sum(bool(unit["label"]) for unit in hidden) == 1
     plain = data_of(t2t_jax.explore(model, "the file"))["units"]
     assert sum(bool(unit["label"]) for unit in plain) == len(plain) - 2
@@ -115,7 +113,7 @@ def test_what_cannot_be_shown_is_refused(tagger, images, pixels):
 
 
 def test_the_command_takes_a_file_of_images(pixels, tmp_path):
-    write_run(read_model("vit", _GOLDENS / "vit"), tmp_path / "run", {"format": "vit"})
+    write_run(image_classifier(), tmp_path / "run", {"format": "safetensors"})
     np.savez(tmp_path / "images.npz", images=np.stack(pixels))
     arguments = ["explore", str(tmp_path / "run"), "--output", str(tmp_path / "view.html")]
     given = ["--images", str(tmp_path / "images.npz"), "--number"]
