@@ -13,7 +13,6 @@ W/jobs/NUMBER.json     what the time of each start of the training went to; see 
 W/trackers, W/profile  see `run.trackers` and `run.profile`
 W/launch/              the job that trains it, and the logs of its scheduler: see `launch`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
-W/calibration.json     see `run.calibration`
 W/model.safetensors    parameters of an exported run; see `training.parameter_file`
 """
 
@@ -45,13 +44,13 @@ TRACKERS_FOLDER = "trackers"
 LAUNCH = "launch"
 """The directory of a run that has the job that trains it, which is there before the run is."""
 
-CONFIG, VOCABULARY, CALIBRATION = "config.json", "vocabulary.model", "calibration.json"
+CONFIG, VOCABULARY = "config.json", "vocabulary.model"
 _CORPUS, _VOCABULARY_HASH = "corpus.sha256", "vocabulary.sha256"
 IMPORTED = "imported.json"
 """The file of an imported model that says where it came from."""
 _REGISTERED = "registered"
 _LOG, _SCORES = "log.jsonl", "scores.jsonl"
-RECORDS = _CORPUS, IMPORTED, _SCORES, CALIBRATION
+RECORDS = _CORPUS, IMPORTED, _SCORES
 """The files of a run that say where its model comes from and how good it is."""
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")

@@ -1,9 +1,7 @@
 """The files that `translate` writes beside its output: alignments and confidences."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from t2t_jax.errors import UserError
@@ -11,7 +9,6 @@ from t2t_jax.errors import UserError
 if TYPE_CHECKING:
     from t2t_jax.decoding.translations import Hypothesis
     from t2t_jax.decoding.translator import Translator
-    from t2t_jax.run.calibration import Calibration
 
 
 @dataclass
@@ -20,27 +17,10 @@ class FilesBeside:
 
     translator: "Translator"
     """The model."""
-    workdirs: Sequence[Path]
-    """The run directories that the model was loaded from."""
     alignments: BinaryIO | None
     """The file of alignments, if any."""
     head: tuple[int, ...] | None
     """The layer and head of the attention, and the step; None is that whose links agree most."""
-    confidences: BinaryIO | None
-    """The file of confidences, if any."""
-
-    def __post_init__(self) -> None:
-        """Read the calibration of the model, if confidences are written."""
-        from t2t_jax.run.calibration import read_calibration
-        from t2t_jax.workdir import CALIBRATION
-
-        self._calibration: Calibration | None = None
-        if self.confidences:
-            self._calibration = read_calibration(self.workdirs, self.translator)
-            files = [path / CALIBRATION for path in self.workdirs]
-            stored = [file for file in files if file.is_file()]
-            if stored and self._calibration is None:
-                print(f"{stored[0]} is of other checkpoints, and not used", file=sys.stderr)
 
     def write(self, sources: Sequence[str], found: list[list["Hypothesis"]]) -> None:
         """Write a line for each hypothesis of each line of the input."""
@@ -49,11 +29,6 @@ class FilesBeside:
             for source, hypotheses in zip(sources, found, strict=True)
             for one in hypotheses
         ]
-        if self.confidences:
-            from t2t_jax.run.calibration import confidence
-
-            numbers = (confidence(one, self._calibration) for _, one in each)
-            self.confidences.writelines(f"{number:.4f}\n".encode() for number in numbers)
         if self.alignments:
             self._write_alignments(self.alignments, each)
 

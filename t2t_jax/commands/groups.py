@@ -27,7 +27,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "parse": "parse sentences into constituency trees",
         "generate": "continue text with a language model",
         "predict": "label text or images, or fill in hidden words",
-        "calibrate": "make confidences of a run estimates of its quality",
     },
     "inside a model": {
         "explore": "write a page that shows a model at work on a sentence",

@@ -51,9 +51,6 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     """Head whose attention gives the alignments, as LAYER:HEAD, counted from 0, or LAYER:HEAD:1 for
     its attention one step later; None is that whose links agree most, on the first ten thousand
     lines or those that a pipe gives at once."""
-    confidence: Path | None = None
-    """File to write with a number from 0 to 1 for each line of output: exp of the mean
-    log-probability of its subwords, or the estimate that t2t-jax calibrate fitted to that."""
 
     def run(self) -> int:
         """Translate some thousand lines at a time, to bound memory, and return the exit code."""
@@ -62,13 +59,10 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         with ExitStack() as stack:
             chunks = self._with_prefixes(stack.enter_context(reading(self.input)))
             file = stack.enter_context(writing(self.output))
-            alignments, confidences = (
-                stack.enter_context(writing(path)) if path else None
-                for path in (self.alignments, self.confidence)
-            )
+            alignments = stack.enter_context(writing(self.alignments)) if self.alignments else None
             translator = self.load()
             self.check_lines(translator, self.input)
-            beside = FilesBeside(translator, self.workdir, alignments, head, confidences)
+            beside = FilesBeside(translator, alignments, head)
             done = 0
             for texts, prefixes in chunks:
                 found = translator.nbest(
@@ -89,9 +83,8 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             raise UserError("--alignment-head is for --alignments; name a file with that")
         if self.alignments is not None and len(self.workdir) > 1:
             raise UserError("--alignments are of one model; name one --workdir")
-        files = [path for path in (self.output, self.alignments, self.confidence) if path]
-        if len(set(files)) < len(files):
-            raise UserError("--output, --alignments and --confidence name the same file twice")
+        if self.alignments is not None and self.alignments == self.output:
+            raise UserError("--output and --alignments name the same file")
 
     def _with_prefixes(
         self, chunks: Iterator[list[str]]

@@ -56,7 +56,7 @@ TASKS = _Tasks(
         ("encoder_decoder", "decoder_only"),
         "t2t_jax.data.corpus:pair_splits",
         ("bleu", "BLEU"),
-        ("translate", "serve", "calibrate", "bleu", "score", "explore", "heads"),
+        ("translate", "serve", "bleu", "score", "explore", "heads"),
         schemes=(),
         writes_text=True,
         drops_merges=True,

@@ -24,7 +24,6 @@ RUN_FILES = (
     "corpus.sha256",
     "imported.json",
     "scores.jsonl",
-    "calibration.json",
     "SHA256SUMS",
     "README.md",
 )

@@ -22,7 +22,6 @@ COMMAND_LINES = {
     **{name: ["--workdir", "RUN"] for name in ("bleu", "parseval", "perplexity", "accuracy")},
     "generate": ["RUN", "--prompt", "the dog"],
     "predict": ["RUN", "--input", "FOLDER/test.en"],
-    "calibrate": ["RUN"],
     "serve": ["RUN", "--port", "0"],
     "explore": ["RUN", "--output", "FOLDER/page.html", "--text", "the dog"],
     "heads": ["RUN", "--loss-only"],
@@ -41,10 +40,10 @@ FITS = {
 """What errors call a family, and the commands that they name: to use, to measure and to look."""
 DOES = {
     "translator": {
-        *("translate", "serve", "calibrate", "bleu", "score", "explore", "heads"),
+        *("translate", "serve", "bleu", "score", "explore", "heads"),
     },
     "decoder alone": {
-        *("translate", "serve", "calibrate", "bleu", "score", "explore"),
+        *("translate", "serve", "bleu", "score", "explore"),
     },
     "parser": {"parse", "translate", "parseval", "score", "explore", "heads"},
     "language model": {"generate", "perplexity"},

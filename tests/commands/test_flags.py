@@ -458,7 +458,6 @@ def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monke
     "arguments",
     [
         ["translate", "--workdir", "w", "--output", "out", "--input"],
-        ["calibrate"],
         ["explore", "--text", "a", "--output", "view.html"],
         ["generate", "--prompt", "a", "--output", "out"],
         ["heads"],

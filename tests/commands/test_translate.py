@@ -1,7 +1,4 @@
-"""The files and flags of `translate` beyond its lines, and `calibrate`."""
-
-import json
-import math
+"""The files and flags of `translate` beyond its lines."""
 
 import pytest
 
@@ -78,37 +75,13 @@ def test_alignments_have_a_line_for_each_line_of_output(workdir, folder, flags):
     assert (folder / "links").read_text().count("\n") == len(written)
 
 
-def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir, folder, capsys):
-    translator = t2t_jax.load(workdir)
-    expected = [
-        math.exp(best.log_prob / len(best.tokens)) if best.tokens else 1
-        for [best] in translator.nbest(LINES, 1)
-    ]
-
-    def confidences(*flags):
-        translate(workdir, folder, "--confidence", folder / "sure", *flags)
-        return [float(line) for line in (folder / "sure").read_text().splitlines()]
-
-    assert confidences() == pytest.approx(expected, abs=1e-4)
-    assert command("calibrate", workdir) == 0
-    said = capsys.readouterr().out
-    assert "calibration.json is fitted to 4 sentences; of a half that was held out" in said
-    assert json.loads((workdir / "calibration.json").read_text())["steps"] == [3, 6]
-    calibrated = confidences()
-    assert calibrated[4] == 1
-    assert calibrated != pytest.approx(expected, abs=1e-4)
-    assert capsys.readouterr().err == ""
-    assert confidences("--step", 3)[4] == 1
-    assert "calibration.json is of other checkpoints, and not used" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--prefix", "a", "--prefixes", "b"], "--prefix and --prefixes both say"),
         (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
         (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
-        (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
+        (["--alignments", "out", "--output", "out"], "name the same file twice"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(workdir, folder, flags, message):
