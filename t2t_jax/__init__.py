@@ -9,7 +9,6 @@
     t2t_jax.score(translator, sources, targets)         # of translations that are given
     t2t_jax.attention_maps(translator, "No devices found")
     t2t_jax.explore(translator, "No devices found")     # a page to look into the model
-    t2t_jax.alignments(translator, sources, targets)    # which word comes from which
     t2t_jax.encoder_states(translator, sources)         # a vector for each subword
     t2t_jax.build(config, vocab_size)                   # the network alone, as a Flax module
     t2t_jax.evaluate(translator, split="test").summary()
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from t2t_jax.config.tables import register_activation as register_activation
     from t2t_jax.config.tables import register_normalization as register_normalization
     from t2t_jax.config.tables import register_score_function as register_score_function
-    from t2t_jax.decoding.alignments import alignments as alignments
     from t2t_jax.decoding.own_model import beam_search as beam_search
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
@@ -72,7 +70,6 @@ __all__ = [
     "TrainedRun",
     "Translator",
     "UserError",
-    "alignments",
     "attention_maps",
     "beam_search",
     "build",
@@ -106,7 +103,6 @@ _HOMES = {
     "TrainedRun": "t2t_jax.run.trained_run",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
-    "alignments": "t2t_jax.decoding.alignments",
     "attention_maps": "t2t_jax.inspect.attention_maps",
     "beam_search": "t2t_jax.decoding.own_model",
     "build": "t2t_jax.modules.models",

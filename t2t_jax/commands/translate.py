@@ -1,13 +1,11 @@
 """The command that translates text."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from t2t_jax.commands.beside import FilesBeside, head_of
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.data.lines import read_lines
@@ -44,25 +42,15 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     prefixes: Path | None = None
     """File with a line for each line of input: the text with which its translation begins. All of
     the input is read before the first line is translated."""
-    alignments: Path | None = None
-    """File to write with a line for each line of output: pairs i-j of a word of the source and a
-    word of the translation, both counted from 0; spaces separate words."""
-    alignment_head: str | None = None
-    """Head whose attention gives the alignments, as LAYER:HEAD, counted from 0, or LAYER:HEAD:1 for
-    its attention one step later; None is that whose links agree most, on the first ten thousand
-    lines or those that a pipe gives at once."""
 
     def run(self) -> int:
         """Translate some thousand lines at a time, to bound memory, and return the exit code."""
-        self._check()
-        head = head_of(self.alignment_head)
-        with ExitStack() as stack:
-            chunks = self._with_prefixes(stack.enter_context(reading(self.input)))
-            file = stack.enter_context(writing(self.output))
-            alignments = stack.enter_context(writing(self.alignments)) if self.alignments else None
+        if self.prefix is not None and self.prefixes is not None:
+            raise UserError("--prefix and --prefixes both say how translations begin; give one")
+        with reading(self.input) as lines, writing(self.output) as file:
+            chunks = self._with_prefixes(lines)
             translator = self.load()
             self.check_lines(translator, self.input)
-            beside = FilesBeside(translator, alignments, head)
             done = 0
             for texts, prefixes in chunks:
                 found = translator.nbest(
@@ -71,20 +59,8 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 written = self._format(found, first_index=done)
                 file.writelines(f"{line}\n".encode() for line in written)
                 file.flush()
-                beside.write(texts, found)
                 done += len(texts)
         return 0
-
-    def _check(self) -> None:
-        """Refuse flags that do not go together."""
-        if self.prefix is not None and self.prefixes is not None:
-            raise UserError("--prefix and --prefixes both say how translations begin; give one")
-        if self.alignment_head is not None and self.alignments is None:
-            raise UserError("--alignment-head is for --alignments; name a file with that")
-        if self.alignments is not None and len(self.workdir) > 1:
-            raise UserError("--alignments are of one model; name one --workdir")
-        if self.alignments is not None and self.alignments == self.output:
-            raise UserError("--output and --alignments name the same file")
 
     def _with_prefixes(
         self, chunks: Iterator[list[str]]

@@ -69,7 +69,7 @@ def score(
     translator.check_process()
     translator.check_translates()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
-    check_pairs(sources, targets)
+    _check_pairs(sources, targets)
     capacity = tokens_per_pass(translator)
     encoded = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*encoded, strict=True))
@@ -97,7 +97,7 @@ def tokens_per_pass(translator: Translator) -> int:
     return min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
 
 
-def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
+def _check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
     """Refuse sources and targets that differ in number."""
     if len(sources) != len(targets):
         raise UserError(

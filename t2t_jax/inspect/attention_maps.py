@@ -1,16 +1,18 @@
 """The attention weights of all heads of a model for a sentence and its translation."""
 
-from functools import partial
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, Int
 
 from t2t_jax.batch import Batch, one_a_row
-from t2t_jax.decoding.alignments import words_of
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import text
+from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
@@ -80,6 +82,42 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
         source_words=words_of(ids[0], translator.vocabulary, of_source=True),
         target_words=words_of(ids[1], translator.vocabulary),
     )
+
+
+def words_of(
+    tokens: Sequence[int], vocabulary: Vocabulary, *, of_source: bool = False
+) -> list[int]:
+    """Return the number of each subword's word, counted from 0; -1 for an end of sentence.
+
+    A subword that is nothing but a space belongs to the word after it, and one with letters of
+    several words to the first.
+
+    Args:
+      of_source: whether the ids are those of a source, which may differ from those of targets.
+    """
+    shapes = _shapes(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
+    words, begins, ends, special = shapes.T
+    after_space = np.append(True, ends[:-1] > 0)
+    goes_on = (words > 0) & (begins == 0) & ~after_space
+    so_far = np.cumsum(words - goes_on)
+    numbers = np.where(special, -1, np.minimum(so_far - words, so_far[-1] - 1))
+    return numbers.tolist()
+
+
+@lru_cache(maxsize=4)
+def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
+    """Return each id's number of words, and if its text begins or ends with a space or is empty."""
+    texts_of_ids = spelt_by(vocabulary)
+    if of_source:
+        texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
+        # The unknown token stands for letters of a source, which have no spaces around them.
+        unknown = vocabulary.unk_id
+        texts_of_ids[unknown] = texts_of_ids[unknown].strip()
+    rows = [
+        (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
+        for text in texts_of_ids
+    ]
+    return np.asarray(rows, np.int64)
 
 
 def _check_length(name: str, tokens: list[int], limit: float) -> None:

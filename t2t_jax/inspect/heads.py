@@ -24,11 +24,10 @@ from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.decoding.alignments import words_of
 from t2t_jax.decoding.scheduler import rung
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.inspect.attention_maps import weights_of
+from t2t_jax.inspect.attention_maps import weights_of, words_of
 from t2t_jax.inspect.head_kinds import HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates

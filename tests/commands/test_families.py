@@ -134,7 +134,6 @@ def test_python_says_as_well_that_a_model_does_not_translate(family, runs):
     source, target = "the dog", "der Hund"
     for call in (
         lambda: t2t_jax.score(model, [source], [target]),
-        lambda: t2t_jax.alignments(model, [source], [target]),
         lambda: t2t_jax.attention_maps(model, source, target),
     ):
         with pytest.raises(UserError, match=rf"data\.task={model.config.data.task}, not to"):

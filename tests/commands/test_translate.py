@@ -1,4 +1,4 @@
-"""The files and flags of `translate` beyond its lines."""
+"""The flags of `translate`."""
 
 import pytest
 
@@ -62,34 +62,6 @@ def test_constraints_are_flags(workdir, folder):
     assert found == t2t_jax.load(workdir).translate(LINES, **flags)
 
 
-@pytest.mark.parametrize("flags", [(), ("--num-best", 2)])
-def test_alignments_have_a_line_for_each_line_of_output(workdir, folder, flags):
-    head = ("--alignment-head", "0:1")
-    written = translate(workdir, folder, "--alignments", folder / "links", *head, *flags)
-    texts = [line.split(" ||| ")[1] if flags else line for line in written]
-    sources = [LINES[int(line.split()[0])] for line in written] if flags else LINES
-    found = t2t_jax.alignments(t2t_jax.load(workdir), sources, texts, head=(0, 1))
-    links = [" ".join(f"{i}-{j}" for i, j in line) for line in found.links]
-    assert (folder / "links").read_text() == "".join(f"{line}\n" for line in links)
-    translate(workdir, folder, "--alignments", folder / "links", *flags)
-    assert (folder / "links").read_text().count("\n") == len(written)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--prefix", "a", "--prefixes", "b"], "--prefix and --prefixes both say"),
-        (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
-        (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
-        (["--alignments", "out", "--output", "out"], "name the same file twice"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(workdir, folder, flags, message):
-    with pytest.raises(UserError, match=message):
-        translate(workdir, folder, *flags)
-
-
-def test_alignments_of_an_ensemble_are_refused_before_it_translates(workdir, folder):
-    both = ("--workdir", workdir, workdir, "--input", folder / "lines")
-    with pytest.raises(UserError, match="--alignments are of one model; name one --workdir"):
-        command("translate", *both, "--alignments", folder / "links")
+def test_flags_that_do_not_go_together_are_refused(workdir, folder):
+    with pytest.raises(UserError, match="--prefix and --prefixes both say"):
+        translate(workdir, folder, "--prefix", "a", "--prefixes", "b")

@@ -6,13 +6,15 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from t2t_jax.config import Config, DecodingConfig, network_config
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
-from t2t_jax.inspect.attention_maps import attention_maps
+from t2t_jax.inspect.attention_maps import attention_maps, words_of
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
 
@@ -71,10 +73,10 @@ def test_weights_are_those_of_equation_1_in_the_order_of_the_subwords(translator
 
 def test_without_a_target_it_is_the_models_own_translation(translator):
     own = translator.translate([SOURCE])[0]
-    for given, made in zip(
+    for expected, maps in zip(
         attention_maps(translator, SOURCE, own), attention_maps(translator, SOURCE), strict=True
     ):
-        np.testing.assert_array_equal(given, made)
+        np.testing.assert_array_equal(expected, maps)
 
 
 def test_an_ensemble_is_refused(translator):
@@ -86,3 +88,33 @@ def test_an_ensemble_is_refused(translator):
     )
     with pytest.raises(UserError, match="ensemble"):
         attention_maps(both, SOURCE)
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    lines = ["ein große tür. fensterbaum", "fensterbaum ein tür! große"] * 20
+    return train_vocabulary([(lines, lines)], 40)
+
+
+@given(st.lists(st.sampled_from(["ein", "große", "q", "tür.", "fensterbaum"]), max_size=9))
+def test_subwords_belong_to_the_words_that_they_spell(vocabulary, words):
+    [tokens] = vocabulary.encode(["  ".join(words)])
+    numbers = words_of(tokens, vocabulary)
+    assert numbers.pop() == -1
+    spelt = [
+        vocabulary.decode(
+            [[token for token, n in zip(tokens, numbers, strict=False) if n == number]]
+        )[0].strip()
+        for number in range(len(words))
+    ]
+    if "q" not in words:  # a letter that the vocabulary does not have
+        assert spelt == words
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(len(words)))
+
+
+@given(st.lists(st.sampled_from(["ein", "qein", "eqin", "türq!", "qq", "q"]), min_size=1))
+def test_letters_that_a_vocabulary_does_not_have_begin_no_word_of_a_source(vocabulary, words):
+    [tokens] = vocabulary.encode([" ".join(words)])
+    numbers = words_of(tokens, vocabulary, of_source=True)
+    assert {*numbers[:-1]} == set(range(len(words)))
