@@ -72,7 +72,8 @@ class TrainCommand:
         from t2t_jax.parallel.devices import all_devices
         from t2t_jax.parallel.processes import is_main, join
 
-        minutes = self.fields.parallel.rendezvous_minutes
+        config: Config = self.fields
+        minutes = config.parallel.rendezvous_minutes
         join(self.coordinator, self.num_processes, self.process_id, minutes)
         from t2t_jax.run.dry_run import rehearsed_start
         from t2t_jax.run.profile import check_profiled, steps_of

@@ -39,18 +39,13 @@ def locked(workdir: Path) -> Iterator[None]:
         yield
 
 
-def is_trained_in(workdir: Path) -> bool:
-    """Return whether another process trains in a directory."""
-    return is_held(workdir / _LOCK)
-
-
 def check_free(workdir: Path) -> None:
     """Refuse a directory that another process trains in.
 
     Raises:
       UserError: a process trains in it, here or where the file system has the same locks.
     """
-    if is_trained_in(workdir):
+    if is_held(workdir / _LOCK):
         raise _is_held(workdir)
 
 
