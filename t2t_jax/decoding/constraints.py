@@ -1,13 +1,10 @@
 """Constraints on the tokens that may follow a hypothesis, under every strategy of the search.
 
-A strategy chooses among the allowed tokens. Log-probabilities stay those of the model itself,
-normalised over the whole vocabulary: a constraint changes which translation is found, but not the
-probability that the model gives to it.
+A strategy chooses among the allowed tokens. Log-probabilities are the model's, normalised over the
+whole vocabulary: a constraint changes the translation, but not the probability of a translation.
 
-Phrases of text are recognised by their spelling, whatever subwords spell them: an automaton reads a
-hypothesis token by token, and its states are the places within the phrases up to which a hypothesis
-has spelt them. `decoding.forbidden` makes the automaton of a vocabulary. Here it is three arrays of
-edges, and two that say in which states a hypothesis is before its first token, and at any time.
+An automaton recognises forbidden phrases in every spelling: it reads a hypothesis token by token,
+and its states are positions within the phrases. `decoding.forbidden` makes it for a vocabulary.
 """
 
 from dataclasses import dataclass, field
@@ -21,24 +18,22 @@ from t2t_jax.decoding.hypotheses import IMPOSSIBLE, Hypotheses, SearchState
 
 
 class Phrases(NamedTuple):
-    """An automaton that reads hypotheses, and says when a token would complete a phrase.
+    """An automaton that reads hypotheses, and knows which tokens would complete a phrase.
 
-    The arrays are NumPy's on the host, and JAX's on a device.
-
-    A hypothesis can be in several states at once, or in none. The arrays are padded with edges
-    whose token is -1, which no hypothesis follows.
+    A hypothesis can be in several states at once, or in none. The arrays are NumPy's on the host,
+    and JAX's on a device; padding edges have token -1.
     """
 
     begin: Bool[Any, " states"]
-    """The states in which a hypothesis is before its first token."""
+    """Whether a hypothesis is in each state before its first token."""
     always: Bool[Any, " states"]
-    """The states in which every hypothesis is at any time."""
+    """Whether every hypothesis is in each state at any time."""
     sources: Int32[Any, " edges"]
-    """The state that an edge leaves."""
+    """The state at the start of each edge."""
     tokens: Int32[Any, " edges"]
-    """The token with which a hypothesis follows an edge."""
+    """The token of each edge."""
     targets: Int32[Any, " edges"]
-    """The state that an edge leads to; a number beyond the last state is the end of a phrase."""
+    """The state at the end of each edge; beyond the last state, the phrase is complete."""
 
 
 @jax.tree_util.register_dataclass
@@ -46,15 +41,13 @@ class Phrases(NamedTuple):
 class Constraints:
     """The constraints of a search. Programs depend on which are set, and on the size of n-grams.
 
-    The arrays are NumPy's on the host, and JAX's on a device.
-
     Attributes:
       min_length: fewest tokens before the end of sentence.
-      never: for each id of the vocabulary, whether it is never chosen.
-      phrases: the automaton of the phrases that a hypothesis must not spell.
+      never: whether each id of the vocabulary is forbidden.
+      phrases: the automaton of the forbidden phrases.
       no_repeat_ngram_size: the n of n-grams that occur at most once in a hypothesis; 0 allows all.
-      num_told: the number of tokens at the beginning of each sentence's prefix that the model is
-        told, such as that of the target language; they have probability 1.
+      num_told: the number of tokens at the start of each prefix that are inputs of the model, such
+        as the mark of the target language; they have probability 1.
     """
 
     min_length: Int32[Any, ""] | None = None
@@ -67,11 +60,10 @@ class Constraints:
 def allowed_tokens(
     constraints: Constraints | None, state: SearchState, vocab_size: int, eos_id: int
 ) -> Bool[Array, "b k v"] | None:
-    """Return whether each token may follow each live hypothesis; None if any may.
+    """Return whether each token may follow each live hypothesis; None allows all.
 
-    While a hypothesis is shorter than the prefix forced upon its sentence, only the next token of
-    the prefix is allowed, whatever the other constraints say. Where these leave no token, the end
-    of sentence is allowed: a hypothesis that cannot go on ends.
+    Within the prefix of a sentence only the next token of the prefix is allowed, whatever the other
+    constraints say. A hypothesis ends if these leave no token.
     """
     if constraints is None and state.rows.prefixes is None:
         return None
@@ -96,7 +88,7 @@ def allowed_tokens(
 def with_told_tokens(
     constraints: Constraints | None, state: SearchState, logits: Float32[Array, "b k v"]
 ) -> Float32[Array, "b k v"]:
-    """Return the logits with which the tokens of prefixes that the model is told are certain."""
+    """Return logits that give the `num_told` first tokens of prefixes probability 1."""
     if constraints is None or not constraints.num_told or state.rows.prefixes is None:
         return logits
     told, ids = state.rows.prefixes[:, : constraints.num_told], jnp.arange(logits.shape[-1])
@@ -110,7 +102,7 @@ def begin_matching(
     """Return the automaton's states before the first token; None if no phrases are forbidden.
 
     Args:
-      shape: numbers of sentences and of hypotheses of each.
+      shape: the number of sentences, and of hypotheses of each.
     """
     if constraints is None or constraints.phrases is None:
         return None
@@ -119,11 +111,7 @@ def begin_matching(
 
 
 def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypotheses:
-    """Return hypotheses in the automaton's states to which their last token leads.
-
-    Args:
-      live: hypotheses in the states before their last token.
-    """
+    """Return hypotheses with the automaton's states after their last token."""
     if constraints is None or constraints.phrases is None or live.matched is None:
         return live
     phrases = constraints.phrases
@@ -133,7 +121,7 @@ def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypot
 
 
 def _without(allowed: Bool[Array, "b k v"], tokens: Int[Array, "b k n"]) -> Bool[Array, "b k v"]:
-    """Disallow some tokens of each hypothesis; an id beyond the vocabulary changes nothing."""
+    """Disallow tokens of each hypothesis; an id beyond the vocabulary changes nothing."""
     rows, slots = (jnp.arange(n) for n in allowed.shape[:2])
     return allowed.at[rows[:, None, None], slots[:, None], tokens].set(False, mode="drop")
 
@@ -164,13 +152,13 @@ def _completing(phrases: Phrases, state: SearchState) -> Int32[Array, "b k edges
 def _only(
     forced: Int32[Array, " b"], ids: Int32[Array, " v"], allowed: Bool[Array, "b k v"]
 ) -> Bool[Array, "b k v"]:
-    """Allow the forced token of a sentence alone; a number below 0 forces none."""
+    """Allow only the forced token of a sentence; a number below 0 forces none."""
     forced = forced[:, None, None]
     return jnp.where(forced >= 0, forced == ids, allowed)
 
 
 def _forced(prefixes: Int32[Array, "b p"], positions: Int32[Array, " b"]) -> Int32[Array, " b"]:
-    """Return the next token of each sentence's prefix; below 0 after the prefix has ended."""
+    """Return the next token of each prefix; -1 after the end of the prefix."""
     last = prefixes.shape[1] - 1
     found = jnp.take_along_axis(prefixes, jnp.minimum(positions, last)[:, None], axis=1)[:, 0]
     return jnp.where(positions <= last, found, -1)

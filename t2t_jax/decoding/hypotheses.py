@@ -13,14 +13,14 @@ WU_OFFSET = 5.0
 """The number 5 in the length penalty of Wu et al. (2016), equation 14."""
 
 StepCache: TypeAlias = Any
-"""The cache of a step function: any pytree of arrays, which only the step function reads. One axis
-of each array, named by `slot_axes` in `resize`, holds k slots for each place of a ring."""
+"""The cache of a step function: a pytree of arrays, which only the step function reads. One axis of
+each array, named by `slot_axes` in `resize`, holds k slots for each place of a ring buffer."""
 
 
 class SearchResult(NamedTuple):
     """The k best hypotheses of each sentence, best first.
 
-    A place without a hypothesis has length 0, only padding, and `IMPOSSIBLE` as its score.
+    An empty slot has length 0, only padding, and the score `IMPOSSIBLE`.
     """
 
     tokens: Int32[Array, "b k t"]
@@ -28,50 +28,50 @@ class SearchResult(NamedTuple):
     scores: Float32[Array, "b k"]
     """`log_probs` over the length penalty."""
     log_probs: Float32[Array, "b k"]
-    """Log-probability of the whole hypothesis under the model, in nats."""
+    """Log-probability of each hypothesis under the model, in nats."""
     lengths: Int32[Array, "b k"]
     """Tokens generated, end of sentence included."""
 
 
 class Hypotheses(NamedTuple):
-    """Live hypotheses, which have not ended, or the candidates to be the next ones, best first."""
+    """Live hypotheses, or the candidates for the next ones, best first."""
 
     last: Int32[Array, "b m"]
     """The last token of each hypothesis; before the first step, the begin of sentence."""
     tokens: Int32[Array, "b m t"]
-    """The tokens generated so far, each at the place of the step that chose it."""
+    """The generated tokens, each at the ring's place of its step."""
     ancestry: Int32[Array, "b m t"]
-    """The slot of the cache in which the hypothesis was at each place."""
+    """The cache slot of the hypothesis at each place."""
     log_probs: Float32[Array, "b m"]
     """Log-probability of each hypothesis under the model, in nats."""
     matched: Bool[Array, "b m states"] | None = None
-    """Whether each hypothesis is in each state of the automaton of phrases; None without one."""
+    """Whether each hypothesis is in each state of the phrase automaton, if there is one."""
 
 
 class SearchRows(NamedTuple):
-    """The searches of a batch, one sentence a row, with room for t positions."""
+    """The searches of a batch, one sentence per row, with room for t positions."""
 
     starts: Int32[Array, " b"]
-    """The value of the clock when the sentence began."""
+    """The clock when the sentence began."""
     limits: Int32[Array, " b"]
     """The most tokens to generate, end of sentence included."""
     searching: Bool[Array, " b"]
-    """False for a row that is free, or whose sentence has ended and waits to be read."""
+    """False for a free row, or if the sentence has ended."""
     keys: Key[Array, " b"] | None
-    """PRNG keys of the sentences; None if no tokens are drawn."""
+    """PRNG keys of the sentences, if tokens are sampled."""
     live: Hypotheses
     """The hypotheses that have not ended."""
     finished: SearchResult
-    """The best hypotheses that have ended; their tokens are at places of the ring."""
+    """The best hypotheses that have ended; tokens are in the order of the ring."""
     prefixes: Int32[Array, "b p"] | None = None
-    """Tokens with which each output must begin, then -1; None if no output has a prefix."""
+    """Tokens with which each output must begin, padded with -1, if any output has a prefix."""
 
 
 class SearchState(NamedTuple):
-    """The state of the searches that are under way."""
+    """The state of all searches of a batch."""
 
     clock: Int32[Array, ""]
-    """The number of the next step, which `decoding.search.rewind` lowers as sentences come in."""
+    """The number of the next step; `decoding.search.rewind` lowers it."""
     rows: SearchRows
     """The search of each sentence."""
     cache: StepCache
@@ -79,12 +79,12 @@ class SearchState(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Return the number of places of the ring, t."""
+        """Return the number of places t of the ring."""
         return self.rows.live.tokens.shape[-1]
 
     @property
     def positions(self) -> Int32[Array, " b"]:
-        """Return the position of the last token of each sentence that is under way."""
+        """Return the position of the last token of each live sentence."""
         return self.clock - self.rows.starts
 
 
@@ -93,13 +93,12 @@ def length_penalty(
 ) -> Float32[Array, "..."]:
     """Return the divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
 
-    The formula is equation 14 of Wu et al. (2016), without the coverage penalty, as in section 6.1.
+    This is equation 14 of Wu et al. (2016) without the coverage penalty.
 
     Args:
-      length: tokens generated, end of sentence included.
+      length: generated tokens, end of sentence included.
       alpha: 0 compares plain log-probabilities; a greater value favours longer hypotheses.
-      offset: the number 5 of the formula, which makes the divisor of one token 1; with 0 it is
-        `length ** alpha`.
+      offset: the number 5 of the formula; 0 gives `length ** alpha`.
     """
     return ((offset + length.astype(jnp.float32)) / (offset + 1.0)) ** alpha
 
@@ -112,10 +111,10 @@ def add_finished(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> SearchResult:
-    """Return the k best of the finished hypotheses and of the candidates that enter.
+    """Return the k best among the finished hypotheses and the entering candidates.
 
     Args:
-      lengths: tokens generated for the candidates of each sentence.
+      lengths: generated tokens of the candidates of each sentence.
       alpha: exponent of `length_penalty`.
       offset: see `length_penalty`.
     """
@@ -127,7 +126,7 @@ def add_finished(
         lengths=jnp.broadcast_to(lengths.astype(jnp.int32)[:, None], scores.shape),
     )
     pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), finished, new)
-    # Of equal scores top_k takes the first: an empty place stays empty if nothing better enters.
+    # Of equal scores top_k takes the first: an empty slot stays empty if nothing better enters.
     _, best = jax.lax.top_k(pool.scores, finished.scores.shape[1])
     return take_hypotheses(pool, best)
 
@@ -138,23 +137,23 @@ def scores_of(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> Float32[Array, "b m"]:
-    """Return the scores that rank hypotheses: log-probability over `length_penalty`.
+    """Return the scores of hypotheses: log-probability over `length_penalty`.
 
     Args:
-      log_probs: log-probabilities of the hypotheses, in nats.
-      lengths: tokens generated for the hypotheses of each sentence.
+      log_probs: in nats.
+      lengths: generated tokens of the hypotheses of each sentence.
     """
     scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]
     return jnp.where(is_possible(log_probs), scores, IMPOSSIBLE)
 
 
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Return whether each slot holds a hypothesis: an empty one has a value near `IMPOSSIBLE`."""
+    """Return whether each slot holds a hypothesis."""
     return log_probs > IMPOSSIBLE / 2
 
 
 def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
-    """Take some hypotheses of each sentence: the slots `rows` on axis 1 of all arrays of a tree."""
+    """Take the slots `rows` on axis 1 of all arrays of a tree."""
 
     def take(array: Array) -> Array:
         return jnp.take_along_axis(array, rows.reshape(rows.shape + (1,) * (array.ndim - 2)), 1)
@@ -163,11 +162,7 @@ def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
 
 
 def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
-    """Return arrays whose row for each sentence is taken from one of two trees.
-
-    Args:
-      condition: for each sentence, whether its row is taken from `new`.
-    """
+    """Return the row of each sentence from `new` where `condition` is true, else from `old`."""
 
     def choose(new: Array, old: Array) -> Array:
         return jnp.where(condition.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)

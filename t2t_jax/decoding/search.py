@@ -1,30 +1,30 @@
 """Search for an output sequence: greedy search, sampling and beam search (section 6.1).
 
-Nothing in this module knows a model, a config or a vocabulary. The caller gives a step function
-with a cache, usually the keys and values of a decoder, and the search says which entries of the
-cache belong to which hypothesis.
+This module knows no model, config or vocabulary. The caller passes a step function with a cache,
+usually the keys and values of a decoder, and the search tracks which cache entries belong to which
+hypothesis.
 
 The cache is written once per step and never reordered. At step `t` the hypothesis in slot `j`
-writes its entry at `[t, j]`, and a hypothesis is a path through those slots. Its `ancestry` holds,
-for every step, the slot in which it was then:
+writes its entry at `[t, j]`, and a hypothesis is a path through those slots. Its `ancestry` holds
+its slot at every step:
 
     step       0    1    2    3
     slot 0    <s>  the  dog  ran      hypothesis 0: <s> the cat ran    ancestry 0 0 1 0
     slot 1     .    a   cat  sat      hypothesis 1: <s> the cat sat    ancestry 0 0 1 1
 
-When hypotheses die and others split, these few integers are reordered instead of the cache, and
-the step function attends over all slots through a mask made of them. The step function closes over
-what is constant for a sentence, such as the keys and values of its source: there is one copy of
-these, not one per hypothesis.
+When hypotheses die and others split, the search reorders these few integers instead of the cache,
+and the step function attends over all slots through a mask made from them. The step function closes
+over the constants of a sentence, such as the keys and values of its source: there is one copy, not
+one per hypothesis.
 
 The sentences of a batch need not begin together. `admit` puts new ones into rows whose sentence has
-ended, while the others go on. All still write to the same place, because the room of `t` places is
-a ring: step number `clock` writes to place `clock % room`, and a sentence that began at `start` has
-its position 0 at place `start % room`. Nothing is cleared when a row takes a new sentence; the mask
-leaves out the entries from before.
+ended, while the others go on. All write to the same place, because the `t` places form a ring
+buffer: step number `clock` writes to place `clock % room`, and a sentence that began at `start` has
+its position 0 at place `start % room`. Rows are not cleared for a new sentence; the mask hides the
+entries of the previous one.
 
-A sentence's result does not depend on the other sentences of its batch. The functions trace under
-`jax.jit`; give them plain Python numbers for all arguments other than arrays and keys.
+The result of a sentence does not depend on the other sentences of its batch. The functions trace
+under `jax.jit`; all arguments other than arrays and keys are plain Python numbers.
 """
 
 import math
@@ -65,11 +65,11 @@ StepFn: TypeAlias = Callable[
 ]
 """`step(tokens, positions, clock, ancestry_mask, cache) -> logits, cache`.
 
-`tokens` are the last tokens of the hypotheses, and `positions` their places in the sentences; at
-position 0, a token is the begin-of-sentence id. The step, whose number is `clock`, writes entries
-in all k slots of a place of its cache, and returns the logits of the tokens that follow.
-`ancestry_mask[b, j, t, i]` is true where slot `i` at place `t` belongs to hypothesis `j`: one slot
-for every position up to and including this one, which is at place `clock % t`.
+`tokens` are the last tokens of the hypotheses, and `positions` their positions; the token at
+position 0 is the beginning of sentence. Step number `clock` writes entries in all k slots of one
+place of its cache, and returns the logits of the next tokens. `ancestry_mask[b, j, t, i]` is true if
+slot `i` at place `t` belongs to hypothesis `j`: one slot for every position up to and including the
+current one, which is at place `clock % t`.
 """
 
 
@@ -87,14 +87,14 @@ def begin(
     """Begin to search for every sentence.
 
     Args:
-      cache: the cache that the first step takes.
-      limits: the most tokens to generate for each sentence; 0 for a row that is free.
+      cache: the cache for the first step.
+      limits: the most tokens to generate for each sentence; 0 for a free row.
       beam_size: hypotheses k of each sentence.
       room: places t, at least one.
       bos_id: the token at position 0.
-      keys: a PRNG key for each sentence, where tokens are drawn.
-      constraints: the constraints that `advance` will be given.
-      prefixes: tokens with which each output must begin, then -1.
+      keys: a PRNG key for each sentence, if tokens are sampled.
+      constraints: the constraints for `advance`.
+      prefixes: tokens with which each output must begin, padded with -1.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
     nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
@@ -123,25 +123,35 @@ def admit(
     state: SearchState,
     places: Int[Array, " n"],
     limits: Int[Array, " n"],
-    **how: Any,
+    *,
+    bos_id: int,
+    keys: Key[Array, " n"] | None = None,
+    constraints: Constraints | None = None,
+    prefixes: Int32[Array, "n p"] | None = None,
 ) -> SearchState:
-    """Begin to search for other sentences, in rows that are free.
+    """Begin to search for more sentences, in free rows; see `begin`.
 
     Args:
-      places: numbers of the rows; a number beyond the last row changes nothing.
-      limits: the most tokens to generate for each sentence.
-      how: `bos_id`, `keys`, `constraints` and `prefixes`, as `begin` takes them.
+      places: indices of the rows; an index beyond the last row changes nothing.
     """
-    beam_size = state.rows.live.last.shape[1]
-    new = begin((), limits, beam_size=beam_size, room=state.room, **how).rows
+    new = begin(
+        (),
+        limits,
+        beam_size=state.rows.live.last.shape[1],
+        room=state.room,
+        bos_id=bos_id,
+        keys=keys,
+        constraints=constraints,
+        prefixes=prefixes,
+    ).rows
     new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
     return state._replace(rows=put(state.rows, new, places))
 
 
 def rewind(state: SearchState, slot_axes: Any) -> SearchState:
-    """Lower the clock of searches as far as every entry stays at its place of the ring.
+    """Lower the clock by a multiple of the ring's size, so that every entry keeps its place.
 
-    A clock that counted all steps of a group of rows would pass 2**31 after some weeks in a server.
+    Otherwise the clock of a server would overflow int32 after some weeks.
 
     Args:
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
@@ -164,18 +174,12 @@ def advance(
     most_steps: int | Int[Array, ""] | None = None,
     kernels: Kernels = XLA_KERNELS,
 ) -> SearchState:
-    """Search until few sentences are under way, or one has filled the room before its limit.
-
-    For a sentence that has filled the room, the caller makes more with `resize`.
+    """Search until few sentences are live, or one needs more room; then the caller calls `resize`.
 
     Args:
-      strategy: the strategy by which tokens are chosen.
-      step: the step function; see `StepFn`.
-      state: the searches under way.
-      leave: how many sentences may still be under way in the end.
-      constraints: which tokens may be chosen; the same that the state was begun with.
+      leave: stop once at most this many sentences are live.
+      constraints: those with which the state was begun.
       most_steps: the most positions to compute; None is no bound.
-      kernels: the implementations for the devices.
     """
     first = state.clock
 
@@ -222,16 +226,15 @@ def _step(
 def results(
     state: SearchState, alpha: float, pad_id: int = 0, offset: float = WU_OFFSET
 ) -> SearchResult:
-    """Return each sentence's best hypotheses, which are final only where its search is over.
+    """Return each sentence's best hypotheses, which are final once its search is over.
 
     Args:
-      state: the searches after `advance`.
       alpha: the strategy's exponent of the length penalty.
-      offset: the strategy's number in the length penalty; see `length_penalty`.
+      offset: see `length_penalty`.
 
     Returns:
-      The k best hypotheses that ended. If no hypothesis of a sentence ended, the k best live ones,
-      scored as if they had the length of its limit.
+      The k best hypotheses that ended. If none of a sentence ended, the k best live ones, scored as
+      if their length were the limit.
     """
     rows = state.rows
     none_ended = ~is_possible(rows.finished.scores[:, :1])
@@ -246,13 +249,13 @@ def results(
 def resize(
     state: SearchState, num_rows: int, room: int, empty_cache: StepCache, slot_axes: Any
 ) -> SearchState:
-    """Give searches more rows or fewer, and more room or less.
+    """Change the number of rows and of places.
 
     Args:
       state: the searches, none of which is at position `room` or later.
-      num_rows: number of rows; new rows are free, and of fewer rows the first are kept.
+      num_rows: number of rows; new rows are free, and the last rows are dropped first.
       room: number of places; the newest are kept.
-      empty_cache: the shapes of a cache for the new sizes; it may have fewer places than the room.
+      empty_cache: the shapes of a cache of the new sizes; it may have fewer places than the room.
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
     """
     clock, rows = state.clock, state.rows
@@ -275,11 +278,11 @@ def resize(
 
 
 def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: int) -> Array:
-    """Copy the newest steps' entries to a ring of another size, those of step s to s % places.
+    """Copy the newest entries to a ring of another size, those of step s to place s % places.
 
     Args:
       x: an array with a ring along `axis`.
-      each: entries of a place.
+      each: entries per place.
       places: number of places of the new ring.
     """
     old = x.shape[axis] // each
@@ -291,18 +294,12 @@ def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: i
 
 
 def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
-    """Replace some rows of arrays.
-
-    Args:
-      tree: arrays with their rows on the first axis.
-      new: the same tree, with n rows in each array.
-      places: number of the row that each new row replaces; a number beyond the last row drops it.
-    """
+    """Replace rows, on the first axis of arrays; an index beyond the last row drops the new row."""
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
 
 
 def add_rows(tree: _Tree, num_rows: int) -> _Tree:
-    """Give arrays more rows, which are copies of the last one, or keep only their first rows."""
+    """Return arrays with `num_rows` rows: the first ones, then copies of the last one."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 
@@ -322,9 +319,8 @@ def search(
     """Search for all sentences of a batch; see `begin` and `advance`.
 
     Args:
-      limits: the most tokens to generate for each sentence, end of sentence included; at most
-        `room`.
-      pad_id: id that fills the places after a sentence.
+      limits: the most tokens to generate for each sentence; at most `room` are generated.
+      pad_id: id after the end of a sentence.
     """
     state = begin(
         cache,

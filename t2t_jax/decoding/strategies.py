@@ -26,27 +26,27 @@ _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
 
 class Given(NamedTuple):
-    """The values from which a strategy chooses the next token of every live hypothesis."""
+    """The inputs of a strategy: it chooses the next token of every live hypothesis from these."""
 
     state: SearchState
-    """The searches under way."""
+    """The state of the searches."""
     logits: Float32[Array, "b k v"]
-    """The logits of the tokens that follow the live hypotheses."""
+    """The logits of the next token."""
     choices: Float32[Array, "b k v"]
-    """The logits by which tokens are chosen: -inf for tokens that are not allowed."""
+    """The logits with -inf for tokens that are not allowed."""
     place: Int32[Array, ""]
-    """The place of the ring for the new tokens."""
+    """The ring's place for the new tokens."""
     kernels: Kernels
     """The implementations for the devices."""
 
 
 Extended: TypeAlias = tuple[Hypotheses, SearchResult, Bool[Array, " b"]]
-"""The live hypotheses, the finished ones, and whether each sentence is to go on."""
+"""The live hypotheses, the finished ones, and whether the search of each sentence goes on."""
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """The strategy that takes the most probable token at every position."""
+    """Take the most probable token at every position."""
 
     eos_id: int
     beam_size: int = field(default=1, init=False)
@@ -66,17 +66,17 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The strategy that draws tokens from the model's distribution, after temperature and cuts.
+    """Draw tokens from the model's distribution, after temperature, top-k and top-p.
 
-    A sentence with the same key gets the same sample in any batch. Log-probabilities are those of
-    the model itself, before temperature and cuts.
+    A sentence with the same key gets the same sample in any batch. Log-probabilities are the
+    model's, before temperature and cuts.
 
     Attributes:
       eos_id: id that ends a sentence.
-      temperature: above 0; the logits are divided by it before anything is cut.
+      temperature: above 0; the logits are divided by it first.
       top_k: draw from this many of the most probable tokens; 0 means all.
-      top_p: draw from the fewest tokens, most probable first and at least one, that hold this share
-        of the probability which remains after temperature and `top_k`.
+      top_p: draw from the fewest of the most probable tokens, at least one, that hold this share of
+        the probability left after temperature and `top_k`.
     """
 
     eos_id: int
@@ -104,19 +104,19 @@ class Sampling:
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """The strategy that keeps the k best live and the k best finished hypotheses (section 6.1).
+    """Keep the k best live and the k best finished hypotheses (section 6.1).
 
-    A sentence stops at its limit, or once no live hypothesis can still enter its `num_best` best.
+    A sentence stops at its limit, or once no live hypothesis can enter its `num_best` best.
 
     Attributes:
       eos_id: id that ends a hypothesis.
       beam_size: hypotheses k.
       alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
-      num_best: how many of the k best finished hypotheses are wanted. Those after them are good
-        ones, but the search may stop before it finds better ones.
+      num_best: the number of exact results. The k - `num_best` after them are good, but the search
+        may stop before it finds better ones.
       by_transformers: rank and end as the library transformers does: scores are divided by
         `length ** alpha`, a hypothesis ends only among the k best continuations, and a sentence
-        stops once k have ended and no live one is better than the worst at its present length.
+        stops once k have ended and no live one is better than the worst at its current length.
     """
 
     eos_id: int
@@ -155,13 +155,12 @@ class BeamSearch:
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
-"""A strategy by which tokens are chosen. A strategy is hashable, as a static argument of compiled
-functions. Its fields say how many hypotheses a sentence has (`beam_size`), how they are ranked
-(`alpha`, the exponent of `length_penalty`), and whether it needs random numbers (`draws`)."""
+"""A search strategy, hashable as a static argument of compiled functions. Common fields are
+`beam_size`, `alpha` and `offset` of `length_penalty`, and `draws`: whether it needs PRNG keys."""
 
 
 def normalizer_of(given: Given) -> Float32[Array, "b k"]:
-    """Compute the logarithm of the sum of exponentials of each hypothesis's logits."""
+    """Compute the logsumexp of each hypothesis's logits."""
     if given.kernels.greatest == "in_one_pass":
         return in_one_pass(given.logits)[0]
     return jax.nn.logsumexp(given.logits, axis=-1)
@@ -210,8 +209,8 @@ def _draw(
 def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
     """Mark the fewest tokens, most probable first, that hold `top_p` of the probability.
 
-    A sort over the vocabulary can take longer than the model. So the probability of the last token
-    that enters is found bit by bit: floats from 0 up are in the order of their bits as integers.
+    Sorting the vocabulary can take longer than the model. Instead, a bitwise search finds the
+    probability of the last token: non-negative floats are ordered like their bits as integers.
     """
     probabilities = jax.nn.softmax(logits)
     bits = jax.lax.bitcast_convert_type(probabilities, jnp.int32)
@@ -231,9 +230,9 @@ def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
 
 
 def _expand(given: Given) -> Hypotheses:
-    """Return the 2k best continuations by one allowed token, which is written at `place`.
+    """Return the 2k best continuations by one allowed token, written at `place`.
 
-    At most k of them end, one for each live hypothesis, so that at least k stay live.
+    At most k of them end, one for each live hypothesis, so at least k stay live.
     """
     live, place = given.state.rows.live, given.place
     batch_size, beam_size, vocab_size = given.logits.shape
@@ -251,7 +250,7 @@ def _expand(given: Given) -> Hypotheses:
 
 
 def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
-    """Return the k best of the 2k candidates, without those that ended."""
+    """Return the k best of the 2k candidates that did not end."""
     log_probs = jnp.where(ended, IMPOSSIBLE, candidates.log_probs)
     _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
     return take_hypotheses(candidates._replace(log_probs=log_probs), best)
@@ -266,8 +265,8 @@ def _can_improve(
 ) -> Bool[Array, " b"]:
     """Return whether a live hypothesis, scored at `lengths`, is better than `worst`.
 
-    Log-probabilities only fall, and the divisor is greatest at the limit: where `lengths` are the
-    limits, no live hypothesis can end with a higher score.
+    Log-probabilities only fall, and the length penalty is greatest at the limit: if `lengths` are
+    the limits, no live hypothesis can end with a higher score.
     """
     best = jnp.max(live.log_probs, axis=1, keepdims=True)
     return scores_of(best, lengths, alpha, offset)[:, 0] > worst
