@@ -1,14 +1,14 @@
 """Phrases that no output may contain, as an automaton over a vocabulary's subwords.
 
-A phrase is forbidden at the beginning of an output and after a space, whatever subwords spell it
-(whole words, letters or bytes), and however many spaces are between its words. The subword that
-would complete the phrase is not allowed. The search does not know yet what would follow, so a
-longer word whose subwords spell the phrase first is forbidden too: "in" forbids "inside" if that is
-spelt "in" and "side", but not if "inside" is one subword. A subword that goes on after the phrase
-with anything but a letter or digit completes the phrase as well.
+A phrase is forbidden at the beginning of an output and after a space, in every spelling by
+subwords, letters or bytes, and with any number of spaces between its words. The search disallows
+the subword that would complete the phrase, without knowing the next one. So a longer word is
+forbidden too if its subwords spell the phrase first: "in" forbids "in" + "side", but not "inside"
+as one subword. A subword that continues the phrase with anything but a letter or digit completes it
+as well.
 
 Upper and lower case differ. A phrase after anything but a space, such as an opening quotation mark,
-is not found.
+is not detected.
 """
 
 from bisect import bisect_left
@@ -29,13 +29,11 @@ _COMPLETE = -1
 
 
 def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints | None:
-    """Make the constraints that a config and a vocabulary ask for; None if they ask for none.
+    """Make the constraints of a config and a vocabulary, or None if there are none.
 
-    Tokens that begin every target, such as that of its language, differ from sentence to sentence:
-    they are in the prefix of each, and the constraints have their number.
-
-    With forbidden phrases, subwords without a text, such as padding, are never chosen either: such
-    a subword within a phrase would hide the phrase.
+    Tokens that begin every target, such as the mark of its language, are in the prefix of each
+    sentence; the constraints have their number. With forbidden phrases, subwords without text, such
+    as padding, are forbidden too: one of these within a phrase would hide the phrase.
 
     Raises:
       UserError: a forbidden id is the end of sentence, or is not in the vocabulary.
@@ -66,13 +64,10 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
 
 @lru_cache(maxsize=16)  # every call of a translator asks
 def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
-    """Make the automaton that reads subwords, and says which of them would complete a phrase.
+    """Make the automaton that recognises phrases, none of them blank, in sequences of subwords.
 
-    Its arrays have a power of two of states and of edges, so that searches with other phrases share
-    a compiled program.
-
-    Args:
-      phrases: the phrases, none of them blank.
+    The numbers of states and edges are powers of two, so that other phrases share a compiled
+    program.
     """
     pieces = _Pieces.of(spelt_by(vocabulary))
     begin: list[bool] = []
@@ -98,15 +93,15 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
 
 @lru_cache(maxsize=4)
 def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
-    """Return the text that each id of a vocabulary spells, in bytes, with a space before words."""
+    """Return the text of each id of a vocabulary, in bytes, with a space before words."""
     return [vocabulary.spelling(token) for token in range(len(vocabulary))]
 
 
 class _Pieces(NamedTuple):
-    """The pieces of a vocabulary, sorted so that they can be found by their first bytes."""
+    """The pieces of a vocabulary, sorted for look-up by their first bytes."""
 
     ordered: list[tuple[bytes, int]]
-    """The bytes and the id of each piece, in the order of the bytes."""
+    """The bytes and the id of each piece, sorted by bytes."""
     inner_spaces: list[tuple[bytes, int]]
     """The pieces that have a space after their first byte."""
 
@@ -116,14 +111,11 @@ class _Pieces(NamedTuple):
         return _Pieces(ordered, [piece for piece in ordered if _SPACE in piece[0][1:]])
 
     def edges(self, text: bytes, place: int) -> set[tuple[int, int]]:
-        """Return the pieces that can follow when a phrase is spelt up to a place.
+        """Return the ids of the pieces that can continue a phrase, and how far each spells it.
 
         Args:
           text: the phrase, with a space before it.
-          place: number of bytes that are spelt.
-
-        Returns:
-          The id of each piece, and the place up to which the phrase is spelt with it.
+          place: number of bytes already spelt.
         """
         rest = text[place:]
         rests = {rest, _SPACE + rest} if text[:place].endswith(_SPACE) else {rest}
@@ -147,7 +139,7 @@ class _Pieces(NamedTuple):
 
 
 def _read(text: bytes, place: int, piece: bytes) -> int | None:
-    """Return the place in a phrase after one more piece; None if the piece does not continue it.
+    """Return the number of bytes spelt after one more piece; None if the piece does not fit.
 
     Several spaces in a row count as one.
     """

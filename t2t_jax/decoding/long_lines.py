@@ -1,4 +1,4 @@
-"""Treatment of lines that are too long to be decoded as a whole: they are refused, or split."""
+"""Lines that are too long to be decoded as a whole: they are refused, or split."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,9 +17,9 @@ class LinePart(NamedTuple):
     """A line, or a part of a long line."""
 
     line: int
-    """Index of the line, from 0."""
+    """Index of the line."""
     order: int
-    """Number of the part within its line, from 0."""
+    """Index of the part within its line."""
     tokens: list[int]
     """Ids of the part's subwords, with an end of sentence."""
     prefix: Sequence[int] = ()
@@ -59,10 +59,10 @@ def parts(
     longest_sentence: float,
     first_line: int,
 ) -> list[LinePart]:
-    """Return the lines that are short enough to be decoded, and the parts of those that are not.
+    """Split lines into parts that are short enough to be decoded; most lines are one part.
 
-    A long line is cut where the last sentence ends in the second half of what a part may hold; if
-    none ends there, at the last space in that half; without a space, between two subwords.
+    A part ends at the last end of a sentence in the second half of its room; without one, at the
+    last space in that half; without a space, between two subwords.
 
     Args:
       sources: ids of the lines, with the end of sentence.
@@ -85,12 +85,11 @@ def parts(
 
 
 LONGEST_PASS = 1 << 15
-"""The most subwords of a sentence that is scored, in one pass through encoder and decoder: the work
-grows with the square of the length."""
+"""The most subwords of a sentence that is scored in one pass: work grows with their square."""
 
 
 def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
-    """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored."""
+    """Refuse a sentence that is too long to be scored in one pass."""
     limit = min(longest_sentence, LONGEST_PASS)
     if length > limit:
         why = f"and at most {limit} can be scored"
@@ -103,7 +102,7 @@ def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
     """Return the most tokens of a source that is decoded as a whole.
 
     Args:
-      longest_sentence: most tokens that the model has positions for.
+      longest_sentence: the most tokens for which the model has positions.
     """
     return min(decoding.max_source_length, longest_sentence - decoding.max_extra_length)
 
@@ -127,14 +126,11 @@ def too_long(
 
 
 def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[list[int]]:
-    """Cut a source into parts.
+    """Cut a source into parts, each with an end of sentence and the marks of a source.
 
     Args:
       source: ids of the source, with the end of sentence.
       limit: most tokens of a part, its end of sentence included.
-
-    Yields:
-      The ids of each part, with an end of sentence, and with the marks that a source has.
     """
     before, after = vocabulary.source_frame
     tokens = source[len(before) : len(source) - len(after)]
@@ -149,7 +145,7 @@ def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[lis
 
 
 def _merit(pieces: list[str], place: int) -> int:
-    """Return how good a cut before the subword at a place is: from 0 to 3, the best."""
+    """Return how good a cut before the subword at a place is, from 0 to 3."""
     piece = pieces[place]
     before = "".join(pieces[max(0, place - 3) : place]).rstrip(_CLOSING)
     after_space = piece.startswith(_SPACE)

@@ -292,13 +292,13 @@ class OpenSearch:
         room = most if length == self._lengths[-1] else length
         return Sizes(rows, rows, length, room, most, self._prefix)
 
-    def _group(self, rows: int, length: int) -> RowGroup[int]:
+    def _group(self, rows: int, length: int) -> RowGroup:
         params, seed, constraints = self._of_groups
         return RowGroup(self._search, params, self._sizes(rows, length), seed, constraints)
 
     def _serve(self, number: int) -> None:
         """Run the group of rows of this number until the search is closed."""
-        group: RowGroup[int] | None = None
+        group: RowGroup | None = None
         under_way: dict[int, _Request] = {}
         while (arrivals := self._arrivals(number, len(under_way))) is not None:
             under_way |= {request.number: request for request in arrivals}
@@ -314,7 +314,7 @@ class OpenSearch:
             self._num_held[number] = len(under_way)
 
     def _turn(
-        self, group: RowGroup[int], arrivals: Sequence[_Request], under_way: dict[int, _Request]
+        self, group: RowGroup, arrivals: Sequence[_Request], under_way: dict[int, _Request]
     ) -> None:
         """Compute a few positions, and give the results to the requests that have ended."""
         coming = [(request.number, request.sentence) for request in arrivals]
@@ -367,7 +367,7 @@ class OpenSearch:
             return 0
         return self._length(request.sentence.length, 0)
 
-    def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
+    def _fitting(self, group: RowGroup | None, arrivals: Sequence[Sentence]) -> RowGroup:
         """Return a group whose arrays hold all sentences: the same, resized, or a new one."""
         sources = [sentence.length for sentence in arrivals]
         if group is None or not group.held:

@@ -1,9 +1,9 @@
 """The compiled programs of continuous batching, which `decoding.row_group` calls.
 
-A group of rows is one `Work`. The programs make a group whose rows are all free, let sentences in
-and search on, and resize the group. Where sentences come at any time, separate programs encode
-them, let them in and search on: sentences are then encoded at their own length and padded, and the
-largest program, the search, is compiled once for each size of the work.
+A group of rows is one `Work`. The programs make a free group, let sentences in and continue the
+search, and resize the group. An open search uses separate programs to encode sentences, let them in
+and continue: it encodes sentences at their own length and pads them, and compiles the largest
+program, the search, once for each size of the work.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from t2t_jax.parallel.mesh import replicated
 
 @dataclass(frozen=True)
 class Search:
-    """The static arguments of a search, which are compiled into its programs."""
+    """The static arguments of a search."""
 
     model: DecodingModel
     strategy: Strategy
@@ -38,24 +38,24 @@ class Search:
 
 
 class Sizes(NamedTuple):
-    """Sizes of the arrays that a group of rows consists of."""
+    """Sizes of the arrays of a group of rows."""
 
     rows: int
     """Sentences decoded together."""
     arrivals: int
-    """Sentences that may come in at once."""
+    """The most sentences that may come in at once."""
     source_length: int
     """Positions of a source, padding included."""
     room: int
-    """Positions for an output; if an output needs more, the arrays grow."""
+    """Positions of an output; the arrays grow if an output needs more."""
     most_room: int
-    """Positions that no output exceeds."""
+    """The most positions of an output."""
     prefix: int = 0
-    """Positions for the prefixes of outputs; 0 if no output has one."""
+    """Positions of the prefixes of outputs; 0 without prefixes."""
 
 
 class Work(NamedTuple):
-    """Sentences under way, one a row."""
+    """The live sentences, one per row."""
 
     state: SearchState
     """The search for each sentence."""
@@ -67,34 +67,33 @@ class Arrivals(NamedTuple):
     """The arrays of sentences that come in."""
 
     rows: Int32[Array, " n"]
-    """Rows that the sentences take; a number beyond the last row stands for no sentence."""
+    """Rows of the sentences; an index beyond the last row is padding."""
     inputs: Any
-    """The arrays of the sources, of `n` rows, which `SourceForm.padded` has made; None if the
-    sources are encoded already."""
+    """The arrays of the sources from `SourceForm.padded`; None if they are encoded already."""
     limits: Int32[Array, " n"]
     """The most tokens to generate for each sentence."""
     numbers: Int32[Array, " n"]
-    """Numbers of the lines, which determine the tokens drawn when sampling."""
+    """Numbers of the lines, which determine the sampled tokens."""
     prefixes: Int32[Array, "n p"] | None = None
-    """Tokens with which each output must begin, then -1; None if no output has a prefix."""
+    """Tokens with which each output must begin, padded with -1, if any output has a prefix."""
 
 
 class Progress(NamedTuple):
-    """The state of the rows after a search, which the host reads."""
+    """The state of the rows, which the host reads."""
 
     searching: Bool[Array, " b"]
-    """Whether a row's sentence is still under way."""
+    """Whether each row has a live sentence."""
     positions: Int[Array, " b"]
     """Position of the last token of each sentence."""
     best: SearchResult
-    """The `num_best` best hypotheses of each row; they are final where it is not searching."""
+    """The `num_best` best hypotheses of each row; final if the row is not searching."""
 
 
 @partial(jax.jit, static_argnames=("search", "sizes"))
 def begin_work(
     search: Search, sizes: Sizes, params: Parameters, constraints: Constraints | None = None
 ) -> Work:
-    """Make a group of rows that are all free.
+    """Make a group of free rows.
 
     Args:
       params: the parameters, from `DecodingModel.prepare`.
@@ -128,21 +127,16 @@ def proceed(
     constraints: Constraints | None = None,
     most_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
-    """Let sentences in, and search until at most `leave` are under way or one needs more room.
+    """Let sentences in, and search until at most `leave` are live or one needs more room.
 
     Args:
-      search: the static arguments.
       params: the parameters, from `DecodingModel.prepare`.
-      work: the sentences under way; its arrays are overwritten.
-      arrivals: sentences that come into rows that are free; None if there are none.
+      work: the live sentences; its arrays are overwritten.
+      arrivals: sentences for free rows; None if there are none.
       seed: seed of sampling.
-      leave: how many sentences may still be under way in the end.
-      constraints: which tokens may be chosen; those of `begin_work`.
-      most_steps: the number of positions after which the search stops in any case; None is no
-        bound.
-
-    Returns:
-      The sentences still under way, and the state of all rows.
+      leave: the number of live sentences at which the search stops.
+      constraints: those of `begin_work`.
+      most_steps: the most positions to compute; None is no bound.
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:
@@ -171,11 +165,7 @@ def proceed(
 
 @partial(jax.jit, static_argnames="model")
 def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
-    """Encode sources, and return the model's memory of them.
-
-    Args:
-      inputs: the arrays of the sources, which `SourceForm.padded` has made.
-    """
+    """Encode sources, given as the arrays from `SourceForm.padded`."""
     return model.memory(params, model.sources.inputs(inputs))
 
 
@@ -194,19 +184,19 @@ def let_in(
     seed: UInt32[Array, ""],
     constraints: Constraints | None = None,
 ) -> Work:
-    """Let sentences in that are encoded already.
+    """Let encoded sentences into free rows.
 
     Args:
-      work: the sentences under way; its arrays are overwritten.
-      memory: the memory of the sentences that come in, with as many positions as that of `work`.
-      arrivals: these sentences, which come into rows that are free.
+      work: the live sentences; its arrays are overwritten.
+      memory: the memory of the new sentences, with as many positions as that of `work`.
+      arrivals: the new sentences.
     """
     return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
 
 
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
-    """Copy the work into arrays of other sizes; where these have fewer rows, drop the last rows.
+    """Copy the work into arrays of other sizes; the last rows are dropped first.
 
     The function takes no `Search`, so that searches with other settings share the program.
     """
@@ -239,7 +229,7 @@ def _with_arrivals(
 
 
 def _of_length(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad the memory to so many positions of a source, or cut off the last ones."""
+    """Pad or cut the memory to `length` positions of a source."""
 
     def fit(x: Array, axis: int) -> Array:
         kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
@@ -259,7 +249,7 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Split the rows over the devices, always alike, so that a program is compiled only once."""
+    """Split the rows over the devices, always alike, so that each program is compiled once."""
     rows = NamedSharding(mesh, RULES.spec(["batch"]))
 
     def place(x: Any) -> NamedSharding:

@@ -1,12 +1,12 @@
-"""A group of rows of a search, with the sentence in each row and the arrays of all rows.
+"""A group of rows of a search: the sentence in each row and the arrays of all rows.
 
-Both schedulers let sentences into such groups: `decoding.scheduler`, which knows all its sentences
-beforehand, and `decoding.open_search`, whose sentences come at any time.
+`decoding.scheduler` fills groups from a fixed list of sentences; `decoding.open_search` fills them
+with sentences that come at any time.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,8 +30,6 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.sources import Source
 from t2t_jax.parallel.mesh import on_host, put_rows
 
-_Key = TypeVar("_Key")
-
 _launching = threading.Lock()  # otherwise two threads could compile the same program at once
 
 
@@ -39,25 +37,25 @@ class Sentence(NamedTuple):
     """A sentence to decode."""
 
     source: Source
-    """The source; a text is its subwords with the end of sentence."""
+    """The source; for a text, its subwords with the end of sentence."""
     limit: int
     """The most tokens to generate, end of sentence included."""
     number: int
-    """Number of the line; with the seed, the number determines what is drawn."""
+    """Number of the line; it determines with the seed the sampled tokens."""
     prefix: Sequence[int] = ()
     """Subwords with which the output must begin."""
 
     @property
     def length(self) -> int:
-        """Return the number of positions of the source, or of the prefix if that is longer."""
+        """Return the number of tokens of the source or of the prefix, whichever is longer."""
         return max(len(self.source), len(self.prefix))
 
 
-class RowGroup(Generic[_Key]):
+class RowGroup:
     """Rows of a search; when a sentence has ended, another one takes its row.
 
-    `launch` calls the compiled program, perhaps in another thread, and `collect` waits for it.
-    A search that stays open calls `let_in` and `search_on` in place of `launch`.
+    Callers identify sentences by keys. `launch` calls the compiled program, perhaps in another
+    thread, and `collect` waits for it. An open search calls `let_in` and `search_on` instead.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class RowGroup(Generic[_Key]):
         seed: int = 0,
         constraints: Constraints | None = None,
     ) -> None:
-        """Make a group of rows that are all free.
+        """Make a group of free rows.
 
         Args:
           params: the parameters, from `DecodingModel.prepare`.
@@ -76,15 +74,15 @@ class RowGroup(Generic[_Key]):
         self.sizes = sizes
         self._search, self._params, self._constraints = search, params, constraints
         self._seed = np.uint32(seed)
-        self._held: list[tuple[_Key, Sentence] | None] = [None] * sizes.rows
+        self._held: list[tuple[int, Sentence] | None] = [None] * sizes.rows
         self._positions: Any = np.zeros(sizes.rows, int)
         self._best: Any = None  # the hypotheses of all rows, when they were last collected
         self._released: set[int] = set()  # rows whose sentence the device still searches for
         self._work = begin_work(search, sizes, params, constraints)
 
     @property
-    def held(self) -> list[tuple[_Key, Sentence]]:
-        """Return the sentences under way, each with its key."""
+    def held(self) -> list[tuple[int, Sentence]]:
+        """Return the live sentences with their keys."""
         return [each for each in self._held if each is not None]
 
     @property
@@ -94,27 +92,23 @@ class RowGroup(Generic[_Key]):
 
     @property
     def longest(self) -> int:
-        """Return the greatest length of a sentence under way."""
+        """Return the length of the longest live sentence."""
         return max((sentence.length for _, sentence in self.held), default=0)
 
     @property
     def farthest(self) -> int:
-        """Return the last position that an output under way has reached."""
+        """Return the position of the longest live output."""
         places = zip(self._positions, self._held, strict=True)
         return max((int(position) for position, held in places if held is not None), default=0)
 
     @property
     def last_row(self) -> int:
-        """Return the number of rows up to the last one that is taken or was just given up."""
+        """Return the number of rows up to the last one that is taken or was just released."""
         taken = [row for row, held in enumerate(self._held) if held is not None]
         return max([*taken, *self._released], default=-1) + 1
 
     def resize(self, sizes: Sizes) -> None:
-        """Give the arrays other sizes.
-
-        Args:
-          sizes: the sizes, with at least `last_row` rows.
-        """
+        """Change the sizes of the arrays; there have to be at least `last_row` rows."""
         if sizes == self.sizes:
             return
         self._work = resize_work(self._search.model, self._search.mesh, sizes, self._work)
@@ -123,13 +117,12 @@ class RowGroup(Generic[_Key]):
         self._positions = np.append(self._positions, np.zeros(new, int))[: sizes.rows]
         self.sizes = sizes
 
-    def launch(self, arrivals: Sequence[tuple[_Key, Sentence]], leave: int) -> Progress:
-        """Let sentences in, and have the device search on.
+    def launch(self, arrivals: Sequence[tuple[int, Sentence]], leave: int) -> Progress:
+        """Let sentences in and continue the search.
 
         Args:
-          arrivals: sentences with their keys, no more than there are free rows, and no more than
-            may come in at once.
-          leave: the number of sentences under way at which the program stops.
+          arrivals: sentences with their keys, at most `num_free` and at most `sizes.arrivals`.
+          leave: the number of live sentences at which the program stops.
 
         Returns:
           The state of the rows, which the device may still be computing.
@@ -140,26 +133,21 @@ class RowGroup(Generic[_Key]):
         return self._proceed(coming._replace(inputs=inputs), leave, None)
 
     def search_on(self, leave: int, most_steps: int) -> Progress:
-        """Have the device search on, for the sentences that `let_in` has let in.
-
-        Args:
-          most_steps: the number of positions after which the program stops in any case.
-        """
+        """Continue the search for at most `most_steps` positions; see `launch`."""
         return self._proceed(None, leave, np.int32(most_steps))
 
     def let_in(
         self,
-        arrivals: Sequence[tuple[_Key, Sentence]],
+        arrivals: Sequence[tuple[int, Sentence]],
         places: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Let sentences in, each encoded together with others of about the same length.
+        """Let sentences in, encoded in batches of similar length.
 
         Args:
-          arrivals: sentences with their keys, no more than there are free rows.
-          places: numbers of sentences for which there are compiled programs, smallest first; the
-            sentences that are encoded at once are padded to one of these numbers.
-          lengths: lengths of sources for which there are compiled programs, shortest first.
+          arrivals: sentences with their keys, at most `num_free`.
+          places: batch sizes with compiled programs, smallest first.
+          lengths: lengths of sources with compiled programs, shortest first.
         """
         waiting = sorted(zip(*self._taken(arrivals), strict=True), key=lambda one: one[1].length)
         while waiting:
@@ -177,11 +165,12 @@ class RowGroup(Generic[_Key]):
                 memory = encode(search.model, self._params, inputs)
                 if length < self.sizes.source_length:
                     memory = pad_memory(search.model, memory, self.sizes.source_length)
-                what = search, self._work, memory, coming
-                self._work = let_in(*what, self._seed, self._constraints)
+                self._work = let_in(
+                    search, self._work, memory, coming, self._seed, self._constraints
+                )
 
-    def collect(self, progress: Progress) -> list[tuple[_Key, SearchResult]]:
-        """Wait for the device, and take out the sentences that have ended.
+    def collect(self, progress: Progress) -> list[tuple[int, SearchResult]]:
+        """Wait for the device; remove and return the sentences that have ended.
 
         Returns:
           The keys of these sentences, with their hypotheses `[num_best, t]`.
@@ -194,18 +183,14 @@ class RowGroup(Generic[_Key]):
                 self._held[row] = None
         return ended
 
-    def release(self, key: _Key) -> None:
-        """Give up the sentence with this key; its row is free for the next `launch`."""
+    def release(self, key: int) -> None:
+        """Give up a sentence; its row is free for the next `launch`."""
         (row,) = (row for row, held in enumerate(self._held) if held and held[0] == key)
         self._held[row] = None
         self._released.add(row)
 
-    def so_far(self) -> Iterator[tuple[_Key, list[int]]]:
-        """Yield the tokens chosen so far for each sentence, in a search with one hypothesis each.
-
-        Yields:
-          The key of a sentence, and the ids of its tokens when `collect` was called last.
-        """
+    def so_far(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield the key and the tokens of each sentence at the last `collect`, for beam size 1."""
         for row, held in enumerate(self._held):
             if held is not None:
                 length = min(int(self._positions[row]), held[1].limit)
@@ -214,13 +199,21 @@ class RowGroup(Generic[_Key]):
     def _proceed(
         self, arrivals: Arrivals | None, leave: int, most_steps: np.int32 | None
     ) -> Progress:
-        what = self._search, self._params, self._work, arrivals, self._seed, np.int32(leave)
         with _launching:
-            self._work, progress = proceed(*what, self._constraints, most_steps)
+            self._work, progress = proceed(
+                self._search,
+                self._params,
+                self._work,
+                arrivals,
+                self._seed,
+                np.int32(leave),
+                self._constraints,
+                most_steps,
+            )
         return progress
 
-    def _taken(self, arrivals: Sequence[tuple[_Key, Sentence]]) -> tuple[list[int], list[Sentence]]:
-        """Assign rows to sentences that come in, and an empty sentence to each row given up."""
+    def _taken(self, arrivals: Sequence[tuple[int, Sentence]]) -> tuple[list[int], list[Sentence]]:
+        """Assign rows to new sentences, and an empty sentence to each released row."""
         free = [row for row, held in enumerate(self._held) if held is None]
         rows = free[: len(arrivals)]
         for row, arrival in zip(rows, arrivals, strict=True):
@@ -233,7 +226,7 @@ class RowGroup(Generic[_Key]):
     def _arrivals(
         self, rows: Sequence[int], sentences: Sequence[Sentence], places: int
     ) -> Arrivals:
-        """Make the arrays of sentences that come in, without the tokens of their sources."""
+        """Make the arrays of new sentences, without the tokens of their sources."""
         sizes = self.sizes
         arrays: Any = np.full((3, places), [[sizes.rows], [0], [0]], np.int32)
         taken, limits, numbers = arrays
@@ -247,14 +240,14 @@ class RowGroup(Generic[_Key]):
         return Arrivals(taken, None, limits, numbers, prefixes)
 
     def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
-        """Return the arrays of the sources on the devices; see `SourceForm.padded`."""
+        """Put the arrays of the sources on the devices; see `SourceForm.padded`."""
         model, mesh = self._search.model, self._search.mesh
         arrays = model.sources.padded([sentence.source for sentence in sentences], places, length)
         return jax.tree.map(lambda x: put_rows(x, mesh), arrays)
 
 
 def _several(number: int, places: Sequence[int]) -> int:
-    """Choose the number of places of the next program for so many sentences, at least cost."""
+    """Choose the cheapest batch size for the next `number` sentences."""
     enough = next((n for n in places if n >= number), places[-1])
     fewer = [n for n in places if n <= number]
     return fewer[-1] if fewer and 2 * number < enough else enough

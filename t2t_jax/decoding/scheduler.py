@@ -1,15 +1,13 @@
 """Continuous batching: when a sentence has ended, the next one takes its row.
 
-Sentences that are decoded together do not end together: to wait for the last costs half of the
-work. So the program that searches stops when some rows are free, and is called again with the
-sentences that shall take them, which it first encodes (iteration-level scheduling: Yu et al. 2022,
-"Orca"). They come in from the longest to the shortest. When the long ones have gone, the arrays are
-cut, and they grow when an output is much longer than its source; both happen in powers of two, so
-that a corpus needs a handful of programs.
+Sentences of a batch do not end together, and waiting for the last one would waste half of the work.
+So the search stops when some rows are free, and the next call encodes the sentences for these rows
+(iteration-level scheduling: Yu et al. 2022, "Orca"). Sentences come in from the longest to the
+shortest. The arrays shrink once the long ones have ended, and grow if an output is much longer than
+its source. Lengths are powers of two, so that a corpus needs a handful of programs.
 
-The rows form two groups, each with its own call of the program: while the host prepares one, the
-device works on the other. On a CPU, one group uses the core for which the other has not enough
-work.
+The rows form two groups with separate calls of the program: the device works on one while the host
+prepares the other. On a CPU, the second group uses idle cores.
 """
 
 from collections import deque
@@ -66,13 +64,13 @@ def decode(
     """Decode sentences.
 
     Args:
-      decoding: the settings of the search. `tokens_per_batch` bounds the rows; the limit of a
-        sentence is at most its length plus `max_extra_length`.
+      decoding: `tokens_per_batch` bounds the rows; the limit of a sentence is at most its length
+        plus `max_extra_length`.
       params: the parameters, from `DecodingModel.prepare`.
-      mesh: the devices of the parameters. Sentences decoded together are split over them by rows.
+      mesh: the devices of the parameters, over which rows are split.
 
     Yields:
-      The index of a sentence and its hypotheses `[num_best, t]`, in the order in which they end.
+      The index of each sentence and its hypotheses `[num_best, t]`, as sentences end.
 
     Raises:
       ValueError: the limit of a sentence is too high.
@@ -88,7 +86,7 @@ def decode(
     waiting = deque(zip(order, planned, strict=True))
     search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
     capacity = _capacity(rung(max(lengths, default=0)), decoding)
-    make = partial(RowGroup[int], search, params, seed=seed, constraints=constraints)
+    make = partial(RowGroup, search, params, seed=seed, constraints=constraints)
     number = num_groups(capacity, mesh)
     groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
     while groups:
@@ -101,11 +99,11 @@ def decode(
 
 
 def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[Sizes]:
-    """Plan the sizes of the arrays in which each sentence is decoded.
+    """Plan the sizes of the arrays for each sentence.
 
     Args:
       lengths: numbers of tokens of the sources, longest first.
-      decoding: the settings, of which `tokens_per_batch` and `max_extra_length` are used.
+      decoding: the settings; `tokens_per_batch` and `max_extra_length` matter.
     """
     if not lengths:
         return []
@@ -142,26 +140,25 @@ def _sizes(
 
 
 def rung(length: int) -> int:
-    """Return the length of arrays for so many tokens: a power of two, 16 at least."""
+    """Round a length up to a power of two, at least 16."""
     return max(16, 1 << max(0, length - 1).bit_length())
 
 
 def num_groups(capacity: int, mesh: Mesh) -> int:
-    """Return the number of groups that so many rows are divided into."""
+    """Return the number of groups for `capacity` rows."""
     # A program on several devices waits for all of them: two at a time could wait for each other.
     return 2 if mesh.size == 1 and capacity > 1 else 1
 
 
 def _decode_group(
-    make: Callable[[Sizes], RowGroup[int]],
+    make: Callable[[Sizes], RowGroup],
     waiting: deque[tuple[int, Sizes]],
     sentences: Sequence[Sentence],
 ) -> Iterator[list[tuple[int, SearchResult]]]:
     """Decode waiting sentences in a group of rows.
 
     Args:
-      waiting: the index of each sentence and the sizes planned for it; sentences are taken from the
-        front.
+      waiting: the index and the planned sizes of each sentence, first come first served.
 
     Yields:
       The sentences that have ended, with their hypotheses, whenever the device has work.
@@ -188,7 +185,7 @@ def _decode_group(
 
 
 def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
-    """Return the planned sizes with no fewer rows than now, and room for the farthest position."""
+    """Return the planned sizes with at least as many rows as now, and room for `farthest`."""
     room = planned.room
     while room <= farthest:
         room = min(2 * room, planned.most_room)
@@ -198,7 +195,7 @@ def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
 
 
 def _leave(sizes: Sizes, free: int, waiting: int) -> int:
-    """Return the number of sentences under way at which the program shall stop."""
+    """Return the number of live sentences at which the program stops."""
     if not waiting:
         return 0
     if free >= sizes.arrivals:  # more can come in at once

@@ -30,8 +30,8 @@ class ForcedScore(NamedTuple):
     log_prob: float
     """Log-probability of the whole target under the model, in nats."""
     token_log_probs: tuple[float, ...]
-    """Log-probability of each subword, given the source and the subwords before it. It is 0 for
-    what every target begins with, such as the mark of its language."""
+    """Log-probability of each subword; 0 for tokens that begin every target, such as a language
+    mark."""
     tokens: tuple[int, ...]
     """Ids of the subwords, end of sentence included."""
 
@@ -43,28 +43,23 @@ def score(
     *,
     first_line: int = 1,
 ) -> list[ForcedScore]:
-    """Score pairs of lines. An ensemble gives the mean of its models' distributions, as always.
+    """Score pairs of lines. An ensemble gives the mean of its models' distributions.
 
     A line break within a line counts as a space. A blank target of a blank source has probability
-    1 and no subwords, like the translation of a blank line. Every other blank line is scored as a
-    sentence that ends at once.
+    1 and no subwords. Any other blank line is scored as a sentence that ends at once.
 
     Args:
-      translator: the model.
       sources: sentences.
-      targets: a translation of each, as text, which the vocabulary encodes into the subwords that
-        are scored.
-      first_line: number of the first line, for lines that are a part of a longer text. Errors
-        name lines by their numbers.
+      targets: a translation of each.
+      first_line: number of the first line, for error messages.
 
     Returns:
-      A score for each pair, in the order of the lines. A score depends on the pair alone.
+      A score for each pair, which does not depend on other pairs.
 
     Raises:
       TypeError: an argument is of the wrong type.
-      UserError: the model does not translate, or there are more lines on one side, or a line is no
-        text, or has more subwords than `LONGEST_PASS` or a learned position table: nothing has been
-        scored then. Or the model has diverged, and its probabilities for a line are not finite.
+      UserError: the model does not translate or has diverged, the numbers of lines differ, or a
+        line is no text or too long.
     """
     translator.check_process()
     translator.check_translates()
@@ -92,7 +87,7 @@ def score(
 
 
 def tokens_per_pass(translator: Translator) -> int:
-    """Return the most positions of a batch of sentences whose positions are computed at once."""
+    """Return the most positions of a batch that is computed in one pass."""
     config = translator.config
     return min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
 
@@ -109,13 +104,13 @@ def _check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
 def batches(
     lengths: Sequence[int], tokens_per_batch: int, parts: int
 ) -> Iterator[tuple[list[int], int, int]]:
-    """Yield batches: the lines of each, the number of its rows, which `parts` divides, its length.
+    """Yield batches: the lines of each, the number of its rows, a multiple of `parts`, its length.
 
-    The longest lines come first, so that an error of memory shows at once. A line of 0 tokens is
-    left out. Shapes come from short ladders, so that a corpus needs a handful of compilations.
+    The longest lines come first, so that a lack of memory shows at once. Lines of 0 tokens are left
+    out. Shapes come from short ladders, so that a corpus needs a handful of compilations.
 
     Args:
-      tokens_per_batch: most positions of a batch, padding included, unless a line alone has more.
+      tokens_per_batch: most positions of a batch, padding included, unless one line has more.
     """
     order = [line for line, length in enumerate(lengths) if length]
     order.sort(key=lambda line: -lengths[line])

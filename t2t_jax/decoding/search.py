@@ -67,9 +67,9 @@ StepFn: TypeAlias = Callable[
 
 `tokens` are the last tokens of the hypotheses, and `positions` their positions; the token at
 position 0 is the beginning of sentence. Step number `clock` writes entries in all k slots of one
-place of its cache, and returns the logits of the next tokens. `ancestry_mask[b, j, t, i]` is true if
-slot `i` at place `t` belongs to hypothesis `j`: one slot for every position up to and including the
-current one, which is at place `clock % t`.
+place of its cache, and returns the logits of the next tokens. `ancestry_mask[b, j, t, i]` is true
+if slot `i` at place `t` belongs to hypothesis `j`: one slot for every position up to and including
+the current one, which is at place `clock % t`.
 """
 
 

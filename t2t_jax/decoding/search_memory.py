@@ -40,12 +40,11 @@ def check_search_memory(
 def search_bytes(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
 ) -> int:
-    """Compute the fewest bytes that a search keeps, once its outputs have their greatest length.
+    """Compute a lower bound of the bytes of a search whose outputs have their greatest length.
 
-    Each position of each hypothesis has keys and values in every layer of the decoder, a place in
-    the ancestry mask, and the tokens and ancestry of live and finished hypotheses; each source has
-    keys and values once, which take as much as those of a hypothesis of its length; each hypothesis
-    has logits.
+    It counts, for each position of each hypothesis, keys and values of every decoder layer, the
+    ancestry mask, tokens and ancestry of live and finished hypotheses; the logits of each
+    hypothesis; and the keys and values of each source.
     """
     beam = 1 if decoding.temperature > 0 else decoding.beam_size
     slots = sizes.most_room * beam

@@ -39,18 +39,17 @@ class Translator:
     """A model, or an ensemble of models, with its vocabulary and parameters.
 
     Attributes:
-      config: the config the model was trained with; its `decoding` holds the defaults. For an
-        ensemble, the config of the first model.
+      config: the config of the training; its `decoding` holds the defaults. For an ensemble, the
+        config of the first model.
       vocabulary: the shared subword vocabulary.
-      model: the model, a `DecodingModel`, or a `ScoringModel` if it is an encoder alone.
-      params: the parameters in the form that training gives them, on the devices.
-      mesh: these devices; lines decoded together are split over them by rows. Where devices belong
-        to several processes, all processes translate the same lines at the same time.
-      longest_sentence: most tokens of a sentence that every model has positions for.
-      steps: the training steps of the checkpoints that `params` averages, where known, or of the
-        moving average that it is. For an ensemble, those of one model after the other.
-      ema_decays: decays of the moving averages of parameters that `params` holds, by model; empty
-        where there is none.
+      model: the model, a `DecodingModel`, or a `ScoringModel` for an encoder-only network.
+      params: the parameters in the form of training, on the devices.
+      mesh: these devices, over which the rows of a batch are split. If they belong to several
+        processes, all processes translate the same lines at the same time.
+      longest_sentence: the most tokens for which every model has positions.
+      steps: the training steps of the averaged checkpoints or of the moving average, if known. For
+        an ensemble, those of all models in order.
+      ema_decays: decays of the moving averages in `params`, by model.
     """
 
     def __init__(
@@ -66,13 +65,8 @@ class Translator:
         """Put the parameters on the device, unless they are there.
 
         Args:
-          config: the config the model was trained with.
-          vocabulary: the vocabulary it was trained with.
-          params: its parameters.
-          others: more models of this vocabulary. The distribution of every token is then the mean
-            of the distributions that the models give.
-          steps: the training steps that the parameters are of.
-          ema_decays: decays of the moving averages, where the parameters are such averages.
+          others: more models with this vocabulary; the distribution of every token is the mean of
+            those of all models.
         """
         self.config = config
         self.vocabulary = vocabulary
@@ -91,7 +85,7 @@ class Translator:
         self._process = os.getpid()
 
     def check_process(self) -> None:
-        """Refuse to work in a fork of the process that made the translator, which would hang."""
+        """Refuse to work in a fork of the translator's process, which would hang."""
         if os.getpid() != self._process:
             raise UserError(
                 "this translator was made before the process was forked, and JAX's threads do not "
@@ -114,26 +108,22 @@ class Translator:
             )
 
     def prepared(self, quantize: Quantize) -> Parameters:
-        """Return the parameters in the form that searches take; see `DecodingModel.prepare`.
-
-        Args:
-          quantize: the form in which decoding holds matrices.
-        """
+        """Return the parameters in the form for searches; see `DecodingModel.prepare`."""
         if quantize not in self._for_decoding:
             self._for_decoding[quantize] = _prepare(self.model, self.params, quantize)
         return self._for_decoding[quantize]
 
     def between(self, source: str | None, target: str | None) -> "Translator":
-        """Return the translator for other languages, for a model that is told them by marks.
+        """Return a translator for another language pair, which shares the parameters.
 
-        Both share their parameters.
+        Only multilingual models, which mark languages with tags, have several pairs.
 
         Args:
-          source: the language of sources, as the vocabulary's `between` takes it; None keeps it.
-          target: the language of translations, in the same way.
+          source: the source language, as the vocabulary's `between` takes it; None keeps it.
+          target: the target language; None keeps it.
 
         Raises:
-          UserError: the model has no such language.
+          UserError: the model does not have the language.
         """
         data = self.config.data
         pair = source or data.source_language, target or data.target_language
@@ -152,18 +142,7 @@ class Translator:
         first_line: int = 1,
         **overrides: Any,
     ) -> list[str]:
-        """Translate lines, each into exactly one line; see `nbest`.
-
-        Args:
-          lines: sentences. A line of nothing but white space has an empty translation.
-          prefixes: for each line the text with which its translation must begin, or "".
-          seed: seed of sampling (`temperature` above 0).
-          first_line: number of the first line, for lines that are a part of a longer text.
-          overrides: settings of the search, as `configured` takes them.
-
-        Returns:
-          The translations, in the order of the lines.
-        """
+        """Translate each line into one line; see `nbest` for the arguments."""
         found = self.nbest(
             lines, 1, prefixes=prefixes, seed=seed, first_line=first_line, **overrides
         )
@@ -181,32 +160,28 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Return the best translations of each line.
 
-        The result for a line depends on the line, its prefix and, when sampling, its number; the
-        lines that are translated with it do not change the result.
+        The result of a line depends on the line, its prefix and, when sampling, its number, but not
+        on the other lines.
 
         Args:
-          lines: sentences; a line break within one counts as a space. A line of nothing but white
-            space has one empty translation with probability 1, and costs nothing. A line of more
-            subwords than `max_source_length` is split, or refused, as `long_lines` says.
-          num_best: translations for each line, at most the beam size.
+          lines: sentences; a line break within one counts as a space. A blank line has one empty
+            translation with probability 1. A line of more subwords than `max_source_length` is
+            split or refused; see `decoding.long_lines`.
+          num_best: translations of each line, at most the beam size.
           prefixes: for each line the text with which its translation must begin, or "". The
-            translation begins with the prefix's subwords and may continue the prefix's last word;
-            `log_prob` is that of the whole. For a line that is split, the first part has the
-            prefix; a line of nothing but white space has an empty translation.
+            translation may continue the prefix's last word, and `log_prob` includes the prefix. If
+            a line is split, its first part has the prefix.
           seed: seed of sampling (`temperature` above 0), below 2**32.
-          first_line: number of the first line, for lines that are a part of a longer text. Errors
-            name lines by their numbers.
-          overrides: settings of the search, as `configured` takes them.
+          first_line: number of the first line, for sampling and error messages.
+          overrides: settings of the search; see `configured`.
 
         Returns:
           For each line between 1 and `num_best` hypotheses, best first.
 
         Raises:
           TypeError: an argument is of the wrong type.
-          UserError: an argument or an override is refused, the search cannot give `num_best`
-            hypotheses or takes more memory than there is, or a line is too long: nothing has been
-            translated then. Or the model has diverged, and its probabilities for a line are not
-            finite.
+          UserError: an argument, an override or a line is refused, the search needs too much
+            memory, or the model has diverged.
         """
         self.check_process()
         self.check_translates()
@@ -225,11 +200,6 @@ class Translator:
 
     def check_lines(self, lines: Iterable[str], *, first_line: int = 1, **overrides: Any) -> None:
         """Refuse the lines that `nbest` would refuse, without translating any.
-
-        Args:
-          lines: sentences.
-          first_line: number of the first line.
-          overrides: settings of the search, as `configured` takes them.
 
         Raises:
           TypeError: an argument is of the wrong type.
@@ -276,14 +246,9 @@ class Translator:
     ) -> list[LinePart]:
         """Return the parts in which each line is decoded: the whole line, unless it is too long.
 
-        Args:
-          lines: sentences.
-          decoding: the settings, among them those for long lines.
-          first_line: number of the first line, by which errors name them.
-          prefixes: for each line the text with which its translation must begin, or "".
-
         Raises:
-          UserError: a line is too long, and the settings refuse it, or the prefixes do not fit.
+          UserError: a line is too long and `decoding.long_lines` refuses it, or the prefixes do not
+            match the lines.
         """
         longest = self.longest_sentence
         found = parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
@@ -306,7 +271,7 @@ class Translator:
         first_line: int,
         seed: int,
     ) -> Iterator[tuple[LinePart, SearchResult]]:
-        """Yield each part that is not blank with the hypotheses found for it, in any order."""
+        """Yield each part that is not blank with its hypotheses, in any order."""
         given = [part for part in given if not is_blank(part.tokens)]
         extra = decoding.max_extra_length
         sentences = [
@@ -322,17 +287,14 @@ class Translator:
         """Search for the outputs of sentences.
 
         Args:
-          sentences: the sentences to decode, each with a limit of at most its length plus
-            `decoding.max_extra_length`. One without a prefix gets the vocabulary's `target_begin`.
-          decoding: the settings of the search.
-          num_best: hypotheses for each sentence.
-          seed: seed of sampling.
+          sentences: sentences with a limit of at most their length plus
+            `decoding.max_extra_length`. The default prefix is the vocabulary's `target_begin`.
 
         Yields:
-          The index of each sentence, in any order, and the hypotheses found for it.
+          The index of each sentence, in any order, and its hypotheses.
 
         Raises:
-          UserError: the search takes more memory than there is.
+          UserError: the search needs too much memory.
         """
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
@@ -367,14 +329,13 @@ class Translator:
         )
 
     def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:
-        """Read the hypotheses that a search has found, best first; empty slots are left out.
+        """Read the hypotheses of one sentence from a search result, without empty slots.
 
         Args:
-          best: the result of the search for one sentence.
           number: number of the line, for the error.
 
         Raises:
-          UserError: there are no hypotheses, as the model has diverged.
+          UserError: there are no hypotheses, because the model has diverged.
         """
         places = zip(*(array.tolist() for array in best), strict=True)
         kept = [
@@ -403,5 +364,5 @@ def _stripped(lines: Iterable[str]) -> list[str]:
 
 
 def _number(part: LinePart, first_line: int) -> int:
-    """Return the number that sampling depends on for a part; a first part has its line's number."""
+    """Return the number that determines samples; the first part has its line's number."""
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
