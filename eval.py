@@ -1,7 +1,7 @@
 """Use a trained model from a clone that is not installed: the program `t2t-jax`, by another name.
 
 python eval.py --help                                  # the map of all commands
-python eval.py bleu --workdir runs/quickstart          # t2t-jax bleu
+python eval.py evaluate --workdir runs/quickstart      # t2t-jax evaluate
 echo "No devices found" | python eval.py translate --workdir runs/quickstart
 """
 

@@ -1,7 +1,7 @@
 """The paper's base model (Table 3, first row) for any corpus, with a 32k vocabulary.
 
     t2t-jax train --config configs/base.py --data.corpus text:DIR --workdir runs/base
-    t2t-jax bleu --workdir runs/base
+    t2t-jax evaluate --workdir runs/base
 
 Hardware: 8 NVIDIA P100 in the paper, each with about 3,100 target tokens a step.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).

@@ -1,7 +1,7 @@
 """The paper's big model (Table 3, last row) for any corpus, with a 32k vocabulary.
 
     t2t-jax train --config configs/big.py --data.corpus text:DIR --workdir runs/big
-    t2t-jax bleu --workdir runs/big
+    t2t-jax evaluate --workdir runs/big
 
 Hardware: 8 NVIDIA P100 in the paper.
 Time: 3.5 days in the paper (300,000 steps of 1.0 s).

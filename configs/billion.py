@@ -1,7 +1,7 @@
 """A model of a billion parameters, which the paper does not have: to train across many devices.
 
     t2t-jax train --config configs/billion.py --data.corpus text:DIR --workdir runs/billion
-    t2t-jax bleu --workdir runs/billion
+    t2t-jax evaluate --workdir runs/billion
 
 Hardware: 4 TPU v5e or more, by the bounds in docs/scaling.md; it has not been trained.
 Time: at least 129 ms a step of 4,096 + 4,096 positions a chip, by the same bounds.

@@ -2,7 +2,7 @@
 
     t2t-jax data wmt14-en-de corpora/wmt14-en-de
     t2t-jax train --config configs/ende_base.py --workdir runs/ende_base
-    t2t-jax bleu --workdir runs/ende_base --split test newstest2014-filtered
+    t2t-jax evaluate --workdir runs/ende_base --split test newstest2014-filtered
 
 Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).

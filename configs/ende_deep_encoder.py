@@ -1,7 +1,7 @@
 """A deep encoder with a decoder of one layer, for WMT 2014 English-German: fast to translate with.
 
     t2t-jax train --config configs/ende_deep_encoder.py --workdir runs/ende_deep_encoder
-    t2t-jax bleu --workdir runs/ende_deep_encoder
+    t2t-jax evaluate --workdir runs/ende_deep_encoder
 
 Hardware: about that of configs/ende_base.py. It has not been trained here.
 Time: a training step computes about as much as the base model's. A translation computes a token

@@ -1,7 +1,7 @@
 """The later default of tensor2tensor for WMT 2014 English-German, which is easier to train.
 
     t2t-jax train --config configs/ende_t2t.py --workdir runs/ende_t2t
-    t2t-jax bleu --workdir runs/ende_t2t
+    t2t-jax evaluate --workdir runs/ende_t2t
 
 Hardware: 8 NVIDIA P100 for the paper's base model, which reached 27.3 BLEU on newstest2014.
 Time: 12 hours for that model. This one sees 3.3 times as many tokens.

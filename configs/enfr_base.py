@@ -2,7 +2,7 @@
 
     t2t-jax data wmt14-en-fr corpora/wmt14-en-fr
     t2t-jax train --config configs/enfr_base.py --workdir runs/enfr_base
-    t2t-jax bleu --workdir runs/enfr_base
+    t2t-jax evaluate --workdir runs/enfr_base
 
 Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).

@@ -1,7 +1,7 @@
 """The paper's big model for WMT 2014 English-French.
 
     t2t-jax train --config configs/enfr_big.py --workdir runs/enfr_big
-    t2t-jax bleu --workdir runs/enfr_big
+    t2t-jax evaluate --workdir runs/enfr_big
 
 Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
 Time: 3.5 days in the paper (300,000 steps of 1.0 s).

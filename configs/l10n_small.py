@@ -1,7 +1,7 @@
 """The road to the paper's figures, shortened to what two CPU cores train in less than two hours.
 
     t2t-jax train --config configs/l10n_small.py --workdir runs/l10n_small
-    t2t-jax bleu --workdir runs/l10n_small
+    t2t-jax evaluate --workdir runs/l10n_small
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 23 November 2026.
 Time: 105 minutes, beside other work.

@@ -1,7 +1,7 @@
 """A small language model of the bundled English text, trained in minutes on two CPU cores.
 
     t2t-jax train --config configs/lm_small.py --workdir runs/lm_small
-    t2t-jax perplexity --workdir runs/lm_small
+    t2t-jax evaluate --workdir runs/lm_small
     t2t-jax generate runs/lm_small --prompt "No devices"
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.

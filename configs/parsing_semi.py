@@ -2,7 +2,7 @@ r"""The paper's constituency parser, trained on parsed text besides the treebank
 
     t2t-jax train --config configs/parsing_semi.py --data.corpus trees:DIR+SILVER \
         --workdir runs/parsing_semi
-    t2t-jax parseval --workdir runs/parsing_semi
+    t2t-jax evaluate --workdir runs/parsing_semi
 
 Hardware, time: the paper does not say. It has not been trained here.
 Score: an F1 of 92.7 on section 23 (Table 4 of the paper).

@@ -2,8 +2,8 @@ r"""A small constituency parser, for a treebank of a few thousand trees and two 
 
     t2t-jax train --config configs/parsing_small.py --data.corpus trees:WSJ+GUM \
         --workdir runs/parsing_small
-    t2t-jax parseval --workdir runs/parsing_small --split dev
-    t2t-jax parse --workdir runs/parsing_small < sentences
+    t2t-jax evaluate --workdir runs/parsing_small --split dev
+    t2t-jax translate --workdir runs/parsing_small < sentences
 
 Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine, busy with other work, 21 November 2026.
 Time: about an hour.

@@ -2,7 +2,7 @@ r"""The paper's constituency parser, trained on the Wall Street Journal alone (s
 
     t2t-jax train --config configs/parsing_wsj.py --data.corpus trees:DIR \
         --workdir runs/parsing_wsj
-    t2t-jax parseval --workdir runs/parsing_wsj
+    t2t-jax evaluate --workdir runs/parsing_wsj
 
 Hardware, time: the paper does not say. It has not been trained here.
 Score: an F1 of 91.3 on section 23 (Table 4 of the paper).

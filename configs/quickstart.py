@@ -1,7 +1,7 @@
 """A small translator of software messages, English to German, trained on the bundled corpus.
 
     t2t-jax train --config configs/quickstart.py --workdir runs/quickstart
-    t2t-jax bleu --workdir runs/quickstart --average 5
+    t2t-jax evaluate --workdir runs/quickstart --average 5
 
 Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine without a GPU, 21 November 2026.
 Time: 7 min 7 s.

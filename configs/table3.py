@@ -2,7 +2,7 @@
 
     t2t-jax sweep --config configs/table3.py --workdir runs/table3
     t2t-jax train --config configs/table3.py:A-h16 --workdir runs/A-h16
-    t2t-jax bleu --workdir runs/A-h16 --split dev
+    t2t-jax evaluate --workdir runs/A-h16 --split dev
 
 Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
 Time: 12 hours for the base model and 3.5 days for the big one in the paper, which does not say how

@@ -1,7 +1,7 @@
 """A small part-of-speech tagger, trained on the trees of a treebank in minutes on two CPU cores.
 
     t2t-jax train --config configs/tagger_small.py --data.corpus trees:WSJ --workdir runs/tagger
-    t2t-jax accuracy --workdir runs/tagger --split dev
+    t2t-jax evaluate --workdir runs/tagger --split dev
     echo "The dog barks ." | t2t-jax predict runs/tagger
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.

@@ -2,7 +2,7 @@
 
     pip install -e '.[train,digits]'
     t2t-jax train --config configs/vit_digits.py --workdir runs/vit_digits
-    t2t-jax accuracy --workdir runs/vit_digits
+    t2t-jax evaluate --workdir runs/vit_digits
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.
 Time: 101 to 108 seconds.

@@ -16,10 +16,20 @@ class Renamed(NamedTuple):
     """The version that renamed it, as "0.3". This one takes the old name too, no later one does."""
 
 
-RENAMED: dict[str, Renamed] = {}
-"""What replaces an old name: a field of the config (`model.d_ff`), a flag of a command that is no
-such field (`--workdir`), or a name of the package (`t2t_jax.load`). The row of a field stays for
-good, as it is also how the configs of older runs are read."""
+RENAMED: dict[str, Renamed] = {
+    "t2t-jax bleu": Renamed("t2t-jax evaluate", "0.3"),
+    "t2t-jax parseval": Renamed("t2t-jax evaluate", "0.3"),
+    "t2t-jax perplexity": Renamed("t2t-jax evaluate", "0.3"),
+    "t2t-jax accuracy": Renamed("t2t-jax evaluate", "0.3"),
+    "t2t-jax compare-trees": Renamed("t2t-jax compare", "0.3"),
+    "--gold": Renamed("--references", "0.3"),
+    "--predicted": Renamed("--hypotheses", "0.3"),
+    "t2t-jax parse": Renamed("t2t-jax translate", "0.3"),
+    "t2t-jax goodput": Renamed("t2t-jax report", "0.3"),
+}
+"""What replaces an old name: a field of the config (`model.d_ff`), a command (`t2t-jax bleu`), a
+flag that is no field (`--workdir`), or a name of the package (`t2t_jax.load`). The row of a field
+stays for good, as older runs are read by it."""
 
 
 class Removed(NamedTuple):
@@ -80,19 +90,23 @@ def current_name(name: str) -> str:
     return new
 
 
-def current_flag(argument: str) -> str:
+def current_flag(argument: str, *, warns: bool = True) -> str:
     """Return an argument of a command line with the name that replaces that of an old flag.
+
+    Args:
+      warns: False for the flags of an old command, whose own warning is enough.
 
     Raises:
       UserError: the version that takes the old name has gone by.
     """
+    current = current_name if warns else read_name
     flag, equals, value = argument.partition("=")
     name = flag.replace("_", "-")
     if name in RENAMED:
-        return f"{current_name(name)}{equals}{value}"
+        return f"{current(name)}{equals}{value}"
     field = name.removeprefix("--").replace("-", "_")
     if name.startswith("--") and field in RENAMED:
-        return f"--{current_name(field).replace('_', '-')}{equals}{value}"
+        return f"--{current(field).replace('_', '-')}{equals}{value}"
     return argument
 
 

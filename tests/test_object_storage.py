@@ -611,7 +611,7 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     assert (there / "report.md").read_text().startswith(f"# Report on {there}")
     assert entry_command(["watch", str(there)]).run() == 0
     assert "4 / 4" in capsys.readouterr().out
-    assert entry_command(["goodput", str(there)]).run() == 0
+    assert entry_command(["report", str(there), "--json"]).run() == 0
     assert "Productive steps: 4." in capsys.readouterr().out
     (tmp_path / "lines").write_text("Hello\nWorld\n")
     target = there.with_name("translated")

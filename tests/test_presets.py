@@ -227,6 +227,7 @@ def test_commands_in_a_docstring_fit_the_corpus_and_paste_into_a_shell(path):
         "train",
         "sweep",
         "data",
+        "evaluate",
     }
     assert "\\\\" not in docstring
 

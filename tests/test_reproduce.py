@@ -67,7 +67,7 @@ def test_every_command_of_the_road_runs(tmp_path, small_wmt, capsys):
             called.append(command)
             mirror = ["--mirror", small_wmt.url] if command == "data" else []
             assert main([command, *flags, *mirror]) == 0
-    assert {*called} == {"data", "train", "bleu", "report"}
+    assert {*called} == {"data", "train", "evaluate", "report"}
     printed = capsys.readouterr().out
     # By the report, to which so small a model is a base one. Five sentences are no newstest2014.
     assert printed.count("27.3 BLEU on newstest2014 (Table 2)") == 1

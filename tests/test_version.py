@@ -9,12 +9,14 @@ import pytest
 
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
+from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.config import Config
 from t2t_jax.config.config import from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.version import REMOVED, RENAMED, Renamed
 
+COMMAND_NAMES = {name for group in COMMANDS.values() for name in group}
 NOW = ".".join(t2t_jax.__version__.split(".")[:2])
 
 
@@ -24,6 +26,7 @@ def since(request, monkeypatch):
     since = request.param
     monkeypatch.setitem(RENAMED, "model.width", Renamed("model.d_model", since))
     monkeypatch.setitem(RENAMED, "--bundle", Renamed("--workdir", since))
+    monkeypatch.setitem(RENAMED, "t2t-jax teach", Renamed("t2t-jax train", since))
     monkeypatch.setitem(RENAMED, "t2t_jax.restore", Renamed("t2t_jax.load", since))
     return since
 
@@ -65,6 +68,14 @@ def test_another_flag(since, capsys):
     assert found is None or str(found.workdir) == "runs/w"
 
 
+def test_a_command(since, capsys):
+    line = "teach --config configs/base.py --bundle w"
+    found = expect(
+        since, capsys, lambda: entry_command(line.split()), "t2t-jax teach", "t2t-jax train"
+    )
+    assert found is None or str(found.workdir) == "w"
+
+
 def test_a_name_of_the_package(since, capsys):
     found = expect(since, capsys, lambda: t2t_jax.restore, "t2t_jax.restore", "t2t_jax.load")
     assert found is None or found is t2t_jax.load
@@ -82,7 +93,10 @@ def test_every_old_name_is_gone_and_every_new_one_is_there():
     fields = known_fields()
     for old, (new, since) in RENAMED.items():
         assert tuple(map(int, since.split("."))) <= tuple(map(int, NOW.split(".")))
-        if not old.startswith(("--", "t2t_jax.")):
+        if old.startswith("t2t-jax "):
+            assert old.removeprefix("t2t-jax ") not in COMMAND_NAMES
+            assert new.removeprefix("t2t-jax ") in COMMAND_NAMES
+        elif not old.startswith(("--", "t2t_jax.")):
             assert old not in fields
             assert new in fields
         elif old.startswith("t2t_jax."):

@@ -1,45 +1,62 @@
-"""The command that scores files of translations against a file of references."""
+"""The command that scores files of translations or trees against a file of references."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.data.lines import read_lines
+from t2t_jax.data.trees import begins_with_tree, clean_tree, parse_trees
 from t2t_jax.errors import UserError
 
 
 @dataclass(frozen=True)
 class CompareCommand:
-    """Score files of translations against a file of references, line by line.
+    """Score files of translations, or of trees, against a file of references.
 
-    Each file after the first is compared with the first by paired bootstrap.
+    Translations are scored line by line, and each file after the first is compared with the first
+    by paired bootstrap. References that begin with a tree in brackets are a treebank: trees have
+    labelled recall, precision and F1 as EVALB computes them.
     """
 
+    examples: ClassVar = (
+        "--references test.de --hypotheses base.de wide.de",
+        "--references 23.mrg --hypotheses parses.mrg",
+    )
     references: Path = tyro.MISSING
-    """File of references: raw text, neither tokenised nor normalised."""
+    """File of references: raw text, neither tokenized nor normalised; or a treebank, with or
+    without function tags and empty elements."""
     hypotheses: tuple[Path, ...] = tyro.MISSING
-    """Files of translations; the first is the baseline."""
+    """Files of translations, the first of which is the baseline; or of trees, one for each tree of
+    the treebank."""
     language: str = "de"
-    """Language of the translations, by whose rules tokenized_split_bleu tokenises."""
+    """Language of the translations, by whose rules tokenized_split_bleu tokenizes."""
 
     def run(self) -> int:
-        """Print each file's scores and its difference from the first, and return the exit code."""
+        """Print the scores of each file, and return the exit code."""
+        check_heard()
+        if not self.hypotheses:
+            raise UserError("no file to score is given; name some with --hypotheses")
+        references = list(read_lines(self.references))
+        systems = [list(read_lines(path)) for path in self.hypotheses]
+        if begins_with_tree(references):
+            self._compare_trees(systems, references)
+        else:
+            self._compare_translations(systems, references)
+        return 0
+
+    def _compare_translations(self, systems: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures.bleu import check_references, corpus_scores
         from t2t_jax.tasks.measures.significance import paired_bootstrap
 
-        check_heard()
-        if not self.hypotheses:
-            raise UserError("no file of translations is given; name some with --hypotheses")
-        references = list(read_lines(self.references))
-        systems = [list(read_lines(path)) for path in self.hypotheses]
         for path, lines in zip(self.hypotheses, systems, strict=True):
-            try:
+            with self._naming(path):
                 check_references(lines, references)
-            except UserError as error:
-                raise UserError(f"{path} and {self.references}: {error}") from error
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
         for path, lines in zip(self.hypotheses, systems, strict=True):
             scores = corpus_scores(lines, references, self.language)
@@ -53,4 +70,25 @@ class CompareCommand:
         print_result(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
         print_result(f"chrF: {scores.chrf_signature}")
         print_result("p: sacreBLEU's paired bootstrap against the first file")
-        return 0
+
+    def _compare_trees(self, systems: list[list[str]], references: list[str]) -> None:
+        from t2t_jax.tasks.measures.parseval import parseval
+
+        gold = [clean_tree(tree) for tree in parse_trees(references, self.references)]
+        table = grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
+        for path, lines in zip(self.hypotheses, systems, strict=True):
+            with self._naming(path):
+                scores = parseval(gold, list(parse_trees(lines, path)))
+            percents = (scores.recall, scores.precision, scores.f1, scores.complete_match)
+            counts = (scores.num_skipped, scores.num_errors)
+            table.add_row(str(path), *(f"{p:.2f}" for p in percents), *map(str, counts))
+        print_result(table)
+        print_result(f"in percent, as {scores.signature}")
+
+    @contextmanager
+    def _naming(self, path: Path) -> Iterator[None]:
+        """Name both files in an error about them."""
+        try:
+            yield
+        except UserError as error:
+            raise UserError(f"{path} and {self.references}: {error}") from error

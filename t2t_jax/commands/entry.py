@@ -13,7 +13,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.opening import opened
-from t2t_jax.version import current_flag
+from t2t_jax.version import RENAMED, current_flag, current_name
 
 _NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -41,23 +41,26 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         name, *flags = *flags, name  # `--help train` is `train --help`
     if name.startswith("-"):
         raise UserError(
-            f"{program} takes a command before its flags, as in {program} bleu --workdir "
+            f"{program} takes a command before its flags, as in {program} evaluate --workdir "
             f"runs/base; see {program} --help"
         )
     if flags and f"{name} {flags[0]}" in _NAMES:
         name, *flags = f"{name} {flags[0]}", *flags[1:]
+    old = f"t2t-jax {name}"
+    if old in RENAMED:
+        name = current_name(old).removeprefix("t2t-jax ")
+        flags = [current_flag(flag, warns=False) for flag in flags]
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES, f"see {program} --help")
         raise UserError(f"{program} has no command {name!r}; {hint}")
-    return _command(name, flags, program)
+    return _command(name, [*map(current_flag, flags)], program)
 
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
     kind = command_class(name)
     make = getattr(sys.modules[kind.__module__], f"{_identifier(name)}_command", None)
-    line = [*map(current_flag, flags)]
-    command: Command = (make or partial(command_of, kind))(line, f"{program} {name}")
+    command: Command = (make or partial(command_of, kind))(flags, f"{program} {name}")
     return command
 
 
@@ -96,9 +99,8 @@ def describe_commands(program: str = "t2t-jax") -> str:
         lines += [f"  {name + '  ':<15}{about}" for name, about in commands.items()]
     examples = (
         "train --config configs/quickstart.py runs/quickstart",
-        "bleu runs/quickstart",
-        "translate runs/quickstart --input test.en",
+        "evaluate runs/quickstart",
     )
     lines += ["", "examples:", *(f"  {program} {example}" for example in examples)]
-    lines += ["", f"The flags of a command: {program} COMMAND --help"]
-    return "\n".join([*lines, f"The version:            {program} --version"])
+    lines += ["", f"Flags of a command: {program} COMMAND --help. Version: {program} --version."]
+    return "\n".join(lines)

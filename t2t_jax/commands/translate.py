@@ -1,5 +1,6 @@
-"""The command that translates text."""
+"""The command that translates or parses text."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -13,11 +14,16 @@ from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translations import Hypothesis
+    from t2t_jax.decoding.translator import Translator
+    from t2t_jax.tasks.text_to_text import TextToText
 
 
 @dataclass(frozen=True)
 class TranslateCommand(LanguageFlags, DecodingFlags):
-    """Translate UTF-8 text: each line of input gives one line of output, in order.
+    """Translate or parse UTF-8 text: each line of input gives one line of output, in order.
+
+    A parser reads words with spaces between them, and writes a tree in brackets with exactly these
+    words. ( and ) become -LRB- and -RRB-. An output that is not a tree is repaired.
 
     Only a line feed ends a line. A line that is too long is split, or refused: in a file, before
     anything is written. With --num-best or --scores the output has lines of
@@ -27,6 +33,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     examples: ClassVar = (
         "runs/base --input test.en --output test.de",
         "runs/base runs/other --num-best 4 --beam-size 8",
+        "runs/parser --input sentences --output trees.mrg",
     )
     command: ClassVar = "translate"
     input: Path | None = None
@@ -50,16 +57,25 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         with reading(self.input) as lines, writing(self.output) as file:
             chunks = self._with_prefixes(lines)
             translator = self.load()
+            task = _task(translator)
             self.check_lines(translator, self.input)
-            done = 0
+            done = repaired = 0
             for texts, prefixes in chunks:
+                sources = [task.as_source(text) for text in texts]
                 found = translator.nbest(
-                    texts, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
+                    sources, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
                 )
-                written = self._format(found, first_index=done)
+                answers = [
+                    [task.answer(source, one.text) for one in hypotheses]
+                    for source, hypotheses in zip(sources, found, strict=True)
+                ]
+                repaired += sum(is_repaired for (_, is_repaired), *_ in answers)
+                written = self._format(answers, found, first_index=done)
                 file.writelines(f"{line}\n".encode() for line in written)
                 file.flush()
                 done += len(texts)
+        if repaired:
+            print(f"{repaired} of {done} trees were repaired", file=sys.stderr)
         return 0
 
     def _with_prefixes(
@@ -79,10 +95,25 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         rest = iter(prefixes)
         return ((some, [*islice(rest, len(some))]) for some in texts)
 
-    def _format(self, found: list[list["Hypothesis"]], first_index: int) -> Iterator[str]:
-        for index, hypotheses in enumerate(found, first_index):
-            for best in hypotheses:
+    def _format(
+        self,
+        answers: list[list[tuple[str, bool]]],
+        found: list[list["Hypothesis"]],
+        first_index: int,
+    ) -> Iterator[str]:
+        for index, (texts, hypotheses) in enumerate(zip(answers, found, strict=True), first_index):
+            for (text, _), best in zip(texts, hypotheses, strict=True):
                 if self.scores or self.num_best > 1:
-                    yield f"{index} ||| {best.text} ||| {best.log_prob:.4f} ||| {best.score:.4f}"
+                    yield f"{index} ||| {text} ||| {best.log_prob:.4f} ||| {best.score:.4f}"
                 else:
-                    yield best.text
+                    yield text
+
+
+def _task(translator: "Translator") -> "TextToText":
+    from t2t_jax.tasks import task_of
+    from t2t_jax.tasks.text_to_text import TextToText
+
+    data = translator.config.data
+    task = task_of(data.corpus, data.task)
+    assert isinstance(task, TextToText)  # as `translate` is a command for these models
+    return task

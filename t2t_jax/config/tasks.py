@@ -49,14 +49,14 @@ class _Tasks(Rows[TaskFacts]):
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
-_OF_LABELS = ("predict", "accuracy", "explore")
+_OF_LABELS = ("predict", "explore")
 
 TASKS = _Tasks(
     translation=TaskFacts(
         ("encoder_decoder", "decoder_only"),
         "t2t_jax.data.corpus:pair_splits",
         ("bleu", "BLEU"),
-        ("translate", "serve", "bleu", "score", "explore", "heads"),
+        ("translate", "serve", "score", "explore", "heads"),
         schemes=(),
         writes_text=True,
         drops_merges=True,
@@ -66,7 +66,7 @@ TASKS = _Tasks(
         ("encoder_decoder", "decoder_only"),
         "t2t_jax.data.corpus:tree_splits",
         ("f1", "F1"),
-        ("parse", "translate", "parseval", "score", "explore", "heads"),
+        ("translate", "score", "explore", "heads"),
         schemes=("trees",),
         writes_text=True,
     ),
@@ -74,14 +74,14 @@ TASKS = _Tasks(
         ("decoder_only",),
         "t2t_jax.data.corpus:document_splits",
         ("bits_per_byte", "-bits per byte"),
-        ("generate", "perplexity"),
+        ("generate",),
         hub_task="text-generation",
     ),
     masked_language_modelling=TaskFacts(
         ("encoder_only",),
         "t2t_jax.data.corpus:document_splits",
         ("masked_nll", "-NLL of what is hidden"),
-        ("predict", "perplexity", "explore"),
+        ("predict", "explore"),
         hub_task="fill-mask",
     ),
     classification=TaskFacts(

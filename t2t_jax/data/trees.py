@@ -21,6 +21,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from t2t_jax.data.lines import Survey, read_lines
@@ -43,6 +44,7 @@ _BRACKET_OR_TEXT = re.compile(r"[()]|[^()]+")
 _PIECE = re.compile(
     r"\(\s*+([^\s()]++)\s++([^\s()]++)\s*+\)|\(\s*+([^\s()]*+)\s*+(?=\()|\)|\(|[^\s()]+"
 )
+_BEGIN = re.compile(r"\s*\(\s*[^\s()]*\s*\(")
 _BARE_LABEL = re.compile(r"[()][^-=]+")
 _BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
@@ -187,18 +189,33 @@ def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tre
     Raises:
       UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.
     """
-    for line, text in _outermost_brackets(Path(path), expected):
+    yield from parse_trees(read_lines(Path(path), expected), path)
+
+
+def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
+    """Yield the trees in the lines of a bracketed file, as `read_trees` does; errors name `path`.
+
+    Raises:
+      UserError: the brackets are not trees.
+    """
+    for line, text in _outermost_brackets(lines, path):
         try:
             yield _parse(text)
         except ValueError as error:
             raise UserError(f"{path}, tree on line {line}: {error}") from error
 
 
-def _outermost_brackets(path: Path, expected: Survey | None) -> Iterator[tuple[int, str]]:
+def begins_with_tree(lines: Iterable[str]) -> bool:
+    """Return whether a text begins with a bracket in a bracket, as trees do but not sentences."""
+    # A tree may have its label on a line and its first part on the next one.
+    return _BEGIN.match("\n".join(islice(filter(str.strip, lines), 2))) is not None
+
+
+def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield each outermost bracket: the number of its first line, and its text."""
     depth = first_line = 0
     parts: list[str] = []
-    for number, line in enumerate(read_lines(path, expected), start=1):
+    for number, line in enumerate(lines, start=1):
         for part in _BRACKET_OR_TEXT.findall(line):
             if depth == 0:
                 if part.isspace():

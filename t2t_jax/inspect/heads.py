@@ -302,7 +302,7 @@ def _measures(
     lines, references = [a for a, _ in kept], [b for _, b in kept]
     sources = translator.vocabulary.encode(lines)
     targets = translator.vocabulary.encode_targets(references)
-    translates = bleu and "bleu" in corpus.facts.commands
+    translates = bleu and corpus.facts.score[0] == "bleu"
     return _Measures(translator, translates, lines, references, sources, targets)
 
 

@@ -207,7 +207,7 @@ class _Saver:
 
 def _last_words(run: Run, step: int, signal: int) -> tuple[str, str]:
     """Return why a training ended, and the advice on what to do next."""
-    score = f"{run.task.command} --workdir {run.workdir}"
+    score = f"evaluate --workdir {run.workdir}"
     if signal:
         return f"stopped after step {step:,}", "the same command goes on from there"
     if step < run.last and (reason := run.reason_to_stop):

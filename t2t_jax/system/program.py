@@ -82,7 +82,7 @@ def is_closed(name: str) -> bool:
 
 
 def command_line(command: str) -> str:
-    """Return the call of a command: `t2t-jax bleu`, or `eval.py bleu` from a clone's programs."""
+    """Return the call of a command: `t2t-jax train`, or `eval.py train` from a clone's programs."""
     called = os.path.basename(sys.argv[0])
     return f"eval.py {command}" if called in ("train.py", "eval.py") else f"t2t-jax {command}"
 

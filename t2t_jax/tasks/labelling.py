@@ -40,7 +40,6 @@ class Label(NamedTuple):
 class Labelling(Task):
     """The part of a `Task` that is common to labels of words, sentences and images."""
 
-    command = "accuracy"
     inputs = "sentences"
     unit = "label"
     searches = False

@@ -69,7 +69,6 @@ class LanguageModelScores:
 class LanguageModelling(Task):
     """The task of documents of one language; see `data.corpus`."""
 
-    command = "perplexity"
     model = "a language model"
     inputs = "documents"
     unit = "subword"

@@ -63,7 +63,6 @@ class MaskedScores:
 class MaskedLanguageModelling(Task):
     """The task of documents of one language with hidden subwords; see `data.masking`."""
 
-    command = "perplexity"
     model = "a masked language model"
     inputs = "documents"
     unit = "hidden subword"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax import paper
 from t2t_jax.config import Config
-from t2t_jax.data.trees import Tree, build_tree, escape_brackets
+from t2t_jax.data.trees import Tree, build_tree, escape_brackets, format_tree
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 class Parsing(TextToText):
     """The task of sentences and their trees, written as sequences of symbols; see `data.trees`."""
 
-    command = "parseval"
     model = "a parser"
     across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
     measures = (
@@ -33,6 +32,15 @@ class Parsing(TextToText):
         Measure("num_errors", "errors"),
     )
     grid = GridMeasures(Measure("f1", "F1", "signature"))
+
+    def as_source(self, line: str) -> str:
+        """Return a line of words without brackets, which are those of trees."""
+        return " ".join(escape_brackets(line).split())
+
+    def answer(self, source: str, output: str) -> tuple[str, bool]:
+        """Return the tree in a model's output, and whether it had to be repaired."""
+        tree, repairs = build_tree(source.split(), output.split())
+        return format_tree(tree) if tree.children else "", repairs > 0
 
     def score_outputs(
         self,

@@ -189,8 +189,6 @@ class Task(Protocol):
     The facts that are needed before the module is imported are in `config.tasks.TASKS`.
     """
 
-    command: ClassVar[str]
-    """The name of the command that scores a model of this task."""
     model: ClassVar[str]
     """A noun for a model of this task, with its article: "a tagger"."""
     inputs: ClassVar[str]

@@ -87,6 +87,14 @@ class TextToText(Task):
         language = asked.translator.config.data.target_language
         return self.score_outputs(sources, outputs, targets, language)
 
+    def as_source(self, line: str) -> str:
+        """Return a line of input as the model reads it."""
+        return line
+
+    def answer(self, source: str, output: str) -> tuple[str, bool]:
+        """Return a model's output as a user reads it, and whether it had to be repaired."""
+        return output, False
+
     @abstractmethod
     def score_outputs(
         self,

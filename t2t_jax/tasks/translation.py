@@ -31,7 +31,6 @@ _PAPERS_BLEU = "tokenized_split_bleu"
 class Translation(TextToText):
     """The task of sentences in one language and their translations into another."""
 
-    command = "bleu"
     model = "a model that translates"
     across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (

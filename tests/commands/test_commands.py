@@ -14,7 +14,7 @@ import pytest
 import t2t_jax
 from t2t_jax.commands import streams
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.commands.on_split import which_average
+from t2t_jax.commands.evaluate import which_average
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.trees import linearise, read_trees
@@ -139,7 +139,9 @@ def test_files_of_unequal_length_are_refused(workdir, folder, tmp_path):
         command(*compared)
     (tmp_path / "one.mrg").write_text("(TOP (S (NN dog)))")
     with pytest.raises(UserError, match=r"one\.mrg and .*test\.mrg: "):
-        command("compare-trees", "--gold", folder / "test.mrg", "--predicted", tmp_path / "one.mrg")
+        command(
+            "compare", "--references", folder / "test.mrg", "--hypotheses", tmp_path / "one.mrg"
+        )
 
 
 def test_compare_scores_files_and_tells_the_better_one(folder, tmp_path, capsys):
@@ -152,8 +154,8 @@ def test_compare_scores_files_and_tells_the_better_one(folder, tmp_path, capsys)
     assert "Moses tokenizer" in out
 
 
-def test_compare_trees_gives_full_marks_to_the_treebank_itself(folder, capsys):
-    command("compare-trees", "--gold", folder / "dev.mrg", "--predicted", folder / "dev.mrg")
+def test_compare_gives_full_marks_to_the_treebank_itself(folder, capsys):
+    command("compare", "--references", folder / "dev.mrg", "--hypotheses", folder / "dev.mrg")
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r" 100\.00 100\.00 100\.00 100\.00 0 0 ", out)
     assert "EVALB, COLLINS.prm" in out
@@ -163,8 +165,8 @@ def test_an_unbalanced_tree_is_refused_by_its_line(folder, tmp_path):
     (tmp_path / "broken.mrg").write_text("(TOP (S (NN dog)))\n\n(TOP (S (NN cat))\n")
     with pytest.raises(UserError, match=r"broken\.mrg line 3: .* never closed"):
         command(
-            *("compare-trees", "--gold", folder / "dev.mrg"),
-            *("--predicted", tmp_path / "broken.mrg"),
+            *("compare", "--references", folder / "dev.mrg"),
+            *("--hypotheses", tmp_path / "broken.mrg"),
         )
 
 
@@ -172,7 +174,7 @@ def test_every_sentence_gets_a_tree_of_exactly_its_words(parser, tmp_path, capfd
     """Whatever an untrained model writes."""
     (tmp_path / "sentences").write_text("".join(f"{line}\n" for line in SENTENCES))
     output = tmp_path / "parsed.mrg"
-    command("parse", "--workdir", parser, "--input", tmp_path / "sentences", "--output", output)
+    command("translate", "--workdir", parser, "--input", tmp_path / "sentences", "--output", output)
     lines = output.read_text().split("\n")
     assert len(lines) == len(SENTENCES) + 1
     assert lines[1] == ""
@@ -182,19 +184,19 @@ def test_every_sentence_gets_a_tree_of_exactly_its_words(parser, tmp_path, capfd
 
 
 def test_parseval_of_a_model_counts_what_was_repaired_and_is_recorded(parser, capsys):
-    assert command("parseval", "--workdir", parser, "--split", "dev", "--json") == 0
+    assert command("evaluate", "--workdir", parser, "--split", "dev", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["num_sentences"] == 3
     assert 0 <= summary["f1"] <= 100
     assert summary["num_repaired"] <= 3
     assert summary["signature"] == "EVALB, COLLINS.prm"
     assert read_scores(parser)[-1] == summary
-    command("parseval", "--workdir", parser, "--split", "dev")
+    command("evaluate", "--workdir", parser, "--split", "dev")
     assert "f1_short" in capsys.readouterr().out
 
 
 def test_scores_before_and_after_averaging_are_printed_and_recorded(workdir, capsys):
-    command("bleu", "--workdir", workdir, "--before-averaging", "--json")
+    command("evaluate", "--workdir", workdir, "--before-averaging", "--json")
     alone, averaged = map(json.loads, capsys.readouterr().out.splitlines())
     assert alone["checkpoints"] == [6]
     assert averaged["checkpoints"] == [3, 6]
@@ -206,12 +208,16 @@ def test_scores_before_and_after_averaging_are_printed_and_recorded(workdir, cap
 
 
 def test_several_splits_are_scored_in_one_call(workdir, capsys, tmp_path):
-    command("bleu", "--workdir", workdir, "--split", "test", "dev", "--json", "--beam-size", "1")
+    command(
+        "evaluate", "--workdir", workdir, "--split", "test", "dev", "--json", "--beam-size", "1"
+    )
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["split"] for record in records] == ["test", "dev"]
     assert read_scores(workdir)[-2:] == records
     with pytest.raises(UserError, match="--split names 2; give one of them at a time"):
-        command("bleu", "--workdir", workdir, "--split", "test", "dev", "--output", tmp_path / "o")
+        command(
+            "evaluate", "--workdir", workdir, "--split", "test", "dev", "--output", tmp_path / "o"
+        )
     assert not (tmp_path / "o").exists()
 
 
@@ -241,7 +247,7 @@ def test_a_run_directory_that_cannot_be_written_is_scored_all_the_same(workdir, 
     shutil.copytree(workdir, published, ignore=shutil.ignore_patterns("scores.jsonl", "report.md"))
     for name in ("scores.jsonl", "report.md"):  # nothing can be written over a directory
         (published / name).mkdir()
-    assert command("bleu", "--workdir", published, "--json") == 0
+    assert command("evaluate", "--workdir", published, "--json") == 0
     assert json.loads(capsys.readouterr().out)["num_sentences"] == 4
     assert command("report", "--workdir", published) == 0
 

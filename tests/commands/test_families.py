@@ -10,16 +10,13 @@ from t2t_jax.__main__ import main
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.figures.long_context import long_context
-from t2t_jax.tasks import task_of
 from t2t_jax.workdir import read_config
 from tests.commands.families import FAMILIES, make_family, write_corpora
 
 FILES = ["--source", "FOLDER/test.en", "--target", "FOLDER/test.de"]
 COMMAND_LINES = {
     "translate": ["--workdir", "RUN", "--input", "FOLDER/test.en"],
-    "parse": ["--workdir", "RUN", "--input", "FOLDER/test.en"],
     "score": ["--workdir", "RUN", *FILES],
-    **{name: ["--workdir", "RUN"] for name in ("bleu", "parseval", "perplexity", "accuracy")},
     "generate": ["RUN", "--prompt", "the dog"],
     "predict": ["RUN", "--input", "FOLDER/test.en"],
     "serve": ["RUN", "--port", "0"],
@@ -28,29 +25,25 @@ COMMAND_LINES = {
 }
 """The commands that are for some families alone."""
 FITS = {
-    "translator": ("a model that translates", "translate", "bleu", "explore"),
-    "decoder alone": ("a model that translates", "translate", "bleu", "explore"),
-    "parser": ("a parser", "parse", "parseval", "explore"),
-    "language model": ("a language model", "generate", "perplexity", "figures"),
-    "masked model": ("a masked language model", "predict", "perplexity", "explore"),
-    "tagger": ("a tagger", "predict", "accuracy", "explore"),
-    "classifier": ("a classifier of sentences", "predict", "accuracy", "explore"),
-    "image classifier": ("a classifier of images", "predict", "accuracy", "explore"),
+    "translator": ("a model that translates", "translate", "score"),
+    "decoder alone": ("a model that translates", "translate", "score"),
+    "parser": ("a parser", "translate", "score"),
+    "language model": ("a language model", "generate", "evaluate"),
+    "masked model": ("a masked language model", "predict", "explore"),
+    "tagger": ("a tagger", "predict", "explore"),
+    "classifier": ("a classifier of sentences", "predict", "explore"),
+    "image classifier": ("a classifier of images", "predict", "explore"),
 }
-"""What errors call a family, and the commands that they name: to use, to measure and to look."""
+"""What errors call a family, and the commands that they name: to use and to measure it."""
 DOES = {
-    "translator": {
-        *("translate", "serve", "bleu", "score", "explore", "heads"),
-    },
-    "decoder alone": {
-        *("translate", "serve", "bleu", "score", "explore"),
-    },
-    "parser": {"parse", "translate", "parseval", "score", "explore", "heads"},
-    "language model": {"generate", "perplexity"},
-    "masked model": {"predict", "perplexity", "explore"},
-    "tagger": {"predict", "accuracy", "explore"},
-    "classifier": {"predict", "accuracy", "explore"},
-    "image classifier": {"predict", "accuracy", "explore"},
+    "translator": {"translate", "serve", "score", "explore", "heads"},
+    "decoder alone": {"translate", "serve", "score", "explore"},
+    "parser": {"translate", "score", "explore", "heads"},
+    "language model": {"generate"},
+    "masked model": {"predict", "explore"},
+    "tagger": {"predict", "explore"},
+    "classifier": {"predict", "explore"},
+    "image classifier": {"predict", "explore"},
 }
 REFUSED = [(family, name) for family in FITS for name in COMMAND_LINES if name not in DOES[family]]
 
@@ -76,7 +69,7 @@ def call(name, folder, run, flags):
 @pytest.mark.parametrize(("family", "name"), REFUSED, ids=lambda value: value.replace(" ", "-"))
 def test_a_command_for_other_models_names_the_one_that_fits(family, name, folder, runs):
     model, *fits = FITS[family]
-    groups = "using a trained model", "measuring", "inside a model"
+    groups = "using a trained model", "measuring a model"
     [fit] = (one for one, group in zip(fits, groups, strict=True) if name in COMMANDS[group])
     with pytest.raises(UserError) as refusal:
         call(name, folder, runs[family], COMMAND_LINES[name])
@@ -97,7 +90,6 @@ def test_each_task_says_which_commands_its_models_have(family, runs):
     data = read_config(runs[family]).data
     has = {*data.facts.commands}
     assert has - ({"heads"} if family == "decoder alone" else set()) == DOES[family]
-    assert task_of(data.corpus, data.task).command in has
 
 
 @pytest.mark.thorough
@@ -142,13 +134,14 @@ def test_python_says_as_well_that_a_model_does_not_translate(family, runs):
 
 def test_a_corpus_for_other_models_is_refused(folder, runs):
     treebank = ["--corpus", f"trees:{folder}"]
-    with pytest.raises(UserError, match=r"is for a parser, and t2t-jax bleu is not .* parseval"):
-        main(["bleu", "--workdir", str(runs["translator"]), *treebank])
+    message = rf"is a model that translates, and trees:{folder} is for a parser; name another --cor"
+    with pytest.raises(UserError, match=message):
+        main(["evaluate", "--workdir", str(runs["translator"]), *treebank])
 
 
 def test_a_score_of_images_has_their_words_alone(folder, runs, capsys):
     run = str(runs["image classifier"])
-    assert main(["accuracy", "--workdir", run]) == 0
+    assert main(["evaluate", "--workdir", run]) == 0
     assert main(["report", "--workdir", run]) == 0
     printed = " ".join(capsys.readouterr().out.partition("Settings")[0].split())
     assert re.search(
@@ -163,28 +156,11 @@ def test_a_score_of_images_has_their_words_alone(folder, runs, capsys):
         assert not re.search("subword|sentence|beam|decoding|token", text)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "perplexity"])
-def test_the_score_of_a_model_that_searches_for_nothing_takes_no_flags_of_a_search(name, capsys):
-    with pytest.raises(UserError, match="unknown flag --beam-size"):
-        main([name, "--workdir", "w", "--beam-size", "4"])
-    with pytest.raises(SystemExit):
-        main([name, "--help-all"])
-    flags = re.findall(r"^  (?:RUN, )?(--[a-z][\w.-]*)", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(flags) == [
-        "--average",
-        "--before-averaging",
-        "--cache-dir",
-        "--corpus",
-        "--json",
-        "--num-sentences",
-        "--output",
-        "--parallel.data",
-        "--parallel.fsdp",
-        "--parallel.tensor",
-        "--split",
-        "--step",
-        "--workdir",
-    ]
+@pytest.mark.parametrize("flags", [["--beam-size", "3"], ["--seed", "1"]])
+@pytest.mark.parametrize("family", ["tagger", "language model"])
+def test_the_score_of_a_model_that_does_not_search_takes_no_flags_of_a_search(family, flags, runs):
+    with pytest.raises(UserError, match="whose scores need no search; leave out --seed and the fl"):
+        main(["evaluate", str(runs[family]), *flags])
 
 
 def test_what_is_watched_has_the_words_of_its_task(runs, capsys):

@@ -143,7 +143,7 @@ def test_a_family_of_networks_and_its_task_come_by_flags_of_one_command_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bleu", "w", "--split"], "--split names no split; give one, such as test"),
+        (["evaluate", "w", "--split"], "--split names no split; give one, such as test"),
         (["explore", "w", "--text", "a", "--output", "no/view.html"], "there is no directory no;"),
         (["heads", "w", "--plot", "no/heads.svg"], "there is no directory no;"),
     ],
@@ -159,7 +159,7 @@ def test_a_value_may_look_like_a_flag_or_be_an_empty_prompt():
     assert entry_command(["generate", "w", "--prompt", ""]).prompt == ("",)
 
 
-@pytest.mark.parametrize("name", ["translate", "parse", "bleu", "parseval"])
+@pytest.mark.parametrize("name", ["translate", "evaluate"])
 def test_help_of_a_command_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
     text = show_help(capsys, entry_command, name, "--workdir", str(workdir))
     decoding = dataclasses.asdict(DecodingConfig())
@@ -215,9 +215,9 @@ def test_a_run_goes_on_with_its_stored_config_and_the_flags(workdir):
 
 
 def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
-    arguments = ["bleu", "--workdir", str(workdir), "--length-penalty", "1", "--step", "best"]
+    arguments = ["evaluate", "--workdir", str(workdir), "--length-penalty", "1", "--step", "best"]
     command = entry_command(arguments)
-    assert entry_command(["bleu", *arguments[2:]]) == command
+    assert entry_command(["evaluate", *arguments[2:]]) == command
     expected = DecodingConfig(beam_size=2, max_extra_length=5, length_penalty=1.0)
     assert command.decoding == expected
     assert command.step == "best"
@@ -341,11 +341,11 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("bleu", "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base; see --help"),
-        ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
-        ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
-        ("bleu --workdir w --step worst", "--step: no type matching"),
-        ("bleu --workdir w --beam-size 0", "beam_size=0 is outside"),
+        ("evaluate", "t2t-jax evaluate takes a run, as in t2t-jax evaluate runs/base; see --help"),
+        ("evaluate --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
+        ("evaluate --workdir w --num-best 3", "unknown flag --num-best"),
+        ("evaluate --workdir w --step worst", "--step: no type matching"),
+        ("evaluate --workdir w --beam-size 0", "beam_size=0 is outside"),
     ],
 )
 def test_a_bad_command_line_of_another_command_is_refused(arguments, message):
@@ -429,7 +429,9 @@ def test_a_program_ends_with_the_code_of_its_main():
 
 
 def test_json_output_is_one_object_with_every_figure(workdir, one_translator, capsys):
-    code = entry_command(["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]).run()
+    code = entry_command(
+        ["evaluate", "--workdir", str(workdir), "--beam-size", "1", "--json"]
+    ).run()
     summary = json.loads(capsys.readouterr().out)
     assert code == 0
     assert summary["checkpoints"] == [3, 6]
@@ -448,7 +450,7 @@ def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monke
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
     flags = ["--step", "12", "--average", "3", "--parallel.fsdp", "2", "--parallel.data", "1"]
-    entry_command(["bleu", "--workdir", "w", *flags]).load()
+    entry_command(["evaluate", "--workdir", "w", *flags]).load()
     mesh = MeshConfig(data=1, fsdp=2)
     assert called == {"step": 12, "average": 3, "parallel": mesh}
     assert called.keys() <= known.keys()
@@ -496,18 +498,18 @@ def test_a_figure_that_is_not_finite_is_null_in_json_and_named_in_the_table(
     poisoned = Translator(translator.config, translator.vocabulary, broken, steps=[6])
     monkeypatch.setattr(poisoned, "translate", lambda lines, **settings: lines)
     monkeypatch.setattr(t2t_jax.run.loading, "load", lambda workdir, **choice: poisoned)
-    entry_command(["bleu", "--workdir", str(workdir), "--json"]).run()
+    entry_command(["evaluate", "--workdir", str(workdir), "--json"]).run()
     summary = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (summary["loss"], summary["nll"], summary["perplexity"]) == (None, None, None)
     assert summary["bleu"] >= 0
-    entry_command(["bleu", "--workdir", str(workdir)]).run()
+    entry_command(["evaluate", "--workdir", str(workdir)]).run()
     assert "nan" in capsys.readouterr().out
 
 
 def test_the_table_shows_scores_with_signatures(workdir, one_translator, capsys, tmp_path):
     output = tmp_path / "hypotheses.de"
     entry_command(
-        f"bleu --workdir {workdir} --split dev --beam-size 1 --output {output}".split()
+        f"evaluate --workdir {workdir} --split dev --beam-size 1 --output {output}".split()
     ).run()
     table = capsys.readouterr().out
     for part in (
@@ -528,7 +530,7 @@ def test_the_table_shows_scores_with_signatures(workdir, one_translator, capsys,
 def test_another_corpus_can_be_scored(workdir, one_translator, tmp_path, capsys):
     (tmp_path / "test.en").write_text("the dog\n")
     (tmp_path / "test.de").write_text("der Hund\n")
-    arguments = f"bleu --workdir {workdir} --beam-size 1 --json --corpus text:{tmp_path}"
+    arguments = f"evaluate --workdir {workdir} --beam-size 1 --json --corpus text:{tmp_path}"
     entry_command(arguments.split()).run()
     summary = json.loads(capsys.readouterr().out)
     assert (summary["corpus"], summary["num_sentences"]) == (f"text:{tmp_path}", 1)
@@ -627,7 +629,7 @@ def bare_environment(tmp_path_factory):
 
 
 def test_scores_go_to_stdout_and_nothing_else_does(workdir, bare_environment):
-    arguments = ["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]
+    arguments = ["evaluate", "--workdir", str(workdir), "--beam-size", "1", "--json"]
     done = python("eval.py", *arguments, env=bare_environment)
     assert (done.returncode, done.stderr.decode()) == (0, "")
     [line] = done.stdout.decode().splitlines()

@@ -38,11 +38,10 @@ HEAVY = {
     *("jax", "flax", "numpy", "scipy", "rich", "typeguard", "sacrebleu", "regex", "grain"),
     *("orbax", "tensorflow_datasets", "sentencepiece", "starlette", "matplotlib", "yaml"),
 }
-WITHOUT_RUN = {"data", "init", "launch", "compare", "compare-trees"}
+WITHOUT_RUN = {"data", "init", "launch", "compare"}
 OF_A_CONFIG = {"config", "data prepare"}
 SEVERAL = {
-    *("watch", "serve", "translate", "parse"),
-    *("bleu", "parseval", "perplexity", "accuracy", "score"),
+    *("watch", "serve", "translate", "evaluate", "score"),
 }
 
 
@@ -87,10 +86,13 @@ def test_the_commands_that_take_no_run_are_known():
     [
         ("figures --workdir runs/a", "DIR is missing; see --help"),
         ("import --workdir runs/a marian", "PATH is missing; see --help"),
-        ("bleu --split test runs/a", "t2t-jax bleu takes a run, as in t2t-jax bleu runs/base"),
+        (
+            "evaluate --split test runs/a",
+            "t2t-jax evaluate takes a run, as in t2t-jax evaluate runs/base",
+        ),
         ("report runs/a runs/b", "Unrecognized options: runs/b"),
-        ("bleu --workdir", "--workdir has no value; name the directory of the run after it"),
-        ("bleu ''", "an argument is empty; is a variable of the shell unset?"),
+        ("evaluate --workdir", "--workdir has no value; name the directory of the run after it"),
+        ("evaluate ''", "an argument is empty; is a variable of the shell unset?"),
         ("init ''", "an argument is empty; is a variable of the shell unset?"),
         ("--help trian", "t2t-jax has no command 'trian'; did you mean train?"),
         ("init --help modell", "there is no such section or flag; --help has all flags"),

@@ -62,7 +62,7 @@ def test_the_script_is_for_every_shell_and_its_commands_are_commands(project, mo
     monkeypatch.setattr("t2t_jax.commands.config.stored_config", lambda workdir: None)
     found = [shlex.split(call.replace('"$@"', ""), comments=True) for call in calls]
     assert {words[0] for words in found} == {
-        *("train", "bleu", "translate", "watch", "serve", "config")
+        *("train", "evaluate", "translate", "watch", "serve", "config")
     }
     for words in found:
         assert not isinstance(entry_command(words), LaunchCommand)

@@ -138,10 +138,8 @@ OUTPUTS = {
     "line",
     [
         TRANSLATE,
-        "parse --workdir w --input lines",
         "score --workdir w --source lines --target lines",
-        "bleu --workdir w",
-        "parseval --workdir w",
+        "evaluate --workdir w",
     ],
     ids=lambda line: line.split()[0],
 )
@@ -268,10 +266,9 @@ def test_a_failure_midway_leaves_what_was_there(here, monkeypatch):
     ("stream", "line", "message"),
     [
         ("stdin", "translate --workdir w", "standard input is closed; name a file with --input"),
-        ("stdin", "parse --workdir w", "standard input is closed; name a file with --input"),
         ("stdout", TRANSLATE, "nobody sees the result; name a file with --output"),
         ("stdout", "score --workdir w --source lines --target lines", "name a file with --output"),
-        ("stdout", "bleu --workdir w", "name a file for what the model answers with --output"),
+        ("stdout", "evaluate --workdir w", "name a file for the model's answers with --output"),
         ("stdout", "compare --references lines --hypotheses lines", "nobody sees the result"),
     ],
 )
@@ -291,7 +288,7 @@ def test_closed_streams_that_are_not_needed_do_not_matter(here, monkeypatch):
 
 @pytest.mark.parametrize("rate", ["nan", "0", "-1", "inf"])
 def test_a_rate_that_is_none_is_refused(here, rate):
-    with pytest.raises(UserError, match=r"--sustained-tflops .* give a number above 0"):
+    with pytest.raises(UserError, match=r"--sustained-tflops .* is not a number above 0"):
         command(f"report --workdir w --sustained-tflops {rate}")
 
 

@@ -133,7 +133,7 @@ def _unchecked(model):
 
 
 def test_a_command_for_other_models_names_one_even_where_none_of_its_group_fits():
-    facts = dataclasses.replace(TASKS["translation"], commands=("bleu",))
+    facts = dataclasses.replace(TASKS["translation"], commands=("score",))
     refusal = wrong_command("translate", "runs/a is a listener", facts)
     assert str(refusal).startswith("runs/a is a listener, and t2t-jax translate is not for such")
     assert "; use t2t-jax " in str(refusal)

@@ -47,7 +47,7 @@ def test_a_training_returns_the_run_with_its_history_and_its_model(config, tmp_p
     assert run.history.end["text"] == "2 steps are done"
     assert run.load(step=2).steps == (2,)
     assert "loss" not in repr(run)  # a notebook shows it after the cell
-    assert f"score: t2t-jax bleu --workdir {tmp_path / 'run'}" in capsys.readouterr().out
+    assert f"score: t2t-jax evaluate --workdir {tmp_path / 'run'}" in capsys.readouterr().out
 
     more = t2t_jax.train(config.replace({"training.num_train_steps": 3}), run.directory)
     assert [record["step"] for record in more.history.training] == [1, 2, 3]

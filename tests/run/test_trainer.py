@@ -501,7 +501,7 @@ def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
     workdir = tmp_path / "run"
     assert train(config.replace(changes), workdir).exit_code == 0
     printed = capsys.readouterr().out
-    assert f"score: t2t-jax parseval --workdir {workdir}" in printed
+    assert f"score: t2t-jax evaluate --workdir {workdir}" in printed
     assert "(EVALB, COLLINS.prm)" in printed
     assert "reference  (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))" in printed
     scores = {record["step"]: record["f1"] for record in _records(workdir, "dev")}

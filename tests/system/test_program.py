@@ -446,16 +446,16 @@ def test_a_limit_on_the_size_of_files_is_one_line(translated):
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("train.py", "eval.py bleu"),
-        ("/home/a/clone/eval.py", "eval.py bleu"),
-        ("/usr/bin/t2t-jax", "t2t-jax bleu"),
-        ("/lib/t2t_jax/__main__.py", "t2t-jax bleu"),
-        ("/lib/ipykernel_launcher.py", "t2t-jax bleu"),
+        ("train.py", "eval.py evaluate"),
+        ("/home/a/clone/eval.py", "eval.py evaluate"),
+        ("/usr/bin/t2t-jax", "t2t-jax evaluate"),
+        ("/lib/t2t_jax/__main__.py", "t2t-jax evaluate"),
+        ("/lib/ipykernel_launcher.py", "t2t-jax evaluate"),
     ],
 )
 def test_another_command_is_called_as_it_can_be_from_there(program, said, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program])
-    assert command_line("bleu") == said
+    assert command_line("evaluate") == said
 
 
 @pytest.mark.faults

@@ -89,14 +89,14 @@ def test_a_tagger_learns_the_tag_of_every_word(tagger, folder, capsys, monkeypat
     assert found.hypotheses == (folder / "test.tags").read_text().splitlines()
     assert read_config(tagger).model.source_vocab_size == model.vocabulary.source_size == 40
 
-    assert main(["accuracy", "--workdir", str(tagger), "--json"]) == 0
+    assert main(["evaluate", "--workdir", str(tagger), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["accuracy"] == 100
     assert {(right, other) for right, other, _ in record["confusion"]} == {
         (tag, tag) for tag in ("DT", "JJ", "NN", "VB")
     }
     assert read_scores(tagger)[-1]["macro_f1"] == 100
-    assert main(["accuracy", "--workdir", str(tagger), "--split", "dev"]) == 0
+    assert main(["evaluate", "--workdir", str(tagger), "--split", "dev"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "DT 100.00 F1; predicted: DT" in printed
 
@@ -168,7 +168,7 @@ def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     assert main(["predict", str(masked)]) == 0
     assert capsys.readouterr().out.splitlines() == filled
-    assert main(["perplexity", "--workdir", str(masked)]) == 0
+    assert main(["evaluate", "--workdir", str(masked)]) == 0
     assert "hidden subwords" in capsys.readouterr().out
 
 
@@ -242,7 +242,7 @@ def test_images_are_recognised(tmp_path, capsys):
         "data.corpus": f"npz:{tmp_path / 'images.npz'}",
     }
     assert t2t_jax.train(Config().replace(MODEL | changes), tmp_path / "run").exit_code == 0
-    assert main(["accuracy", "--workdir", str(tmp_path / "run"), "--json"]) == 0
+    assert main(["evaluate", "--workdir", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 100
     arguments = ["predict", str(tmp_path / "run"), "--input", str(tmp_path / "images.npz")]
     assert main(arguments) == 0

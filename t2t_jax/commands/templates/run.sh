@@ -6,6 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 t2t-jax train --config config.py runs/first "$@"
-t2t-jax bleu runs/first --split test
+t2t-jax evaluate runs/first --split test
 t2t-jax translate runs/first --input corpus/test.@{source} --output translations.@{target}
 echo "the translations are in $PWD/translations.@{target}"

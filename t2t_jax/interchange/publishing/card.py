@@ -217,9 +217,8 @@ def _hardware(workdir: Path) -> str:
 
 def _scored(config: Config, scores: Sequence[Record]) -> str:
     """Describe how each score was measured, as far as the run recorded it."""
-    command = task_of(config.data.corpus, config.data.task).command
     return "\n".join(
-        f"- {scored_test_set(score)}: `t2t-jax {command} RUN --split {score.get('split')}`, "
+        f"- {scored_test_set(score)}: `t2t-jax evaluate RUN --split {score.get('split')}`, "
         f"{score['date']}, {score.get('hardware', 'hardware not recorded')}"
         for score in scores
         if "date" in score

@@ -36,12 +36,19 @@ def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
     return [*experiment.figures, *settings.notes]
 
 
-def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunReport:
+def build_report(
+    workdir: Path,
+    sustained_tflops: float | None = None,
+    price: float | None = None,
+    watts: float | None = None,
+) -> RunReport:
     """Build the report on a run, which may be still training or not have taken a step.
 
     Args:
       sustained_tflops: TFLOP/s that a device of the run sustains, for an estimate of the training
         cost by the paper's method (section 6.1); None leaves it out.
+      price: price of a device hour; None leaves the cost of each part of the time out.
+      watts: power of a device; None leaves the energy out.
 
     Raises:
       UserError: `workdir` is not a run directory, or its config is damaged.
@@ -54,7 +61,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
     sections = [
         settings_section(task, experiment, config, published, scores),
         cost_section(experiment, config, published, log, sustained_tflops),
-        *(goodput_sections(time_spent) if time_spent else []),
+        *(goodput_sections(time_spent, price, watts) if time_spent else []),
         curves_section(log),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),

@@ -1,0 +1,182 @@
+"""The command that scores a model on a split of a corpus, in the measures of its task."""
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+
+from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
+from t2t_jax.commands.streams import check_heard, writing
+from t2t_jax.commands.tables import print_result
+from t2t_jax.config import DataConfig, DecodingConfig
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import as_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from t2t_jax.data.corpus import Corpus
+    from t2t_jax.decoding.translator import Translator
+
+
+@dataclass(frozen=True)
+class EvaluateCommand(LanguageFlags, DecodingFlags):
+    """Score a model on a split of its corpus. The task of the run chooses the measures.
+
+    Translations have BLEU as sacreBLEU and as the paper compute it, and chrF; trees have labelled
+    recall, precision and F1 as EVALB computes them; language models have bits per byte and
+    character; labels have accuracy, F1 and their confusion. All have loss and perplexity.
+    """
+
+    examples: ClassVar = (
+        "runs/base",
+        "runs/base --split dev --beam-size 1 --json",
+    )
+    command: ClassVar = "evaluate"
+    split: tuple[str, ...] = ("test",)
+    """Splits of the corpus: train, dev, test, or other test sets by their names."""
+    corpus: str | None = None
+    """Corpus to score on, as data.corpus names it; None is the corpus of training."""
+    num_sentences: int | None = None
+    """Sentences or images to answer, counted from the first; None is all. The loss is over all."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    output: Path | None = None
+    """File for the model's answers, one line each; for a single split."""
+    before_averaging: bool = False
+    """Also score the parameters of the newest checkpoint, without any average."""
+    cache_dir: str | None = None
+    """Directory for tokenized corpora; None is the run's data.cache_dir."""
+
+    def run(self) -> int:
+        """Evaluate, add the scores to the run's `scores.jsonl`, and print them."""
+        if not self.split:
+            raise UserError("--split names no split; give one, such as test, or leave it out")
+        if self.output is not None and len(self.split) > 1:
+            raise UserError(
+                f"--output {self.output} holds the model's answers to one split, and --split "
+                f"names {len(self.split)}; give one of them at a time"
+            )
+        newest = [dataclasses.replace(self, average=1)] if self.before_averaging else []
+        records, corpus = [], None
+        with self._output() as file:
+            for flags in (*newest, self):
+                translator = flags.load()
+                if self.cache_dir is not None:
+                    cache = {"data.cache_dir": self.cache_dir}
+                    translator.config = translator.config.replace(cache)
+                corpus = corpus or self._corpus(translator.config.data)
+                for split in self.split:
+                    output = file if flags is self else None
+                    records.append(self._evaluate(translator, corpus, split, output))
+                    self._print(records[-1])
+        if len(self.workdir) == 1 and not self.json:
+            self._print_beside_the_paper(records)
+        return 0
+
+    def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
+        """Open the file for the answers, so that a bad path is refused before the evaluation."""
+        if self.output is not None:
+            return writing(self.output)
+        check_heard("name a file for the model's answers with --output")
+        return contextlib.nullcontext()
+
+    def _corpus(self, data: DataConfig) -> "Corpus":
+        """Open the corpus to score on; call this once, as it hashes all files of the corpus."""
+        from t2t_jax.data.corpus import open_corpus
+        from t2t_jax.tasks import task_of
+        from t2t_jax.workdir import read_config
+
+        corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
+        task, of_corpus = task_of(data.corpus, data.task), task_of(corpus.name, corpus.task)
+        if task is not of_corpus:
+            raise UserError(
+                f"{self.workdir[0]} is {task.model}, and {corpus.name} is for {of_corpus.model}; "
+                "name another --corpus"
+            )
+        defaults = read_config(self.workdir[0]).decoding, DecodingConfig()
+        if not task.searches and (self.seed or self.decoding not in defaults):
+            raise UserError(
+                f"{self.workdir[0]} is {task.model}, whose scores need no search; leave out --seed "
+                "and the flags of decoding"
+            )
+        return corpus
+
+    def _evaluate(
+        self, translator: "Translator", corpus: "Corpus", split: str, file: BinaryIO | None
+    ) -> dict[str, Any]:
+        """Score a model on a split, write its answers to a file, and return the record.
+
+        The record of a single run is added to its `scores.jsonl`.
+        """
+        from t2t_jax.run.evaluation import evaluate, score_record
+        from t2t_jax.tasks import task_of
+        from t2t_jax.workdir import record_scores
+
+        settings = self.settings if task_of(corpus.name, corpus.task).searches else {}
+        evaluation = evaluate(
+            translator, corpus, split, num_sentences=self.num_sentences, **settings
+        )
+        if file:
+            file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
+        record = score_record(translator, corpus, evaluation, **settings)
+        if len(self.workdir) == 1:
+            record_scores(self.workdir[0], record)
+        return record
+
+    def _print(self, record: dict[str, Any]) -> None:
+        if self.json:
+            print(as_line(record), flush=True)
+        else:
+            print_result(_table(record))
+
+    def _print_beside_the_paper(self, records: list[dict[str, Any]]) -> None:
+        """Print the paper's figure and every deviation from it, if a test set is the paper's."""
+        from t2t_jax.run.report import beside_the_paper
+        from t2t_jax.workdir import read_config
+
+        for line in beside_the_paper(read_config(self.workdir[0]), records):
+            print_result(line)
+
+
+def _table(record: dict[str, Any]) -> "Table":
+    """Return the figures of an evaluation as a table, each beside its definition."""
+    from rich.table import Table
+
+    from t2t_jax.tasks import task_of
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")
+    task = task_of(record["corpus"], record.get("task", "auto"))
+    for row in task.score_rows(record):
+        table.add_row(*row)
+    per_token = f"nats per {task.unit}, mean of {record['target_tokens']:,}"
+    smoothed = f"label-smoothed cross-entropy, {per_token}"
+    table.add_row("loss", f"{record['loss']:.4f}", smoothed)
+    table.add_row("NLL", f"{record['nll']:.4f}", f"negative log-likelihood, {per_token}")
+    table.add_row("perplexity", f"{record['perplexity']:.3f}", f"exp(NLL), per {task.unit}")
+    number = f"{record['num_sentences']:,}" if task.grid.whole_split else ""
+    table.add_row(task.inputs if number else "scored on", number, record["test_set"])
+    table.add_row("averaged", *which_average(record))
+    if task.searches:
+        settings = " ".join(f"{name}={value}" for name, value in record["decoding"].items())
+        table.add_row("decoding", "", settings)
+    table.add_row("seconds", f"{record['seconds']:.1f}", "the whole evaluation")
+    return table
+
+
+def which_average(record: dict[str, Any]) -> tuple[str, str]:
+    """Return the table cells that say which average of the parameters was scored."""
+    steps = ", ".join(f"{step:,}" for step in record["checkpoints"])
+    number = f"{len(record['checkpoints'])}"
+    decays = record.get("ema_decays", [])
+    if not decays:
+        return number, f"checkpoints of step {steps}"
+    names = ", ".join(map(str, decays))
+    if len(decays) == len(record["checkpoints"]):
+        return "", f"moving average of the parameters, decay {names}, after step {steps}"
+    some = f"{len(decays)} of the models by a moving average, decay {names}"
+    return number, f"checkpoints of step {steps}; {some}"
