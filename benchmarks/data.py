@@ -2,7 +2,6 @@
 
     python benchmarks/data.py
     python benchmarks/data.py --data.corpus text:DIR --data.source-language en
-    python benchmarks/data.py --data.vocab-size 8000 --data.bpe-dropout 0.1
 
 Every field of the config is a flag. Vocabulary and tokenised corpus are made, or found in the
 cache, before anything is timed. Then, in turns:
@@ -14,8 +13,7 @@ cache, before anything is timed. Then, in turns:
 Batches are made in two ways: on one core (`alone`), and ahead in the background as in training
 (`prefetch`). The batches are not used. Padding is the share of all positions that hold no token; it
 depends on the size of a step, as longer rows are fewer. `layout_seconds` is spent once at the start
-of a run. With BPE-dropout, tokens are counted as they are without, and all positions that a pair
-may need as filled.
+of a run.
 """
 
 import time

@@ -12,7 +12,7 @@ steps of 1,024 tokens in packed rows, a vocabulary of 6,000. Each further row ha
 rows before it: a rate that stays high and falls at the end, three times the steps, more dropout,
 and, with the base's dropout again, relative positions. What each of them is worth stands in
 docs/results/multi30k_small.md; a row takes 25 minutes, or an hour with three times the steps, and
-two cells train at once. BPE-dropout has a grid of its own, configs/bpe_dropout_small.py.
+two cells train at once.
 """
 
 from typing import Any

@@ -52,6 +52,7 @@ class Removed(NamedTuple):
 REMOVED: dict[str, Removed] = {
     "checkpoint.local_dir": Removed("checkpoints on local disks of hosts", unused=(None,)),
     "checkpoint.local_every_steps": Removed("checkpoints on local disks of hosts", unused=(None,)),
+    "data.bpe_dropout": Removed("random segmentations by BPE-dropout", unused=(0.0,)),
     "data.context_sentences": Removed("document contexts", unused=(0,)),
     "data.context_sides": Removed("document contexts", unused=("source",)),
     "data.image_flip": Removed("flipped images", unused=(False,)),

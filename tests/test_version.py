@@ -106,6 +106,7 @@ def test_every_old_name_is_gone_and_every_new_one_is_there():
 USED = {
     "checkpoint.local_dir": "/local",
     "checkpoint.local_every_steps": 10,
+    "data.bpe_dropout": 0.1,
     "data.context_sentences": 1,
     "data.context_sides": "both",
     "data.image_flip": True,

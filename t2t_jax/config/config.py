@@ -24,7 +24,6 @@ from t2t_jax.config.sections import (
     ParallelConfig,
 )
 from t2t_jax.config.tables import OPTIMIZERS
-from t2t_jax.config.tasks import TASKS, task_name
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
@@ -81,12 +80,6 @@ class Config:
         require(
             facts.score[0] == "bleu" or self.evaluation.metric is None,
             f"evaluation.metric={self.evaluation.metric!r} judges translations; leave it out",
-        )
-        require(
-            facts.drops_merges or not self.data.bpe_dropout,
-            f"data.bpe_dropout={self.data.bpe_dropout} is for "
-            f"{' and '.join(name for name, row in TASKS.items() if row.drops_merges)} alone, and "
-            f"the task of {self.data.corpus} is {task_name(self.data.corpus, task)}; leave it out",
         )
         require(
             not facts.predicts_labels or model.embeddings["output"] == "output_projection",

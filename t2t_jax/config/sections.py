@@ -63,9 +63,6 @@ class DataConfig:
     protected_tokens: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
     """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
     stands in a line: it is never split, and never joined with the text beside it."""
-    bpe_dropout: float = field(default=0.0, metadata=NOT_EXPORTED)
-    """In training to translate, the probability with which each merge of the BPE is dropped in each
-    of its steps, so that a step sees other subwords (Provilkov et al. 2020, who take 0.1)."""
     max_length: int = field(default=256, metadata=NOT_EXPORTED)
     """Longest source or target in subwords, end of sentence included; longer pairs are left out
     of training and counted."""
@@ -98,10 +95,6 @@ class DataConfig:
         check_range(self, 0.01, 0.99, "masked_share")
         if self.mixture_temperature is not None:
             check_range(self, 1, 1000, "mixture_temperature")
-        require(
-            0 <= self.bpe_dropout < 1,
-            f"data.bpe_dropout={self.bpe_dropout} is outside [0, 1), in which 0 drops no merge",
-        )
         tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
         check_fits(self, "vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8

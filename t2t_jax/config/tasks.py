@@ -34,8 +34,6 @@ class TaskFacts:
     """Whether models of the task search for a text that answers a source, as in translation."""
     predicts_labels: bool = False
     """Whether the targets of the task are labels, which share no matrix with subwords."""
-    drops_merges: bool = False
-    """Whether training may draw other subwords in each step, as `data.bpe_dropout` says."""
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
 
@@ -59,7 +57,6 @@ TASKS = _Tasks(
         ("translate", "serve", "score", "explore", "heads"),
         schemes=(),
         writes_text=True,
-        drops_merges=True,
         hub_task="translation",
     ),
     parsing=TaskFacts(

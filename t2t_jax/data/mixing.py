@@ -22,7 +22,7 @@ from t2t_jax.data.layout import Form
 from t2t_jax.data.parts import CountRows, OnePart, Parts, RowCounts
 from t2t_jax.data.rows import BatchShape, Chosen, Content, Examples, Lengths
 
-_STREAM = 1 << 35  # apart from those of `data.batching`, `data.bpe_dropout` and others
+_STREAM = 1 << 35  # apart from those of `data.batching` and others
 _SLICE = 100_000
 _PRECISION = 10_000
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import ClassVar
 
 from t2t_jax.config import Config
-from t2t_jax.data.bpe_dropout import drawn_text
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.shards.pieces import TrainText
@@ -43,20 +42,19 @@ class TextToText(Task):
         """Return the pairs of train, without those that are too long.
 
         Raises:
-          UserError: there is no train split, or `data.bpe_dropout` finds no merges.
+          UserError: there is no train split.
         """
         pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
-        return _examples(config, vocabulary, pairs)
+        return _examples(config, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how pairs of lines become examples; see `Task.train_text`."""
-        most, drawn = config.data.max_length, config.data.bpe_dropout
-        by_batching = config.data.batching * (drawn > 0)
+        most = config.data.max_length
         joined = config.training.source_loss and "joined"  # "True" had too few classes of rows
         return TrainText(
             partial(tokenize, vocabulary=vocabulary, max_length=most),
-            partial(_examples, config, vocabulary),
-            ("pairs", most, joined, drawn, by_batching),
+            partial(_examples, config),
+            ("pairs", most, joined),
         )
 
     def examples(
@@ -110,8 +108,6 @@ class TextToText(Task):
         """
 
 
-def _examples(config: Config, vocabulary: Vocabulary, pairs: TokenizedSplit) -> Examples:
-    """Return what a model is trained on, of pairs in their ordinary segmentation."""
-    if config.data.bpe_dropout:
-        return drawn_text(config, pairs, vocabulary)
+def _examples(config: Config, pairs: TokenizedSplit) -> TokenizedSplit:
+    """Return the pairs as a model is trained on them, which predicts sources too or not."""
     return after_first_tokens(pairs) if config.training.source_loss else pairs

@@ -121,7 +121,6 @@ def test_an_epoch_has_every_pair_once_whatever_the_batching(config: Config) -> N
     "changes",
     [
         {},
-        {"data.bpe_dropout": 0.1},
         {"model.architecture": "decoder_only", "training.source_loss": True, "data.max_length": 16},
     ],
 )

@@ -123,7 +123,6 @@ _NOT_STATED = {
     "model.start_token",
     "model.compute_dtype",
     "data.protected_tokens",
-    "data.bpe_dropout",
     "evaluation.metric",
     "data.max_length",
     "data.cache_dir",
