@@ -28,6 +28,7 @@ def main() -> None:
         max_input_length=0,
         beam_size=beam_size,
         length_penalty=length_penalty,
+        min_decoding_length=0,
         max_decoding_length=max(map(len, sentences)) + 1 + extra,
     )
     found = processor.decode([result.hypotheses[0] for result in results])
