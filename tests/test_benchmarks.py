@@ -321,7 +321,7 @@ def test_peers_train_on_the_same(tiny_run, peer):
 @pytest.mark.thorough
 @_without("ctranslate2")
 def test_whole_programs_translate_the_same_lines(tiny_run, tmp_path):
-    tiny_run.finish(tmp_path / "run")
+    tiny_run.finish(tmp_path / "run", "--training.learning-rate-factor=1")
     (tmp_path / "lines").write_text("No devices found\n")  # both searches end at its length
     command = ["benchmarks/peers.py", "translate", "--workdir", str(tmp_path / "run"), "--json"]
     command += ["--lines", str(tmp_path / "lines"), "--beam-sizes", "1", "--repeats", "1"]
