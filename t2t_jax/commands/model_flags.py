@@ -9,7 +9,6 @@ import tyro
 
 from t2t_jax.commands.flag_table import OneRun, Runs
 from t2t_jax.commands.groups import check_command
-from t2t_jax.commands.streams import reading
 from t2t_jax.config import DecodingConfig, MeshConfig
 
 if TYPE_CHECKING:
@@ -61,11 +60,6 @@ class ModelFlags(LoadFlags):
         """Load the run, or the several runs of an ensemble, as one translator."""
         return load_for(self.command, self.workdir, self)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments of an evaluation, such as the settings of decoding."""
-        return {}
-
 
 @dataclass(frozen=True)
 class LanguageFlags(ModelFlags):
@@ -78,9 +72,9 @@ class LanguageFlags(ModelFlags):
 
     def load(self) -> "Translator":
         """Load the model, for these languages."""
-        found = super().load()
+        translator = super().load()
         languages = self.source_language, self.target_language
-        return found.between(*languages) if any(languages) else found
+        return translator.between(*languages) if any(languages) else translator
 
 
 @dataclass(frozen=True)
@@ -92,19 +86,6 @@ class DecodingFlags(ModelFlags):
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")] = field(
         default_factory=DecodingConfig
     )
-
-    def check_lines(self, translator: "Translator", path: Path | None) -> None:
-        """Refuse a file with a line that is too long, before any of its lines is decoded.
-
-        Lines of a pipe or of the standard input are checked later, some thousands at a time.
-        """
-        if self.decoding.long_lines == "split" or path is None or not path.is_file():
-            return
-        done = 0
-        with reading(path) as chunks:
-            for texts in chunks:
-                translator.check_lines(texts, first_line=done + 1, decoding=self.decoding)
-                done += len(texts)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             chunks = self._with_prefixes(lines)
             translator = self.load()
             task = _task(translator)
-            self.check_lines(translator, self.input)
+            self._check_lines(translator)
             done = repaired = 0
             for texts, prefixes in chunks:
                 sources = [task.as_source(text) for text in texts]
@@ -77,6 +77,20 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         if repaired:
             print(f"{repaired} of {done} trees were repaired", file=sys.stderr)
         return 0
+
+    def _check_lines(self, translator: "Translator") -> None:
+        """Refuse a file with a line that is too long, before any of its lines is decoded.
+
+        Lines of a pipe or of the standard input are checked later, some thousands at a time.
+        """
+        path = self.input
+        if self.decoding.long_lines == "split" or path is None or not path.is_file():
+            return
+        done = 0
+        with reading(path) as chunks:
+            for texts in chunks:
+                translator.check_lines(texts, first_line=done + 1, decoding=self.decoding)
+                done += len(texts)
 
     def _with_prefixes(
         self, chunks: Iterator[list[str]]

@@ -11,7 +11,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.parses import parse_scores
-from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored
 from t2t_jax.tasks.text_to_text import TextToText
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Parsing(TextToText):
         )
 
 
-TASK: Task = Parsing()
+TASK = Parsing()
 """The task of constituency parsing."""
 
 
@@ -120,10 +120,9 @@ def parse(
             "was trained on trees:DIR"
         )
     sentences = texts(sentences, "sentences", first_line)
-    words = [escape_brackets(sentence).split() for sentence in sentences]
-    sources = [" ".join(sentence) for sentence in words]
+    sources = [TASK.as_source(sentence) for sentence in sentences]
     symbols = translator.translate(sources, first_line=first_line, **settings)
     return [
-        Parsed(*build_tree(sentence, line.split()))
-        for sentence, line in zip(words, symbols, strict=True)
+        Parsed(*build_tree(source.split(), line.split()))
+        for source, line in zip(sources, symbols, strict=True)
     ]

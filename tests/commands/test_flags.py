@@ -663,7 +663,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly():
 def test_a_mistake_is_one_line_with_code_2_and_does_not_import_jax():
     for program in ("train.py", "eval.py"):
         check = (
-            f"import runpy, sys; sys.argv = [{program!r}, 'bleu', '--beamsize', '3']\n"
+            f"import runpy, sys; sys.argv = [{program!r}, 'evaluate', '--beamsize', '3']\n"
             f"try: runpy.run_path({program!r}, run_name='__main__')\n"
             "finally: assert not {'jax', 'flax', 'sacrebleu', 'grain'} & sys.modules.keys()\n"
         )
