@@ -12,10 +12,6 @@ their sizes, and random weights. Each directory has what `save_pretrained` write
     logits                              of every subword of the targets
     greedy, beam                        the tokens after the start that a search finds
     other                               those of a greedy search for another target language
-
-and in `pairs.json`, for several pairs of its languages, the first of the same lines as `sources`,
-the tokens after the start that a `greedy` search finds, and their `log_probs`, without that of a
-token which says the language.
 """
 
 import gzip
@@ -34,7 +30,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-LINES, SHORT_LINES, NUM_TOKENS, BEAMS, EXTRA_TOKENS = 4, 3, 8, 4, 5
+LINES, NUM_TOKENS, BEAMS, EXTRA_TOKENS = 4, 8, 4, 5
 ROOT = Path(__file__).with_name("seq2seq")
 BUNDLED = Path(__file__).parents[2] / "t2t_jax" / "data" / "bundled"
 SIZES: dict[str, Any] = {
@@ -214,33 +210,6 @@ def write(
     )  # fmt: skip
 
 
-def write_pairs(name: str, pairs: tuple[str, ...]) -> None:
-    """Write what a model that `write` has written finds for pairs of languages.
-
-    Args:
-      pairs: the codes of the two languages of each pair, as `de_DE en_XX`.
-    """
-    directory = ROOT / name
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
-    start, end = model.config.decoder_start_token_id, model.config.eos_token_id
-    written = {}
-    for pair in pairs:
-        tokenizer.src_lang, target = pair.split()
-        sources = tokenizer(lines("en")[:SHORT_LINES]).input_ids
-        forced = tokenizer.convert_tokens_to_ids(_token(target)) if start == end else None
-        found = _searched(model, sources, 1, forced)
-        log_probs = []
-        for source, row in zip(sources, found, strict=True):
-            ids = {"input_ids": [source], "decoder_input_ids": [[start, *row[:-1]]]}
-            with torch.no_grad():
-                logits = model(**{name: torch.tensor(rows) for name, rows in ids.items()}).logits[0]
-            of_row = torch.log_softmax(logits, -1)[range(len(row)), row]
-            log_probs.append(float(of_row[forced is not None :].sum()))
-        written[pair] = {"sources": sources, "greedy": found, "log_probs": log_probs}
-    (directory / "pairs.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
-
-
 def _token(language: str) -> str:
     return language if "_" in language else f"__{language}__"
 
@@ -274,15 +243,7 @@ MODELS: dict[str, tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...], str]
     "bart": (bart, (), ""),
 }
 
-PAIRS: dict[str, tuple[str, ...]] = {
-    "m2m100": ("en de", "de fr", "zh en", "fr zh"),
-    "nllb": ("eng_Latn deu_Latn", "deu_Latn fra_Latn", "fra_Latn eng_Latn", "deu_Latn eng_Latn"),
-    "mbart50": ("en_XX de_DE", "de_DE fr_XX", "ja_XX en_XX"),
-    "mbart": ("en_XX de_DE", "fr_XX de_DE", "ja_XX de_DE"),
-}
 
 if __name__ == "__main__":
     for kind in sys.argv[1:] or MODELS:
         write(kind, *MODELS[kind])
-        if kind in PAIRS:
-            write_pairs(kind, PAIRS[kind])
