@@ -230,7 +230,7 @@ def test_batches_hold_the_corpus_and_padding(tiny_run, config):
 
 
 @pytest.mark.thorough
-def test_every_product_is_measured_in_the_form_of_ours_and_in_others(tiny_run, config):
+def test_every_product_is_measured_in_the_implementation_ours_and_in_others(tiny_run, config):
     flags = ["--rows", "8", "--length", "4", "--few-rows", "3", "--repeats", "1"]
     columns = _columns(tiny_run, "products", *flags, "--dtypes", "bfloat16", "int8")
     forms = defaultdict(dict)

@@ -14,6 +14,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.formats import READ, REMOVED_FORMATS, WRITTEN
 from t2t_jax.version import REMOVED, RENAMED, Renamed
 
 COMMAND_NAMES = {name for group in COMMANDS.values() for name in group}
@@ -141,3 +142,11 @@ def test_a_vocabulary_of_a_removed_kind_names_the_tag(tmp_path):
     file.write_text('{"kind": "moses", "codes": ""}', encoding="utf-8")
     with pytest.raises(UserError, match="removed Moses vocabularies; the git tag before-cut"):
         Vocabulary.load(file)
+
+
+@pytest.mark.parametrize("name", REMOVED_FORMATS)
+@pytest.mark.parametrize("line", ["import {} model run", "export run model --to {}"])
+def test_a_removed_format_names_the_tag(name, line):
+    assert name not in READ | WRITTEN
+    with pytest.raises(UserError, match=rf"^{name}: version 0\.3 removed .*; the git tag before"):
+        entry_command(line.format(name).split()).run()

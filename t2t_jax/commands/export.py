@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -10,15 +10,12 @@ from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import (
     WRITTEN,
-    check_dtype,
+    check_written,
     described_formats,
     write_model,
 )
 
-if TYPE_CHECKING:
-    _Format: TypeAlias = str
-else:
-    _Format = WRITTEN.choice
+_HELP = described_formats(WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class ExportCommand:
     """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
     """The directory to write."""
-    to: Annotated[_Format, tyro.conf.arg(help=described_formats(WRITTEN))] = tyro.MISSING
+    to: Annotated[str, tyro.conf.arg(metavar="FORMAT", help=_HELP)] = tyro.MISSING
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is the usual one of the format."""
     average: int | None = None
@@ -43,7 +40,7 @@ class ExportCommand:
         """Write the model, and return the exit code."""
         from t2t_jax.interchange.portable import portable_model
 
-        check_dtype(self.to, self.dtype)
+        check_written(self.to, self.dtype)
         model = portable_model(self.workdir, average=self.average, step=self.step)
         write_model(model, self.to, self.output, self.dtype)
         print_line(

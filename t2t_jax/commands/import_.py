@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
-from t2t_jax.interchange.formats import FORMATS, READ, described_formats, read_model
+from t2t_jax.interchange.formats import FORMATS, READ, check_format, described_formats, read_model
 
-if TYPE_CHECKING:
-    _Format: TypeAlias = str
-else:
-    _Format = READ.choice
+_HELP = described_formats(READ)
 
 
 @dataclass(frozen=True)
@@ -21,13 +18,13 @@ class ImportCommand:
     """Make a run directory of a model in another format, all of it or nothing.
 
     Nothing in the model's files is executed. The run is used as any other: to translate, score,
-    ensemble and export, or to continue text, fill in words or label images.
+    ensemble and export, or to continue text.
     """
 
     examples: ClassVar = ("marian models/opus-mt-en-de runs/opus",)
-    format: Annotated[
-        _Format, tyro.conf.Positional, tyro.conf.arg(help=described_formats(READ))
-    ] = tyro.MISSING
+    format: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT", help=_HELP)] = (
+        tyro.MISSING
+    )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """Directory of the model, or its file."""
     workdir: OneRun = tyro.MISSING
@@ -48,6 +45,7 @@ class ImportCommand:
         """Write the run directory, and return the exit code."""
         from t2t_jax.interchange.runs import write_run
 
+        check_format(self.format, READ)
         options = {name: getattr(self, name) for name in FORMATS[self.format].options}
         model = read_model(self.format, self.path, **options)
         named = {"source": self.source_language, "target": self.target_language}

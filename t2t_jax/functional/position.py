@@ -20,7 +20,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[Array, "t d_model"]
         PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))        even columns
         PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))        odd columns
 
-    tensor2tensor, Marian and fairseq compute another table, `tensor2tensor_sinusoids`. As its
+    tensor2tensor and Marian compute another table, `tensor2tensor_sinusoids`. As its
     frequencies differ, it is no permutation of this one, and weights that were trained with one
     cannot be used with the other.
 
@@ -38,7 +38,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[Array, "t d_model"]
 
 
 def tensor2tensor_sinusoids(length: int, d_model: int) -> Float[Array, "t d_model"]:
-    """Compute the position encodings of tensor2tensor, Marian and fairseq.
+    """Compute the position encodings of tensor2tensor and Marian.
 
         PE(pos, i)               = sin(pos * 10000^(-i / (d_model / 2 - 1)))        left half
         PE(pos, d_model / 2 + i) = cos(pos * 10000^(-i / (d_model / 2 - 1)))        right half

@@ -1,13 +1,14 @@
-"""The table of the formats that models are written in and read from: a row and a form for each.
+"""The table of the formats that models are exported to and imported from.
 
-A form is a module of `interchange`, or an object in one. That of a format that is written has
+Each format has an implementation: a module of `interchange`, or an object in one. If the format is
+written, its implementation has
 
     VOCABULARIES                        the classes of vocabularies that it can hold
     carried(config)                     the fields that it can hold; see `interchange.carried`
-    write(model, directory)             fill an empty directory, with weights in `dtype=`, where the
-                                        row of the format has several
+    write(model, directory)             fill an empty directory; with `dtype=` for a format that
+                                        has several dtypes
 
-and that of a format that is read has
+and if the format is read,
 
     read(path, **options)               return the `PortableModel` in a file or directory, or raise
                                         the `UserError`s of `read_model`
@@ -18,16 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax.config.registry import Rows, load_named
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.opening import check_directory_name
+from t2t_jax.version import removed_feature
 
 if TYPE_CHECKING:
     from t2t_jax.interchange.portable import PortableModel
 
 
 class Format(NamedTuple):
-    """A format, whose form is the module of its name in `interchange`, or what `place` names."""
+    """A format."""
 
     written: str = ""
     """A phrase about the written files; empty for a format that is only read."""
@@ -37,13 +39,13 @@ class Format(NamedTuple):
     """The flags of `t2t-jax import` that its `read` takes by name."""
     dtypes: tuple[str, ...] = ("float32",)
     """The dtypes of weights that its `write` can have, the usual one first."""
-    place: str = ""
-    """The module and the name of its form, as `load_named` takes them."""
+    object: str = ""
+    """The implementation, as MODULE:NAME; empty for the module with the format's name."""
 
 
 _LANGUAGES = "source_language", "target_language"
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
-_SEQ2SEQ = "t2t_jax.interchange.seq2seq.forms"
+_SEQ2SEQ = "t2t_jax.interchange.seq2seq.format"
 
 FORMATS = Rows(
     run=Format("the run without its checkpoints, which opens as the run does"),
@@ -65,31 +67,69 @@ FORMATS = Rows(
         "an M2M100 or NLLB for transformers",
         f"{_OF_TRANSFORMERS} an M2M100 or NLLB",
         options=_LANGUAGES,
-        place=f"{_SEQ2SEQ}:M2M100",
+        object=f"{_SEQ2SEQ}:M2M100",
     ),
     mbart=Format(
         "an mBART for transformers",
         f"{_OF_TRANSFORMERS} an mBART",
         options=_LANGUAGES,
-        place=f"{_SEQ2SEQ}:MBART",
+        object=f"{_SEQ2SEQ}:MBART",
     ),
     bart=Format(
         "a BART for transformers",
         f"{_OF_TRANSFORMERS} a BART",
         options=_LANGUAGES,
-        place=f"{_SEQ2SEQ}:BART",
+        object=f"{_SEQ2SEQ}:BART",
     ),
 )
 """All formats by name."""
 
-WRITTEN = Rows(**{name: one.written for name, one in FORMATS.items() if one.written})
-READ = Rows(**{name: one.read for name, one in FORMATS.items() if one.read})
+WRITTEN = Rows(**{name: row.written for name, row in FORMATS.items() if row.written})
+READ = Rows(**{name: row.read for name, row in FORMATS.items() if row.read})
 """The formats that are written, and those that are read, each with its phrase."""
+
+
+REMOVED_FORMATS = {
+    "bert": "BERT models",
+    "fairseq": "fairseq checkpoints",
+    "fsmt": "FSMT models",
+    "marian-nmt": "models of Marian's C++ toolkit",
+    "onnx": "ONNX graphs",
+    "program": "compiled programs",
+    "t5": "T5 models",
+    "vit": "ViT models",
+}
+"""Formats that version 0.3 removed. The names of transformers' are its `model_type`s too."""
 
 
 def described_formats(formats: Rows[str]) -> str:
     """Return the help of a flag that names one of `WRITTEN` or `READ`."""
     return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
+
+
+def check_format(name: str, formats: Rows[str]) -> None:
+    """Refuse a name that is not one of `WRITTEN` or `READ`.
+
+    Raises:
+      UserError: there is no such format, or version 0.3 removed it.
+    """
+    if name in REMOVED_FORMATS:
+        raise removed_feature(name, REMOVED_FORMATS[name])
+    formats.check("format", name)
+
+
+def check_written(name: str, dtype: str | None) -> None:
+    """Refuse a format that is not written, or a dtype of weights that it cannot have.
+
+    Raises:
+      UserError: the format is not one of `WRITTEN`, or cannot have weights in this dtype.
+    """
+    check_format(name, WRITTEN)
+    dtypes = FORMATS[name].dtypes
+    if dtype not in (None, *dtypes):
+        raise UserError(
+            f"{name} is not written with weights in {dtype}; choose {' or '.join(dtypes)}"
+        )
 
 
 def write_model(
@@ -108,25 +148,15 @@ def write_model(
     """
     from t2t_jax.interchange.carried import refuse_other_models
 
-    check_dtype(name, dtype)
-    form, (usual, *others) = form_of(name), FORMATS[name].dtypes
-    refuse_other_models(name, form, model)
+    check_written(name, dtype)
+    format_, dtypes = implementation(name), FORMATS[name].dtypes
+    refuse_other_models(name, format_, model)
     check_directory_name(directory)
-    with writing_directory(directory) as place:
-        form.write(model, place, **({"dtype": dtype or usual} if others else {}))
-
-
-def check_dtype(name: str, dtype: str | None) -> None:
-    """Refuse a dtype of weights that a format cannot have; None is the usual one.
-
-    Raises:
-      UserError: the format cannot have weights in this dtype.
-    """
-    known = FORMATS[name].dtypes
-    if dtype not in (None, *known):
-        raise UserError(
-            f"{name} is not written with weights in {dtype}; choose {' or '.join(known)}"
-        )
+    with writing_directory(directory) as partial:
+        if len(dtypes) == 1:
+            format_.write(model, partial)
+        else:
+            format_.write(model, partial, dtype=dtype or dtypes[0])
 
 
 def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
@@ -140,13 +170,13 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
       UserError: there is no such model, or its files are damaged, or it has an option that models
         of this package cannot have.
     """
-    model: PortableModel = form_of(name).read(path, **options)
+    check_format(name, READ)
+    model: PortableModel = implementation(name).read(path, **options)
     return model
 
 
-def form_of(name: str) -> Any:
-    """Return the form of a format, which is one of `WRITTEN` or `READ`."""
-    with needs_extra("interchange", f"the format {name}"):
-        if place := FORMATS[name].place:
-            return load_named(place)
-        return import_module(f"t2t_jax.interchange.{name}")
+def implementation(name: str) -> Any:
+    """Return the module or object that reads and writes a format, one of `WRITTEN` or `READ`."""
+    if place := FORMATS[name].object:
+        return load_named(place)
+    return import_module(f"t2t_jax.interchange.{name}")

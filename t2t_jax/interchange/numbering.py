@@ -40,14 +40,13 @@ def new_order(
 
 
 def rows_in(
-    array: Float32[np.ndarray, "..."], order: Int[np.ndarray, " entries"], missing: float = 0.0
+    array: Float32[np.ndarray, "..."], order: Int[np.ndarray, " entries"]
 ) -> Float32[np.ndarray, "..."]:
-    """Return the rows of an array in a new order.
+    """Return the rows of an array in a new order, with zeros for entries that the original lacks.
 
     Args:
       array: an array with a row, or a number, for each of the original's entries.
       order: the original's id of each entry; see `new_order`.
-      missing: the value in the row of an entry that the original does not have.
     """
     there = (order != NONE).reshape(-1, *[1] * (array.ndim - 1))
-    return np.where(there, array[order], np.float32(missing)).astype(np.float32)
+    return np.where(there, array[order], np.float32(0)).astype(np.float32)

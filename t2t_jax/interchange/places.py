@@ -58,12 +58,12 @@ def encoder_decoder_places(model: ModelConfig, prefix: str = "") -> Iterator[Pla
         if model.embedding_norm:
             yield from norm_places(f"{side}_embedding_norm", f"{prefix}{name}.layernorm_embedding")
         for number in range(stack.num_layers):
-            yield from layer_places(name, number, prefix)
+            yield from _layer_places(name, number, prefix)
         if model.norm_order == "pre":
             yield from norm_places(f"{name}.norm", f"{prefix}{name}.layer_norm")
 
 
-def layer_places(stack: str, number: int, prefix: str = "") -> Iterator[Place]:
+def _layer_places(stack: str, number: int, prefix: str) -> Iterator[Place]:
     """Yield the places of a layer's parameters in Marian, M2M100, mBART and BART.
 
     Args:

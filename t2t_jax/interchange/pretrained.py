@@ -7,7 +7,7 @@ tokenizer.json                                how text is split, for the library
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.formats import READ, REMOVED_FORMATS
 from t2t_jax.interchange.model_files import (
     DEPTH,
     ID,
@@ -30,6 +31,7 @@ from t2t_jax.interchange.torch_file import read_torch_file
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Each, Kinds, Record, Schema
 from t2t_jax.system.safetensors_file import read_safetensors
+from t2t_jax.version import removed_feature
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 """The name in transformers of each of our activations."""
@@ -69,9 +71,14 @@ def read_pretrained_config(
         of this package cannot have.
     """
     file = path / "config.json"
-    found = read_json(file, Schema({"model_type": str}))["model_type"]
-    if found != kind:
-        raise UserError(f"{file} has a model of type {found!r:.60}; imported is only {kind!r}")
+    model_type = read_json(file, Schema({"model_type": str}))["model_type"]
+    if model_type in REMOVED_FORMATS:
+        raise removed_feature(str(file), REMOVED_FORMATS[model_type])
+    if model_type != kind:
+        raise UserError(
+            f"{file} has a model of type {model_type!r:.60}, not {kind!r}; the formats that are "
+            f"read are {', '.join(READ)}"
+        )
     needed = {name: one.kinds for name, one in fields.items() if one.usual is None}
     usual = {name: one.kinds for name, one in fields.items() if one.usual is not None}
     theirs = read_json(file, Schema({**needed, **others.required}, {**usual, **others.optional}))
@@ -235,22 +242,3 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file of JSON as transformers does, with indented lines."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def read_pieces(file: Path, size: int, special: Sequence[str]) -> list[str]:
-    """Return the subword of each id that a table of ids has.
-
-    Args:
-      file: the table, as JSON: the id of each subword.
-      size: the number of subwords, of config.json.
-      special: subwords that the table has to have.
-
-    Raises:
-      UserError: the file is missing or damaged, or has not so many subwords.
-    """
-    ids = read_json(file, Schema(dict.fromkeys(special, ID)))
-    if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
-        raise UserError(
-            f"{file} does not give each of {size} entries an id of its own, as config.json has it"
-        )
-    return sorted(ids, key=lambda piece: int(ids[piece]))

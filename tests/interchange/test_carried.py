@@ -18,7 +18,7 @@ from t2t_jax.config.fields import NOT_EXPORTED
 from t2t_jax.config.tables import NAMED
 from t2t_jax.interchange import ctranslate2
 from t2t_jax.interchange.carried import refuse_other_models
-from t2t_jax.interchange.formats import WRITTEN, form_of, read_model, write_model
+from t2t_jax.interchange.formats import WRITTEN, implementation, read_model, write_model
 from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable
 from tests.interchange.test_ctranslate2 import REFUSED
@@ -41,7 +41,7 @@ def _model(name: str) -> PortableModel:
 
 def _refuse(name: str, model: PortableModel, config: Config) -> None:
     """Refuse what the format does not carry of the model with another config."""
-    refuse_other_models(name, form_of(name), dataclasses.replace(model, config=config))
+    refuse_other_models(name, implementation(name), dataclasses.replace(model, config=config))
 
 
 def _with_a_later_option(
@@ -116,7 +116,7 @@ def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypat
 def test_every_field_that_a_format_lists_is_there(name):
     config = _model(name).config
     known = {*known_fields(), "model", "data", "decoding"}
-    assert form_of(name).carried(config).keys() <= known
+    assert implementation(name).carried(config).keys() <= known
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_padding_is_never_generated(model):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "bloom"}, "only 'gpt2'"),
+        ({"model_type": "bloom"}, "not 'gpt2'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "only False"),
         ({"activation_function": "mish"}, "mish"),
         ({"vocab_size": 7}, "7 entries"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -236,8 +237,8 @@ def test_languages_of_three_letters_can_be_given_other_names(tmp_path):
     assert (data.source_language, data.target_language) == ("en", "de")
 
 
-def _bert(place: Path) -> None:
-    config = {"model_type": "bert", "hidden_size": 32}
+def _of_type(model_type: str, place: Path) -> None:
+    config = {"model_type": model_type, "hidden_size": 32}
     (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
@@ -261,7 +262,9 @@ def _no_weights(place: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (_bert, "has a model of type 'bert'"),
+        (partial(_of_type, "bert"), r"config.json: version 0\.3 removed BERT models; the git tag"),
+        (partial(_of_type, "t5"), r"config.json: version 0\.3 removed T5 models; the git tag"),
+        (partial(_of_type, "bloom"), "model of type 'bloom', not 'marian'; .* safetensors, marian"),
         (_truncated, "model.safetensors is damaged"),
         (_other_sizes, "model.shared.weight of shape"),
         (_without_an_entry, "does not give each of"),

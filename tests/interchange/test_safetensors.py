@@ -63,7 +63,7 @@ def _with_another_vocabulary(path):
             lambda out: (out / "model.safetensors").unlink(),
             "is not a directory that t2t-jax export",
         ),
-        (lambda out: (out / "config.json").write_text("{}"), "config lacks the field"),
+        (lambda out: (out / "config.json").write_text("{}"), "config lacks the section"),
         (lambda out: (out / "vocabulary.model").write_bytes(b"?"), "not a SentencePiece model"),
         (
             lambda out: save_file({"a": np.zeros(1)}, out / "model.safetensors"),

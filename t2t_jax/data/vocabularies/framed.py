@@ -214,9 +214,9 @@ def framed_vocabulary(
     source: tuple[Sequence[int], Sequence[int]],
     target: Sequence[int],
     silent: Sequence[int],
-    languages: Mapping[str, int] | None = None,
-    pair: Sequence[str] = (),
-    first: Sequence[int] = (),
+    languages: Mapping[str, int],
+    pair: Sequence[str],
+    first: Sequence[int],
 ) -> FramedVocabulary:
     """Make a vocabulary of one that splits text, and of marks, which are ids of its entries.
 
@@ -227,7 +227,7 @@ def framed_vocabulary(
       target: the marks before a target.
       silent: the ids of all entries that stand for no text.
       languages: the id of the mark of each language, by its code.
-      pair: the codes of the languages of sources and of targets.
+      pair: the codes of the languages of sources and of targets; () without languages.
       first: the numbers of the first entries in the program that the model comes from.
 
     Raises:
@@ -235,7 +235,7 @@ def framed_vocabulary(
     """
     content = {
         "kind": "framed",
-        "languages": dict(languages or {}),
+        "languages": dict(languages),
         "pair": list(pair),
         "source_before": list(source[0]),
         "source_after": list(source[1]),

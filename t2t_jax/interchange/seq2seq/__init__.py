@@ -1,5 +1,4 @@
 """Encoder-decoders of the library transformers: M2M100, NLLB, mBART, BART.
 
-`forms` has them as formats, with what is special of each; `entries` reads the vocabularies, and
-`reading` and `writing` do the rest.
+`format` has the facts in which they differ, and `entries` reads the vocabularies.
 """

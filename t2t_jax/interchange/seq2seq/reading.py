@@ -32,7 +32,7 @@ from t2t_jax.interchange.numbering import BEGIN, UNKNOWN, rows_in
 from t2t_jax.interchange.places import encoder_decoder_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
-from t2t_jax.interchange.seq2seq.kinds import Kind
+from t2t_jax.interchange.seq2seq.format import Seq2SeqFormat
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
@@ -56,39 +56,42 @@ class _Pair(NamedTuple):
 
 
 def read_seq2seq(
-    path: Path, kind: Kind, source_language: str | None = None, target_language: str | None = None
+    path: Path,
+    form: Seq2SeqFormat,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> PortableModel:
     """Read a model.
 
     Args:
-      kind: the kind of the model.
+      form: the format of the model.
       source_language: the language of sources, which later commands may choose anew; None is the
         one that the files name, or English.
       target_language: the language of translations; None is the one that the files name.
 
     Raises:
-      UserError: a file is missing or damaged, or is of another kind of model, or the model has no
+      UserError: a file is missing or damaged, or is of another format, or the model has no
         such language, or its files do not say into which language it translates.
     """
     theirs = pretrained.read_encoder_decoder_config(
-        path, kind.model_type, kind.fields, _OTHERS, kind.fixed
+        path, form.model_type, form.fields, _OTHERS, form.fixed
     )
     entries = read_entries(path, theirs["vocab_size"])
-    if kind.has_languages and not entries.languages:
+    if form.has_languages and not entries.languages:
         raise UserError(
             f"{entries.file}, with what lies beside it, has no mark of a language, which every "
-            f"{kind.model_type} has; copy the files of one model"
+            f"{form.model_type} has; copy the files of one model"
         )
     theirs = {**theirs, **_start_settings(path, theirs)}
     pair = _pair(path, entries, theirs, source_language, target_language)
-    if theirs[_START] is None and (kind.starts_with_end or not pair.codes):
+    if theirs[_START] is None and (form.starts_with_end or not pair.codes):
         theirs[_START] = theirs["eos_token_id"]
     elif theirs[_START] in (None, *entries.languages.values()):
         theirs[_START] = entries.languages[pair.codes[1]]
-    vocabulary, order = _vocabulary(path, kind, theirs, entries, pair)
-    config = _config(path, kind, theirs, vocabulary, pair)
-    arrays = _arrays(pretrained.read_tensors(path, _spellings), kind, config, order)
-    if kind.has_table:
+    vocabulary, order = _vocabulary(path, form, theirs, entries, pair)
+    config = _config(path, form, theirs, vocabulary, pair)
+    arrays = _arrays(pretrained.read_tensors(path, _spellings), form, config, order)
+    if form.has_table:
         length = len(arrays["target_position"])
         wanted = {"max_position_embeddings": length}
         pretrained.refuse_other_options(path / "config.json", theirs, wanted)
@@ -146,7 +149,7 @@ def _pair(
 
 
 def _vocabulary(
-    path: Path, kind: Kind, theirs: Record, entries: Entries, pair: _Pair
+    path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: _Pair
 ) -> tuple[FramedVocabulary, Int[np.ndarray, " entries"]]:
     """Return the vocabulary, and the model's id of each of its entries."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
@@ -156,7 +159,7 @@ def _vocabulary(
     first = [pad, end, begin if start in (pad, end) else start, ids[UNKNOWN]]
     text, order = entries.vocabulary(first, begin)
     ours = {int(number): place for place, number in enumerate(order)}
-    if kind.has_languages:
+    if form.has_languages:
         settings = tokenizer_settings(path)
         is_of_25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
         is_after = bool(settings.get("legacy_behaviour")) or is_of_25
@@ -177,24 +180,31 @@ def _vocabulary(
 
 
 def _config(
-    path: Path, kind: Kind, theirs: Record, vocabulary: FramedVocabulary, pair: _Pair
+    path: Path,
+    form: Seq2SeqFormat,
+    theirs: Record,
+    vocabulary: FramedVocabulary,
+    pair: _Pair,
 ) -> Config:
     """Return our config, but for the search and the length of a table of positions."""
     starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
     sides = "data.source_language", "data.target_language"
     longest = max(8, theirs.get("max_position_embeddings", 1024))
     changes: Mapping[str, Any] = {
-        **kind.model_fields,
+        **form.model_fields,
         "model.start_token": starts.get(theirs[_START], "begin"),
         "data.vocab_size": len(vocabulary),
         "decoding.max_source_length": longest,
         **dict(zip(sides, pair.names, strict=False)),
     }
-    return pretrained.our_config(path, theirs, kind.fields, changes)
+    return pretrained.our_config(path, theirs, form.fields, changes)
 
 
 def _arrays(
-    tensors: Tensors, kind: Kind, config: Config, order: Int[np.ndarray, " entries"]
+    tensors: Tensors,
+    form: Seq2SeqFormat,
+    config: Config,
+    order: Int[np.ndarray, " entries"],
 ) -> dict[str, Float32[np.ndarray, "..."]]:
     """Return the parameters under our names and with our ids."""
     width, size = config.model.d_model, len(order)
@@ -202,7 +212,7 @@ def _arrays(
     for name in (SHARED, *_COPIES):
         tensors.take_copy(name, embedding)
     arrays = {"embedding": rows_in(embedding, order)}
-    if kind.has_table:
+    if form.has_table:
         arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
             arrays["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)

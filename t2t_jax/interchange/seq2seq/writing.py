@@ -39,7 +39,7 @@ from t2t_jax.interchange.seq2seq.entries import (
     language_codes,
     unused,
 )
-from t2t_jax.interchange.seq2seq.kinds import Kind
+from t2t_jax.interchange.seq2seq.format import Seq2SeqFormat
 from t2t_jax.interchange.seq2seq.reading import BIAS, RESERVED_POSITIONS, SHARED
 from t2t_jax.modules.models import start_id
 
@@ -59,11 +59,11 @@ _LANGUAGES = """ It translates from {} to {}; `tokenizer.src_lang` and the
 `forced_bos_token_id` of `generate` choose other languages of the model."""
 
 
-def write_seq2seq(model: PortableModel, kind: Kind, directory: Path) -> None:
+def write_seq2seq(model: PortableModel, form: Seq2SeqFormat, directory: Path) -> None:
     """Write a model.
 
     Args:
-      kind: the kind of the model, whose `carried` it fits.
+      form: a format that can hold the model.
     """
     vocabulary, config = model.vocabulary, model.config
     assert isinstance(vocabulary, FramedVocabulary)
@@ -72,30 +72,30 @@ def write_seq2seq(model: PortableModel, kind: Kind, directory: Path) -> None:
     special = _special_ids(config, vocabulary, order)
     settings = {
         "vocab_size": size,
-        **their_encoder_decoder_fields(config.model, kind.fields),
+        **their_encoder_decoder_fields(config.model, form.fields),
         "max_position_embeddings": config.model.num_positions
-        if kind.has_table
+        if form.has_table
         else num_positions(config),
         "tie_word_embeddings": True,
         **special,
     }
-    arrays = dict(_their_arrays(model, kind, order))
+    arrays = dict(_their_arrays(model, form, order))
     pair = vocabulary.pair
     readme = _README.format(
-        name=kind.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
+        name=form.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
     )
-    write_files(directory, kind.model_class, kind.model_type, settings, arrays, readme)
+    write_files(directory, form.model_class, form.model_type, settings, arrays, readme)
     write_search(directory, config, special, order)
-    _write_vocabulary(vocabulary, kind, order, directory)
+    _write_vocabulary(vocabulary, form, order, directory)
 
 
 def _their_arrays(
-    model: PortableModel, kind: Kind, order: Int[np.ndarray, " entries"]
+    model: PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """Yield the parameters under the names, and in the layout, of transformers."""
     back, arrays = np.argsort(order), model.arrays
     yield f"model.{SHARED}", arrays["embedding"][back]
-    if kind.has_table:
+    if form.has_table:
         yield BIAS, arrays["output_bias"][back][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
@@ -126,14 +126,17 @@ def _special_ids(
 
 
 def _write_vocabulary(
-    vocabulary: FramedVocabulary, kind: Kind, order: Int[np.ndarray, " entries"], directory: Path
+    vocabulary: FramedVocabulary,
+    form: Seq2SeqFormat,
+    order: Int[np.ndarray, " entries"],
+    directory: Path,
 ) -> None:
     """Write the files of a vocabulary."""
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
     back = np.argsort(order).tolist()
     names = [vocabulary.pieces([[ours]])[0][0] for ours in back]
     marks = [names[number] for number in sorted(order[list(vocabulary.marks.values())])]
-    settings |= {"tokenizer_class": _tokenizer_class(vocabulary, kind, marks)}
+    settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, marks)}
     files = vocabulary.text.files
     if isinstance(vocabulary.text, PairedVocabulary):
         (directory / SENTENCEPIECE).write_bytes(files["source.spm"])
@@ -147,15 +150,15 @@ def _write_vocabulary(
     else:
         (directory / TOKENIZER).write_bytes(files[TOKENIZER])
         settings |= {"extra_special_tokens": marks}
-    if kind.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
+    if form.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
         settings |= {"legacy_behaviour": True}
     write_json(directory / SETTINGS, settings)
 
 
-def _tokenizer_class(vocabulary: FramedVocabulary, kind: Kind, marks: list[str]) -> str:
+def _tokenizer_class(vocabulary: FramedVocabulary, form: Seq2SeqFormat, marks: list[str]) -> str:
     """Return the name of the class in transformers that splits text as the vocabulary does."""
-    if not kind.has_languages:
+    if not form.has_languages:
         return "BartTokenizer"
-    if kind.model_type == "mbart":
+    if form.model_type == "mbart":
         return "MBart50Tokenizer" if vocabulary.source_frame[0] else "MBartTokenizer"
     return "M2M100Tokenizer" if marks and marks[0].startswith("__") else "NllbTokenizer"

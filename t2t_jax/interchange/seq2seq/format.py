@@ -1,9 +1,12 @@
-"""The facts in which kinds of encoder-decoders of transformers differ; `forms` has the kinds."""
+"""The formats M2M100, mBART and BART of transformers, and the facts in which they differ."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import (
     Carried,
@@ -11,6 +14,7 @@ from t2t_jax.interchange.carried import (
     common_search,
     sizes_of_transformers,
 )
+from t2t_jax.interchange.portable import PortableModel
 
 EPSILON = 1e-5
 """The epsilon that the norms of these models add to the variance."""
@@ -18,11 +22,14 @@ FIRST_POSITION = 2
 """The position of the first token, where positions are sinusoids."""
 
 
-class Kind(NamedTuple):
-    """A kind of encoder-decoder in transformers."""
+@dataclass(frozen=True)
+class Seq2SeqFormat:
+    """A class of encoder-decoders in transformers."""
+
+    VOCABULARIES: ClassVar = (FramedVocabulary,)
 
     model_type: str
-    """The name of the kind in config.json."""
+    """The value of `model_type` in config.json."""
     model_class: str
     """The class in transformers."""
     fields: pretrained.Counterparts
@@ -42,7 +49,7 @@ class Kind(NamedTuple):
 
     @property
     def model_fields(self) -> dict[str, Any]:
-        """Return the fields of our config that all models of the kind have alike."""
+        """Return the fields of our config that all models of the format share."""
         return {
             "model.attention_bias": True,
             "model.norm_epsilon": EPSILON,
@@ -65,3 +72,56 @@ class Kind(NamedTuple):
             "model.feed_forward": tuple(pretrained.ACTIVATIONS),
             "model.start_token": ("begin", "end"),
         }
+
+    def read(
+        self,
+        path: Path,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+    ) -> PortableModel:
+        """Read a model for two of its languages; see `read_seq2seq`."""
+        from t2t_jax.interchange.seq2seq.reading import read_seq2seq  # which imports this module
+
+        return read_seq2seq(path, self, source_language, target_language)
+
+    def write(self, model: PortableModel, directory: Path) -> None:
+        """Write a model as `save_pretrained` does."""
+        from t2t_jax.interchange.seq2seq.writing import write_seq2seq
+
+        write_seq2seq(model, self, directory)
+
+
+_COMMON = {"is_decoder": False, "tie_word_embeddings": True}
+_OF_BART = {**_COMMON, "normalize_embedding": True, "static_position_embeddings": False}
+
+M2M100 = Seq2SeqFormat(
+    "m2m_100",
+    "M2M100ForConditionalGeneration",
+    pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1),
+    _COMMON,
+    norm_order="pre",
+    has_table=False,
+    starts_with_end=True,
+    has_languages=True,
+)
+MBART = Seq2SeqFormat(
+    "mbart",
+    "MBartForConditionalGeneration",
+    pretrained.encoder_decoder_fields("gelu"),
+    {**_OF_BART, "normalize_before": True, "add_final_layer_norm": True},
+    norm_order="pre",
+    has_table=True,
+    starts_with_end=False,
+    has_languages=True,
+)
+BART = Seq2SeqFormat(
+    "bart",
+    "BartForConditionalGeneration",
+    pretrained.encoder_decoder_fields("gelu"),
+    {**_OF_BART, "normalize_before": False, "add_final_layer_norm": False},
+    norm_order="post",
+    has_table=True,
+    starts_with_end=True,
+    has_languages=False,
+)
