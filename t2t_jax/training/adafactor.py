@@ -18,7 +18,7 @@ _EXPONENT = 0.8  # of the decay 1 - t^-0.8 (section 7.2)
 
 
 class FactoredState(NamedTuple):
-    """The second moments of matrices, by their factors.
+    """The factored second moments of matrices.
 
     Attributes:
       updates: number of steps that the moments cover.
@@ -32,7 +32,7 @@ class FactoredState(NamedTuple):
 
 
 class SquaresState(NamedTuple):
-    """The second moments of parameters that are no matrices.
+    """The second moments of parameters that are not matrices.
 
     Attributes:
       updates: number of steps that the moments cover.
@@ -46,8 +46,8 @@ class SquaresState(NamedTuple):
 def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Make Adafactor without momentum, and with the learning rate of the schedule.
 
-    Optax's Adafactor factors the two largest axes of an array. These may not be the axes of a
-    matrix, as a stack may have more layers than a matrix has columns.
+    Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
+    matrix has columns, these are not the axes of a matrix.
     """
     are_stacked = of_each(is_stacked, declared)
     scaled = by_kind(of_each(is_matrix, declared), _factored(), _unfactored())

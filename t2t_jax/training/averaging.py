@@ -38,14 +38,14 @@ _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
 
 
 def is_due(config: Config, step: int) -> bool:
-    """Return whether the config alone asks for a checkpoint for averages after a step."""
+    """Return whether the config asks for a checkpoint for averages after a step."""
     every_steps = config.checkpoint.every_steps
     by_steps = every_steps is not None and step % every_steps == 0
     return by_steps or step == config.training.num_train_steps
 
 
 def check_average(config: Config) -> None:
-    """Refuse a config that averages checkpoints but writes none that averages may use."""
+    """Refuse a config that averages checkpoints but writes none for averages."""
     checkpoint = config.checkpoint
     if checkpoint.every_steps is None and checkpoint.average > 1 and not reads_ema(config, None):
         raise UserError(
@@ -56,7 +56,7 @@ def check_average(config: Config) -> None:
 
 
 def reads_ema(config: Config, average: int | None) -> bool:
-    """Return whether `load_parameters` reads the moving average that a run keeps of its parameters.
+    """Return whether `load_parameters` reads the moving average of a run's parameters.
 
     Args:
       average: the argument of `load_parameters`.
@@ -65,7 +65,7 @@ def reads_ema(config: Config, average: int | None) -> bool:
 
 
 def saved_steps(workdir: Path) -> list[int]:
-    """List the steps at which the parameters of a run can be loaded, the oldest first."""
+    """List the steps at which the parameters of a run can be loaded, oldest first."""
     there = steps_of_run(workdir, CHECKPOINTS)
     if there or not (workdir / PARAMETERS).is_file():
         return there
@@ -82,30 +82,28 @@ def load_parameters(
     """Load the parameters of a run, averaged over its last checkpoints (section 6.1).
 
     Averages leave out checkpoints that a clock or a signal wrote for safety (see
-    `training.checkpoint`), so that they are the same whether or not a run was ever stopped. Where
-    that leaves one checkpoint or none, and `average` is None, the newest of all is loaded.
+    `training.checkpoint`), so an interrupted run has the same average as an unbroken one. If at
+    most one checkpoint remains and `average` is None, the newest of all is loaded.
 
-    For a run with `training.ema_decay`, the moving average that the run keeps is loaded instead,
-    unless `average` asks for checkpoints. An exported run has its parameters in a file, which
-    counts unless there are checkpoints and some of them are asked for.
+    A run with `training.ema_decay` loads its moving average, unless `average` asks for checkpoints.
+    An exported run loads its file, unless it has checkpoints and the arguments ask for some.
 
-    The run may still be training: where it removes a checkpoint while that is read, the checkpoints
-    are chosen again among those that exist by then.
+    The run may still be training: if it removes a checkpoint during the read, this function chooses
+    again from the remaining ones.
 
     Args:
       like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
       average: how many checkpoints to average, up to and including `step`. None is the moving
         average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
         there are fewer. With "best" it is 1.
-      step: the training step of the last checkpoint, which may be one for safety; None is the
-        newest, "best" the one with the best dev score.
+      step: the training step of the last checkpoint, also one for safety; None is the newest,
+        "best" the one with the best dev score.
 
     Returns:
-      The parameters, and the steps of the checkpoints that they come from.
+      The parameters, and the steps of their checkpoints.
 
     Raises:
-      UserError: `average` or `step` has another type, there are no such checkpoints, a checkpoint
-        is damaged or belongs to another step or run, or `workdir` is no run directory.
+      UserError: an argument has a wrong type, or a checkpoint is missing, damaged or foreign.
     """
     average, step = _checked(average, step)
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
@@ -132,7 +130,7 @@ def load_parameters(
 
 
 def _directory(workdir: Path, step: int | str | None) -> Path:
-    """Return the directory of the checkpoints that are asked for, or refuse a run without it."""
+    """Return the directory of the requested checkpoints, or refuse a run without it."""
     directory = workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(
@@ -143,7 +141,7 @@ def _directory(workdir: Path, step: int | str | None) -> Path:
 
 
 def _is_in_a_file(workdir: Path, average: int | None, step: int | str | None) -> bool:
-    """Return whether a file has the parameters of a run, and not its checkpoints."""
+    """Return whether to read the parameters from a file instead of checkpoints."""
     if not (workdir / PARAMETERS).is_file():
         return False
     return (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
@@ -156,7 +154,7 @@ def _of_file(
     average: int | None,
     step: int | str | None,
 ) -> tuple[Parameters, list[int]]:
-    """Load the parameters of an exported run from their file; see `load_parameters`."""
+    """Load the parameters of an exported run from their file."""
     file = workdir / PARAMETERS
     check_sums(workdir, NEEDED_FILES)
     saved = read_parameters(file)
@@ -176,12 +174,12 @@ def _of_file(
 
 
 def _placed(array: np.ndarray, like: jax.ShapeDtypeStruct) -> Array:
-    """Return an array on the devices, of which each gets its own part."""
+    """Put an array on the devices, each of which gets its part."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda part: array[part])
 
 
 def _damaged(error: UnreadableError, there: list[int]) -> UserError:
-    """Make the error for an unreadable checkpoint, with the one before it as the way out."""
+    """Make the error for an unreadable checkpoint, which suggests the one before it."""
     before = [step for step in there if step < error.step]
     way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
     return UserError(
@@ -190,7 +188,7 @@ def _damaged(error: UnreadableError, there: list[int]) -> UserError:
 
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
-    """Check the types of the arguments, and return them as plain values of Python."""
+    """Check the types of the arguments, and return them as plain Python values."""
     for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
         is_number = isinstance(value, Integral) and not isinstance(value, bool)
         is_other = isinstance(value, str | None) and value in others
@@ -204,7 +202,7 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
 
 
 def _changes(directory: Path, there: Sequence[int]) -> bool:
-    """Wait a moment, and return whether checkpoints are added to or removed from a directory."""
+    """Wait a moment, and return whether a directory gains or loses checkpoints."""
     latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < latest:
         if steps_in(directory) != list(there):
@@ -276,7 +274,11 @@ def _choose(
 def _mean(
     manager: Manager, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
-    """Compute the mean of one item of some checkpoints, whose origins are given by their steps."""
+    """Compute the mean of one item over checkpoints.
+
+    Args:
+      origins: the records of the checkpoints' origins by step.
+    """
     total: Parameters | None = None
     for step, origin in origins.items():
         restored = restore(manager, directory, step, **{item: ocp.args.StandardRestore(like)})

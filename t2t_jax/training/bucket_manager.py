@@ -1,19 +1,17 @@
-"""Checkpoints in a bucket, with those methods of Orbax's manager that the program uses.
+"""Checkpoints in a bucket, with the methods of Orbax's manager that the program uses.
 
-Each process has Orbax write its own part of the arrays on its machine, and its outbox
-(`system.outbox`) sends the files, each under the name that it has in a directory, so that a run can
-be copied from a bucket to a file system and back. There, arrays are cut into files ("chunks") along
-the borders of the parts, so that parts need no merging, and a process that reads fetches the files
-that its own part of the arrays is in. A checkpoint is the same through every kind of store:
-Orbax's own way to S3 knows no other address than Amazon's, and a part that is only in flight would
-be lost where a store is away.
+On each process Orbax writes that process's part of the arrays to the local disk. The outbox
+(`system.outbox`) uploads the files under their names in a directory, so that a run can be copied
+from a bucket to a file system and back. Arrays are cut into files ("chunks") along the borders of
+the parts: parts need no merging, and a reader fetches only the files with its part. A checkpoint
+has the same format in every store. Orbax's S3 driver supports only Amazon's address, and would lose
+parts in flight when the store is unreachable.
 
-`_CHECKPOINT_METADATA` is sent last by process 0, once a mark of each other process says that its
-part is there, and removed first. A checkpoint that has it is whole, and one that lacks it is
-ignored.
+Process 0 uploads `_CHECKPOINT_METADATA` last, once each other process has uploaded a mark that its
+part is there. It removes this file first. A checkpoint without it is incomplete and is ignored.
 
     checkpoints/7/…                the checkpoint
-    checkpoints/.sent/7-3/1        the mark of process 1, while the third save is sent
+    checkpoints/.sent/7-3/1        the mark of process 1, while the third save is uploaded
 """
 
 import math
@@ -44,10 +42,10 @@ _SENT = ".sent"
 
 
 def steps_in_bucket(directory: BucketPath) -> list[int]:
-    """List the steps of the checkpoints in a bucket that are whole, the oldest first.
+    """List the steps of the complete checkpoints in a bucket, oldest first.
 
     Args:
-      directory: the place in the bucket with the objects of each checkpoint below its step.
+      directory: the prefix with the objects of each checkpoint below its step.
     """
     marks = [path for path in directory.objects() if path.name == LAST]
     names = [path.parent.name for path in marks if path.parent.parent == directory]
@@ -55,10 +53,10 @@ def steps_in_bucket(directory: BucketPath) -> list[int]:
 
 
 def recover_in_bucket(workdir: BucketPath, names: Sequence[str]) -> None:
-    """Send the checkpoints and the log that wait on this machine, and remove what is not whole.
+    """Upload the checkpoints and the log that wait on this machine, and remove incomplete ones.
 
-    Parts of a checkpoint that wait on several machines are sent by each. If one of them is gone, or
-    the number of processes is another one, the checkpoint is not whole.
+    Each machine uploads its part of a checkpoint. If a machine is gone, or the number of processes
+    has changed, the checkpoint is incomplete.
 
     Args:
       names: the directories of the run with checkpoints.
@@ -96,15 +94,15 @@ def recover_in_bucket(workdir: BucketPath, names: Sequence[str]) -> None:
 
 
 def _process() -> str:
-    """Return a name for the part of this process, which another number of processes has not."""
+    """Return a name for the part of this process, unique to the number of processes."""
     return f"{jax.process_index()}-of-{jax.process_count()}"
 
 
 def _remove_all_but(directory: BucketPath, steps: Sequence[int], below: float = math.inf) -> None:
-    """Remove the checkpoints in a bucket, or what is there of them, that are of other steps.
+    """Remove the checkpoints in a bucket, complete or not, except those of some steps.
 
     Args:
-      below: a step, from which on nothing is removed; without it, marks are removed too.
+      below: remove only steps below it; without it, marks are removed too.
     """
     depth = len(directory.parts)
 
@@ -149,7 +147,7 @@ class _Part:
         return self.directory / _SENT / f"{self.step}-{self.count}"
 
     def send(self) -> None:
-        """Send the files of this process: its chunks, and from process 0 all else but the last."""
+        """Upload the chunks of this process, and from process 0 all other files but the last."""
         files = [path for path in self.here.rglob("*") if path.is_file() and path.name != LAST]
         send_files((p for p in files if is_main() or is_chunk(p)), self.here, self.there)
         if not is_main():
@@ -162,12 +160,12 @@ class _Part:
         return others == 0 or len(self._marks.objects()) == others
 
     def commit(self) -> None:
-        """Send the file that makes the checkpoint whole."""
+        """Upload the file that completes the checkpoint."""
         (self.there / LAST).send(self.here / LAST)
         remove(self._marks.objects() if jax.process_count() > 1 else [])
 
     def forget(self, instead: "_Part | None" = None) -> None:
-        """Remove the files on this machine; what is not sent by now never is."""
+        """Remove the files on this machine; pending uploads are lost."""
         self.instead, self.is_doomed = instead, True
         shutil.rmtree(self.here, ignore_errors=True)
 
@@ -182,8 +180,8 @@ class BucketManager:
 
         Args:
           keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
-          open_local: a function that opens Orbax's manager of a local directory for this process
-            alone, to write (True) or to read.
+          open_local: opens Orbax's manager of a local directory for this process, to write (True)
+            or to read.
         """
         self._directory, self._keep, self._open_local = directory, keep, open_local
         self._outbox = outbox_of(directory.parent)
@@ -195,22 +193,22 @@ class BucketManager:
         self.reload()
 
     def reload(self) -> None:
-        """List the checkpoints in the bucket anew."""
+        """List the checkpoints in the bucket again."""
         self._steps = steps_in_bucket(self._directory)
 
     def all_steps(self) -> list[int]:
-        """Return the steps of all checkpoints, also of those on the way to the store, in order."""
+        """Return the steps of all checkpoints, in order, including those still uploading."""
         return list(self._steps)
 
     def latest_step(self) -> int | None:
-        """Return the step of the newest checkpoint; None if there is none."""
+        """Return the step of the newest checkpoint, if there is one."""
         return self._steps[-1] if self._steps else None
 
     def save(self, step: int, args: ocp.args.Composite, force: bool = True) -> bool:
-        """Begin to write a checkpoint, and to remove those that the policy does not keep after it.
+        """Begin to write a checkpoint, and to remove those that the policy drops after it.
 
         Args:
-          force: always true; Orbax's own manager has steps at which it does not save.
+          force: always true; Orbax's own manager skips some steps without it.
         """
         assert force
         self.wait_until_finished()
@@ -229,16 +227,16 @@ class BucketManager:
 
     @orbax_kept_quiet()
     def _finish(self, manager: Any, part: _Part) -> None:
-        """Have a part sent once Orbax has written it."""
+        """Have a part uploaded once Orbax has written it."""
         with closing(manager):
             manager.wait_until_finished()
         self._outbox.put(partial(self._deliver, part))
 
     def _deliver(self, part: _Part) -> bool | None:
-        """Send a part, and make the checkpoint whole; return whether it is, or None if doomed.
+        """Upload a part and complete the checkpoint; return whether that worked, None if doomed.
 
-        In the place of a doomed part a later one is sent: the log, which is sent next, has a record
-        of the checkpoint, and one that goes on from there has to be in the store before it.
+        A later part replaces a doomed one. The log, which is uploaded next, records the checkpoint,
+        so one to resume from must be in the store first.
         """
         while part.is_doomed:
             if part.instead is None:
@@ -264,7 +262,7 @@ class BucketManager:
         return is_whole
 
     def wait_until_finished(self) -> None:
-        """Wait until the checkpoint that is being written is complete on the machines.
+        """Wait until the current checkpoint is complete on the machines.
 
         Raises:
           Exception: of any kind, if this process could not write it; a UserError in the others.
@@ -289,8 +287,8 @@ class BucketManager:
         """Read some items of a checkpoint: of arrays, the parts that this process asks for.
 
         Raises:
-          UserError: the items cannot be fetched from the store.
-          Exception: of any kind, where the checkpoint is gone or damaged.
+          UserError: the items cannot be downloaded.
+          Exception: of any kind, if the checkpoint is gone or damaged.
         """
         place = self._directory / str(step)
         with TemporaryDirectory(prefix="t2t_jax-") as folder:
@@ -324,10 +322,10 @@ class BucketManager:
         return True
 
     def close(self) -> None:
-        """Wait until all that the run has written is in the store; for a reader, do nothing.
+        """Wait until everything the run has written is in the store; a reader does nothing.
 
         Raises:
-          UserError: the store is away; what waits stays on this machine.
+          UserError: the store is unreachable; what waits stays on this machine.
         """
         self._writer.shutdown()
         if self._keep is not None:
@@ -336,7 +334,7 @@ class BucketManager:
 
 
 def _of_one_process(args: ocp.args.Composite) -> ocp.args.Composite:
-    """Return the items of a checkpoint as the manager of a single process takes them."""
+    """Return the items of a checkpoint in the form for a single-process manager."""
     items = {
         name: ocp.args.PyTreeSave(item.item) if isinstance(item, ocp.args.StandardSave) else item
         for name, item in args.items()

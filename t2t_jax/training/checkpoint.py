@@ -1,4 +1,4 @@
-"""Checkpoints of a run that is being trained.
+"""Checkpoints of a run in training.
 
     W/checkpoints/STEP/params       the parameters
     W/checkpoints/STEP/progress     optimiser state and counters, which resuming also needs
@@ -8,24 +8,22 @@
     */STEP/origin                   their step and run, and checksums; see `training.origin`
     W/damaged/STEP                  a checkpoint that could not be read
 
-A checkpoint is written beside its place and renamed when it is complete, so one that has its name
-is whole. It holds a record of its origin, so that a copy of another checkpoint is not mistaken for
-the one that belongs there.
+A checkpoint is written under a temporary name and renamed when it is complete. It holds a record of
+its origin, so that a copy of another checkpoint is not mistaken for it.
 
-Several processes write a checkpoint together, each its own part of the arrays. They read on their
-own and agree afterwards, so that none waits for one that cannot read.
+Several processes write a checkpoint together, each its part of the arrays. Each reads separately
+and they agree afterwards, so that none waits for one that cannot read.
 
-The config alone decides which states are averaged (section 6.1): the states after every
+The config decides which states are averaged (section 6.1): the states after every
 `checkpoint.every_steps` steps and after the last step. A state that a clock or a signal wrote
 between them is for safety: its origin says so, averages leave it out, and the next save removes it.
-So a run that was stopped or killed has in the end the same checkpoints, and the same average, as an
-unbroken run.
+So an interrupted run has in the end the same checkpoints, and the same average, as an unbroken run.
 
 The order of writing is: the state after a step; then, if the step was scored and its parameters
-are the best so far, these parameters; then the record in the log, which says that all of this is
-done. Each is on the disk before the next begins. A run that is killed in between goes on from the
-newest state, and scores again the steps that the log has no record of. Best parameters that are
-newer than the newest state do not replace older ones, to which a run may still have to go back.
+are the best so far, these parameters; then the record in the log. Each is on the disk before the
+next begins. A run that is killed in between resumes from the newest state, and scores the steps
+again that the log has no record of. Best parameters that are newer than the newest state do not
+replace older ones, to which a run may still have to go back.
 """
 
 import math
@@ -81,7 +79,6 @@ class _NewestAndDue:
     config: Config
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        """Return for each checkpoint, from the oldest on, whether it stays."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
         due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
@@ -93,14 +90,13 @@ class _NewestAndDue:
 class _BestAndSafe:
     """Orbax's policy for the best parameters: once a save is complete, keep the newest.
 
-    While the newest are of a later step than the newest saved state, a run that is killed would go
-    back behind them, so the best parameters before them are kept as well.
+    If the newest are of a later step than the newest saved state, a killed run would resume before
+    them, so the previous best parameters are kept as well.
     """
 
     newest_state: Callable[[], int | None]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        """Return for each of the best parameters, from the oldest on, whether they stay."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         newest_state = self.newest_state()
         safe = [s for s in steps if newest_state is not None and s <= newest_state]
@@ -108,7 +104,7 @@ class _BestAndSafe:
 
 
 class Checkpoints:
-    """The checkpoints of a run that is being trained."""
+    """The checkpoints of a run in training."""
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
         """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
@@ -134,11 +130,8 @@ class Checkpoints:
         Args:
           like: a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
 
-        Returns:
-          The state; None when there is none.
-
         Raises:
-          UserError: no checkpoint can be read, or one belongs to another step or another run.
+          UserError: no checkpoint can be read, or one belongs to another step or run.
         """
         directory = self._workdir / CHECKPOINTS
         unreadable: dict[int, str] = {}
@@ -181,7 +174,7 @@ class Checkpoints:
         return TrainState(**arrays, **restored["progress"])
 
     def _set_aside(self, unreadable: dict[int, str], step: int) -> None:
-        """Move damaged checkpoints to `W/damaged`, and warn that their steps are taken again."""
+        """Move damaged checkpoints to `W/damaged`, and warn that the run repeats their steps."""
         if is_main():
             (self._workdir / _DAMAGED).mkdir(exist_ok=True)
             for number, refusal in unreadable.items():
@@ -203,7 +196,7 @@ class Checkpoints:
         Averages leave the state out unless a checkpoint is due after its step.
 
         Returns:
-          The step of the previous state, which is on the disk by then; None if there is none.
+          The step of the previous state, which is on the disk by then, if there is one.
 
         Raises:
           UserError: the previous state could not be written, or writing this one failed at once.
@@ -217,10 +210,7 @@ class Checkpoints:
         return before
 
     def wait(self) -> int | None:
-        """Wait until every state is on the disk.
-
-        Returns:
-          The step of the newest state; None if there is none.
+        """Wait until every state is on the disk, and return the newest step, if there is one.
 
         Raises:
           UserError: a state could not be written.
@@ -232,10 +222,10 @@ class Checkpoints:
     def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
         """Save the parameters if `score` is the best so far, and return whether they were saved.
 
-        On return, the states that were saved before are on the disk, and so are the parameters.
+        On return, the parameters and all states that were saved before are on the disk.
 
         Args:
-          score: their score; higher is better. The score of process 0 counts.
+          score: higher is better. The score of process 0 counts.
           measure: the settings that define the score. Scores by another measure are not compared.
 
         Raises:
@@ -268,7 +258,7 @@ class Checkpoints:
         return float(kept["score"]) if same else -math.inf
 
     def _stored_score(self) -> Record:
-        """Read the record of the best score so far; an empty one if there is none to be read."""
+        """Read the record of the best score so far; empty if there is none or it is unreadable."""
         step = self._best.latest_step() if self._best else None
         if step is None:
             return {}
@@ -288,20 +278,20 @@ class Checkpoints:
         for_safety: bool = False,
         **others: ocp.args.CheckpointArgs,
     ) -> ocp.args.Composite:
-        """Make the items that Orbax is to write: the arrays, and the record of their origin."""
+        """Make the items for Orbax to write: the arrays, and the record of their origin."""
         record = make_origin(self._identity, step, arrays, for_safety=for_safety)
         origin = ocp.args.JsonSave(record)
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
         return ocp.args.Composite(**items, **others, origin=origin)
 
     def __enter__(self) -> "Checkpoints":
-        """Return the checkpoints, which are closed at the end of the context."""
+        """Return the checkpoints."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Close the checkpoints, unless an error has ended one of several processes.
 
-        A save would then wait for the other processes, which may never come to it.
+        A save would then wait for the other processes, which may never reach it.
         """
         if error is None or jax.process_count() == 1:
             self.close()
@@ -317,7 +307,7 @@ class Checkpoints:
 
 
 def _together(place: Path, work: Callable[[], _T]) -> _T:
-    """Do work in each process on its own, and return its result if all processes succeed.
+    """Do work separately in each process, and return its result if all processes succeed.
 
     Raises:
       UnreadableError: in all processes, if one of them cannot read.
@@ -339,7 +329,7 @@ def _together(place: Path, work: Callable[[], _T]) -> _T:
 
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
-    """Yield the steps that process 0 finds, as a shared filesystem may show others fewer."""
+    """Yield the steps that process 0 lists, as a shared filesystem may show others fewer."""
     step = of_main(max(steps, default=-1))
     while step >= 0:
         yield step
@@ -352,7 +342,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _items(state: TrainState) -> dict[str, Any]:
-    """Return the arrays of a state by the item of the checkpoint that has them."""
+    """Return the arrays of a state by checkpoint item."""
     progress = state._asdict()
     items = {"params": progress.pop("params"), "progress": progress}
     ema = progress.pop("ema")

@@ -1,8 +1,8 @@
-"""The files of a checkpoint in which a process finds its own part of the arrays.
+"""The files of a checkpoint that hold a process's part of the arrays.
 
-Where each process writes files of its own, an array is a directory in the format of Zarr 2:
-`.zarray` has its shape and that of its chunks, and the chunk at place (1, 0) of the grid is in the
-file `1.0`. Checkpoints that were copied from a directory have another format, which is read whole.
+If each process writes its files, an array is a directory in the format of Zarr 2: `.zarray` has its
+shape and chunk shape, and the chunk at index (1, 0) of the grid is in the file `1.0`. Checkpoints
+that were copied from a directory have another format, which is read whole.
 """
 
 import json
@@ -23,16 +23,16 @@ Chunks = Callable[[Path, ocp.args.Composite], Iterator[BucketPath]]
 
 
 def is_chunk(path: Path) -> bool:
-    """Return whether a file of a checkpoint has values of an array, by its name."""
+    """Return whether a file of a checkpoint is a chunk of an array, by its name."""
     return _CHUNK.fullmatch(path.name) is not None
 
 
 def files_to_read(place: BucketPath, items: Iterable[str]) -> tuple[list[BucketPath], Chunks]:
-    """List the objects that are fetched to read some items of a checkpoint.
+    """List the objects to download to read some items of a checkpoint.
 
     Returns:
-      The objects to fetch first, and a function: from where these are by then, and from what is
-      asked for, it makes the others, which are chunks of arrays.
+      The objects to download first, and a function. It takes their local directory and the
+      requested items, and returns the remaining objects: chunks of arrays.
     """
     depth, names = len(place.parts), {*items}
     first, chunks = [], defaultdict(list)
@@ -57,7 +57,7 @@ def files_to_read(place: BucketPath, items: Iterable[str]) -> tuple[list[BucketP
 
 
 def _arrays(item: ocp.args.CheckpointArgs) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays that an item asks for, with the names of their directories."""
+    """Yield the requested arrays of an item, with the names of their directories."""
     tree = getattr(item, "item", None)
     if tree is not None:
         for key, x in ocp.tree.to_flat_dict(tree, sep=".").items():
@@ -66,7 +66,7 @@ def _arrays(item: ocp.args.CheckpointArgs) -> Iterator[tuple[str, Any]]:
 
 
 def _touched(paths: Iterable[BucketPath], stored: Any, x: Any) -> Iterator[BucketPath]:
-    """Yield the chunks of an array with values that belong on a device of this process."""
+    """Yield the chunks of an array that overlap the part of this process's devices."""
     indices = x.sharding.addressable_devices_indices_map(x.shape).values()
     bounds = {tuple(s.indices(n)[:2] for s, n in zip(i, x.shape, strict=True)) for i in indices}
     for path in paths:

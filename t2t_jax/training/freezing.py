@@ -18,7 +18,7 @@ def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
 
     Args:
       patterns: paths of parameters or of modules, such as `encoder/layers/self_attention`, in which
-        `*` stands for anything.
+        `*` matches anything.
       params: the parameters, or the boxes that declare them.
 
     Raises:
@@ -42,7 +42,7 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
-    """Extend an optimiser of the trained parameters to all, with frozen ones that never change.
+    """Extend an optimiser of the trained parameters to all; frozen ones never change.
 
     Args:
       frozen: the result of `are_frozen`.

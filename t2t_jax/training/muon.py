@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal, each by itself."""
+"""Muon (Jordan et al. 2024): momentum whose matrices are orthogonalized one by one."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ _ROOT_MEAN_SQUARE = 0.2
 
 
 class MomentumState(NamedTuple):
-    """The momentum of some matrices.
+    """The momentum of matrices.
 
     Attributes:
       updates: number of steps that the momentum covers.
@@ -31,7 +31,7 @@ class MomentumState(NamedTuple):
 
 
 def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Make an optimiser that is Muon for the matrices of layers, and Adam for all others.
+    """Make an optimiser that uses Muon for the matrices of layers, and Adam for all others.
 
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
@@ -65,7 +65,7 @@ def orthogonalized(x: Float[Array, "*layers m n"]) -> Float[Array, "*layers m n"
     """Return matrices with the singular vectors of `x`, and singular values near 1.
 
     Args:
-      x: a matrix, or a stack of matrices, each of which is treated by itself.
+      x: a matrix, or a stack of independent matrices.
     """
     # Optax's Muon without its momentum does nothing else.
     axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)

@@ -16,14 +16,14 @@ class Optimizer(NamedTuple):
     """An optimiser without its learning rate, in two functions that a step calls in turn.
 
     The direction is computed from the state after the step, never from the state before, so that
-    the new state can take the place of the old one in memory (`training.step`).
+    the new state can overwrite the old one in memory (`training.step`).
 
     Attributes:
-      init: a function of the parameters that returns the state before the first step. Parameters
-        in the boxes that declare them give a state in such boxes, which tell its layout on a mesh.
-      accumulate: a function of the gradients and the state that returns the state after a step.
-      direction: a function of the gradients, the state after the step and the parameters before it
-        that returns the step's decrease of the parameters, divided by the learning rate.
+      init: computes the state before the first step from the parameters. Boxed parameters give a
+        boxed state, which declares its layout on a mesh.
+      accumulate: computes the state after a step from the gradients and the state.
+      direction: computes the step's decrease of the parameters, divided by the learning rate, from
+        the gradients, the state after the step and the parameters before it.
     """
 
     init: Callable[[Parameters], Any]
@@ -36,7 +36,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     Args:
       config: gives the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of
-        the mean of their squares, and the epsilon that is added to the divisor.
+        the mean of their squares, and epsilon.
     """
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
@@ -80,10 +80,10 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parameters) -> Optimizer:
-    """Add weight decay, which takes away a share of some parameters (Loshchilov and Hutter 2019).
+    """Add weight decay for some parameters (Loshchilov and Hutter 2019).
 
     Args:
-      weight_decay: the share, which the learning rate still multiplies.
+      weight_decay: the share of a parameter to subtract, times the learning rate.
     """
 
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
@@ -100,7 +100,7 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
 def rescaled(
     optimizer: Optimizer, of_gradients: Parameters, of_directions: Parameters
 ) -> Optimizer:
-    """Multiply what an optimiser takes and what it gives by a number of each parameter.
+    """Multiply the gradients and the directions of an optimiser by one factor per parameter.
 
     Args:
       of_gradients: the factors on gradients, before anything is computed of them.
@@ -121,7 +121,7 @@ def rescaled(
 
 
 def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
-    """Part the parameters into those for which a condition holds, and the others.
+    """Split the parameters into those for which a condition holds, and the others.
 
     Args:
       tree: the parameters, or any values by parameter; some may be missing.
@@ -145,7 +145,7 @@ class ByKind(NamedTuple):
 
 
 def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimizer) -> Optimizer:
-    """Combine an optimiser of some parameters, which are matrices, with one of all others."""
+    """Combine an optimiser for matrices with one for all other parameters."""
 
     def split(tree: Parameters) -> ByKind:
         return ByKind(*parted(tree, are_matrices))

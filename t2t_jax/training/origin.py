@@ -1,8 +1,8 @@
 """The origin of a checkpoint: a record of its step and its run, with a hash, and checksums.
 
 A checkpoint belongs to a step of a run, and a run is a config, a vocabulary and a training text.
-Every checkpoint has a record of all four, so that none is taken for that of another step or run,
-even if its directory was renamed or copied.
+Every checkpoint records all four, so that it is not mistaken for one of another step or run, even
+if its directory was renamed or copied.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _SCHEMA = Schema(
 
 
 class Identity(NamedTuple):
-    """The config and the hashes that tell a run from all others."""
+    """The config and the hashes that identify a run."""
 
     config: Config
     fingerprints: Mapping[str, str]
@@ -35,15 +35,15 @@ class Identity(NamedTuple):
 
 
 def seal(record: Record) -> Record:
-    """Add to a record a hash of its contents, by which `unseal` finds any change."""
+    """Add a hash of its contents to a record, so that `unseal` detects any change."""
     return {**record, _SEAL: _digest(record)}
 
 
 def unseal(stored: Any, schema: Schema, place: Path) -> Record:
-    """Return the record that `seal` was given.
+    """Return the record that `seal` sealed.
 
     Raises:
-      UnreadableError: the record is not what was written.
+      UnreadableError: the record was changed.
     """
     try:
         check(stored, schema)
@@ -62,10 +62,10 @@ def _digest(record: Record) -> str:
 def make_origin(
     identity: Identity, step: int, arrays: Mapping[str, Any], *, for_safety: bool = False
 ) -> Record:
-    """Make the record of its origin that is written into a checkpoint.
+    """Make the record of a checkpoint's origin.
 
     Args:
-      arrays: the arrays to be saved, by the name of their item.
+      arrays: the arrays to save, by item.
       for_safety: whether averages leave the checkpoint out, as the config does not ask for it.
     """
     return seal(
@@ -80,14 +80,14 @@ def make_origin(
 
 
 def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
-    """Refuse a checkpoint that comes from another step or another run than its directory.
+    """Refuse a checkpoint of another step or another run than its directory.
 
     Args:
-      place: the directory of the checkpoint, which is named by its step.
+      place: the directory of the checkpoint, named by its step.
 
     Raises:
-      UnreadableError: the record is not what was written.
-      UserError: the checkpoint is whole, but belongs to another step or another run.
+      UnreadableError: the record was changed.
+      UserError: the checkpoint is complete, but belongs to another step or run.
     """
     origin = unseal(stored, _SCHEMA, place)
     step = int(place.name)
@@ -125,10 +125,10 @@ def _sums(arrays: Any) -> list[UInt32[Array, ""]]:
 
 
 def checksum(x: Array) -> UInt32[Array, ""]:
-    """Compute a weighted sum of an array's bits, which any change of a single element changes.
+    """Compute a weighted sum of an array's bits, which changes whenever a single element changes.
 
-    The sum is taken modulo 2**32, so the order of the summands, and with it the layout over
-    devices, makes no difference. The weights are odd, and differ from place to place.
+    The sum is modulo 2**32, so the order of the summands, and with it the layout over devices,
+    makes no difference. The weights are odd, and differ between positions.
     """
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)

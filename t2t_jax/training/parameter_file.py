@@ -1,7 +1,7 @@
-"""The file `model.safetensors` of a run: the parameters that are loaded in place of checkpoints.
+"""The file `model.safetensors` of a run: parameters that are loaded instead of checkpoints.
 
 It has an array for every parameter, in float32, under the names of `modules.names`. Its metadata
-say of which steps and of which vocabulary they are.
+name their steps and their vocabulary.
 """
 
 import json
@@ -22,7 +22,7 @@ _SCHEMA = Schema({"version": int, "steps": Each(list, int), "vocabulary": str})
 
 
 class SavedParameters(NamedTuple):
-    """The parameters of a model on the host, and what they belong to."""
+    """The parameters of a model on the host, with their steps and vocabulary."""
 
     arrays: Arrays
     """The parameters, as `modules.names` names them."""
@@ -33,15 +33,13 @@ class SavedParameters(NamedTuple):
 
 
 def check_vocabulary(file: Path, saved: SavedParameters, fingerprint: str) -> None:
-    """Refuse parameters whose vocabulary is not the one beside their file.
+    """Refuse parameters of another vocabulary than the one beside their file.
 
     Args:
-      file: the file that has the parameters.
-      saved: the parameters.
       fingerprint: the hash of the vocabulary beside the file.
 
     Raises:
-      UserError: the file was written with another vocabulary.
+      UserError: the vocabularies differ.
     """
     if saved.vocabulary != fingerprint:
         beside = file.parent / VOCABULARY
@@ -62,7 +60,7 @@ def read_parameters(file: Path) -> SavedParameters:
     """Read the parameters that `write_parameters` wrote.
 
     Raises:
-      UserError: the file is missing or damaged, or something else wrote it.
+      UserError: the file is missing, damaged or foreign.
     """
     arrays, metadata = read_safetensors(file)
     about = _checked(file, metadata.get(_ABOUT, "{}"))
@@ -70,10 +68,10 @@ def read_parameters(file: Path) -> SavedParameters:
 
 
 def read_steps(file: Path) -> list[int]:
-    """Read of which steps a file has the parameters, the oldest first; [0] if they are unknown.
+    """Read the steps of the parameters in a file, oldest first; [0] if they are unknown.
 
     Raises:
-      UserError: the file is missing or damaged, or something else wrote it.
+      UserError: the file is missing, damaged or foreign.
     """
     return _checked(file, read_metadata(file).get(_ABOUT, "{}"))["steps"] or [0]
 

@@ -19,8 +19,8 @@ from t2t_jax.training.optimizer import Optimizer, parted, rescaled, with_weight_
 def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
     """Make the optimiser of a run, without its learning rate.
 
-    The learning rate is kept apart because it follows the step of the run, which goes on where an
-    update is skipped, and not the optimiser's own count of updates.
+    The learning rate is separate because it follows the step of the run, which also counts skipped
+    updates, and not the optimiser's count of updates.
 
     Args:
       declared: the parameters as a module's `init` returns them, each in the box that declares it.
@@ -33,7 +33,7 @@ def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
 
 
 def _optimizer(config: Config, declared: Parameters) -> Optimizer:
-    """Make the optimiser of the parameters that are trained."""
+    """Make the optimiser of the trained parameters."""
     training = config.training
     facts = OPTIMIZERS[training.optimizer]
     optimizer: Optimizer = load_named(facts.make)(training, declared)
@@ -50,12 +50,12 @@ def _parametrised(
 ) -> Optimizer:
     """Make the updates of an optimiser independent of the width and the depth of the network.
 
-    This is table 8 of Yang et al. 2021 and table 1 of Dey et al. 2025. Gradients are inverse to the
-    width, and in layers to the multiple of the depth. They are brought to the size that they have
-    in the base, so that Adam's epsilon, which is one for all, has the same weight.
+    This is table 8 of Yang et al. 2021 and table 1 of Dey et al. 2025. Gradients are inversely
+    proportional to the width, and in layers to the depth multiplier. They are rescaled to their
+    size in the base model, so that the shared epsilon of Adam has the same weight.
 
     Args:
-      exponent: the power of the width that is the factor on the rate of layers' matrices.
+      exponent: the power of the width that scales the learning rate of layers' matrices.
     """
     assert exponent is not None  # a config without one is refused
 
@@ -72,10 +72,10 @@ def _parametrised(
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
-    """Scale the gradients down to the largest norm that is allowed (Pascanu et al. 2013).
+    """Scale the gradients down to the largest allowed norm (Pascanu et al. 2013).
 
     Args:
-      config: gives the largest norm, `clip_gradient_norm`; None leaves gradients as they are.
+      config: gives the largest norm, `clip_gradient_norm`; None leaves gradients unchanged.
       gradients: the gradients of the mean loss.
     """
     if config.clip_gradient_norm is None:
@@ -90,13 +90,13 @@ def moving_average(
     """Update the moving average of the parameters, corrected for its start.
 
     The parameters after update i of n have the weight (1 - d) d^(n - i) / (1 - d^n). The weights
-    add up to 1, and the parameters before the first update have none.
+    add up to 1, and the parameters before the first update have weight 0.
 
     Args:
       decay: the decay d.
       average: the average before the update; any values before the first update.
       params: the parameters after the update.
-      updates: the number n of updates, this one included.
+      updates: the number n of updates, including this one.
     """
     # 1 - d^n: a power that is rounded before it is subtracted would lose most of its digits.
     weights = -jnp.expm1(updates.astype(jnp.float32) * math.log(decay))

@@ -17,9 +17,8 @@ def learning_rate(
 
     Args:
       step: the paper's step number n, from 1.
-      d_model: the width of the model.
       warmup_steps: the length of the linear warmup; the peak is at n = warmup_steps.
-      factor: a factor on the whole; the paper has 1.
+      factor: 1 in the paper.
     """
     n = jnp.asarray(step, jnp.float32)
     return factor * d_model**-0.5 * jnp.minimum(n**-0.5, n * warmup_steps**-1.5)
@@ -32,7 +31,6 @@ def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, 
     least 1 up to the peak and then falls by the rule of the schedule (docs/recipe.md).
 
     Args:
-      config: gives the schedule, its peak and its end.
       d_model: the width of the model, by which equation 3 sets the peak.
       step: the step number n, from 1.
     """
@@ -50,7 +48,7 @@ def _linear(config: TrainingConfig, n: _Number) -> _Number:
 
 
 def _left(config: TrainingConfig, n: _Number, length: float) -> _Number:
-    """Return the share, from 1 to 0, of the last `length` steps that is left after n steps."""
+    """Return the remaining share, from 1 to 0, of the last `length` steps after n steps."""
     return jnp.clip((_end(config) - n) / length, 0.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""The choices that a config leaves to the start of a run, most of them to its devices."""
+"""The choices that a config leaves to the start of a run, most of which depend on its devices."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ _SAFETY = 2.2
 
 
 def settled(config: Config, mesh: Mesh) -> Config:
-    """Return a config with the choices made that it leaves to the start of a run.
+    """Return a config in which all open choices are made.
 
-    The end of the schedule then stays where it is, even if the run is later trained for more steps.
+    The end of the schedule then stays fixed, even if the run is later trained for more steps.
 
     Args:
       config: the config of a new run; `model.compute_dtype` and `parallel.tokens_per_device` may be
@@ -38,7 +38,7 @@ def settled(config: Config, mesh: Mesh) -> Config:
 def _tokens_per_device(config: Config, mesh: Mesh) -> int:
     """Choose as many positions of a pass as fit the memory, so that a step has few passes.
 
-    Every pass starts all kernels again and adds to all gradients. On CPUs neither takes long.
+    Every pass launches all kernels and adds to all gradients. On CPUs neither takes long.
     """
     devices: Any = mesh.devices.ravel().tolist()
     available = usable_memory(devices)

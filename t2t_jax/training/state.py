@@ -1,4 +1,4 @@
-"""The state of a training: everything that a step changes, and its places on a mesh."""
+"""The state of a training, which every step updates, and its sharding on a mesh."""
 
 from functools import cache, partial
 from typing import NamedTuple
@@ -18,10 +18,10 @@ from t2t_jax.training.recipe import make_optimizer
 
 
 class TrainState(NamedTuple):
-    """The state of a training: everything that a step changes.
+    """Everything that a training step updates.
 
     Attributes:
-      step: number of steps taken, which is also the place in the data.
+      step: number of steps taken, which is also the position in the data.
       params: the model's parameters, float32.
       optimizer: the optimiser's state, such as Adam's moments.
       nonfinite_in_a_row: number of skipped steps since the last step that was not skipped.
@@ -38,12 +38,12 @@ class TrainState(NamedTuple):
 
     @property
     def evaluated(self) -> Parameters:
-        """Return the parameters that are evaluated: the moving average, if there is one."""
+        """Return the parameters to evaluate: the moving average, if there is one."""
         return self.params if self.ema is None else self.ema
 
 
 def _state_of(config: Config, declared: Parameters) -> TrainState:
-    """Make the state before the first step from parameters in the boxes that declare them."""
+    """Make the state before the first step from boxed parameters."""
     optimizer = make_optimizer(config, declared).init(declared)
     zero = jnp.zeros((), jnp.int32)
     ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)
@@ -54,7 +54,7 @@ def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None
     """Make the state before the first step.
 
     Args:
-      key: PRNG key of the first values; None is that of the config's seed.
+      key: PRNG key of the initial values; None uses the config's seed.
     """
     key = jax.random.key(config.training.seed) if key is None else key
     return nn.unbox(_state_of(config, init_parameters(model, key)))
@@ -62,13 +62,13 @@ def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None
 
 @cache
 def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """Return a `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
 
     Args:
-      mesh: the devices, which may be descriptions of devices that are not there.
+      mesh: the devices, which may be descriptions of absent devices.
 
     Raises:
-      UserError: an array cannot be cut into equal parts for the devices.
+      UserError: an array cannot be divided equally among the devices.
     """
     for stack in model.config.stacks:
         for attention in stack.attentions:
@@ -82,7 +82,7 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
 
 
 def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """Make the state before the first step on a mesh, where each device makes only its own part."""
+    """Make the state before the first step on a mesh, where each device makes only its part."""
     shards = state_shardings(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=shards)()
 

@@ -27,12 +27,12 @@ from t2t_jax.training.state import TrainState, state_shardings
 
 
 class LossSums(NamedTuple):
-    """Sums of losses over target tokens, which parts of a batch add up before the one division.
+    """Sums of losses over target tokens. Parts of a batch add them up before the one division.
 
     Attributes:
       smoothed: label-smoothed cross-entropy, in nats.
       nll: negative log-likelihood, in nats.
-      tokens: number of target tokens, padding left out.
+      tokens: number of target tokens, without padding.
     """
 
     smoothed: Float32[Array, ""]
@@ -41,7 +41,7 @@ class LossSums(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """The figures that a step reports, which stay on the device until the log reads them.
+    """The metrics of a step, which stay on the device until the log reads them.
 
     Attributes:
       losses: sums over the target tokens of the global batch.
@@ -65,7 +65,7 @@ def loss_sums(
 
     Args:
       losses: the label-smoothed loss and the negative log-likelihood of every target position.
-      batch: the batch, with arrays `[rows, t]`.
+      batch: arrays `[rows, t]`.
     """
     smoothed, nll = losses
     real = (batch.targets.segments != 0).astype(jnp.float32)
@@ -99,7 +99,7 @@ def eval_step(
 
     Args:
       label_smoothing: the probability mass epsilon_ls (section 5.4).
-      batch: the batch, with arrays `[passes, rows, t]`.
+      batch: arrays `[passes, rows, t]`.
     """
 
     def compute(rows: Batch, _: Int32[Array, ""]) -> LossSums:
@@ -111,11 +111,11 @@ def eval_step(
 def abstract_batch(
     layout: BatchLayout, example: Batch, source_length: int, target_length: int
 ) -> Batch:
-    """Return a `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every array of a batch.
 
     Args:
       layout: passes and rows of the batch, and its mesh.
-      example: a batch of the form that the network takes, from `Network.example`.
+      example: a batch of the network's form, from `Network.example`.
     """
 
     def array(length: int, like: Shaped[Array, "_ _ ..."]) -> jax.ShapeDtypeStruct:
@@ -138,20 +138,20 @@ def train_step(
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
-    The loss is the sum over target tokens divided by their number, over the global batch. Where
-    the loss or the gradient is not finite, the parameters, the optimiser's state and a moving
-    average stay as they were, and the step counts as skipped.
+    The loss is the sum over target tokens divided by their number, over the global batch. If the
+    loss or the gradient is not finite, the parameters, the optimiser's state and a moving average
+    stay unchanged, and the step counts as skipped.
 
     Args:
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
-      axis_name: name of a mapped axis (`jax.pmap`), each of whose members has a contiguous part of
-        the rows of every pass, in order. None means that `batch` has all rows.
+      axis_name: name of a mapped axis (`jax.pmap`). Each member has a contiguous part of the rows
+        of every pass, in order. None means that `batch` has all rows.
       mesh: the devices of the state and the batch, which add up the gradients of several passes
         once; None leaves the adding to the compiler.
       updates: the form of the update of parameters and optimiser state, from `kernels_of`.
 
     Returns:
-      The state after the step, and the figures to report.
+      The state after the step, and its metrics.
     """
     compute: Callable[..., tuple[Parameters, LossSums]] = partial(
         _gradient_sums, config, model, axis_name=axis_name
@@ -176,7 +176,7 @@ def _gradient_sums(
 ) -> tuple[Parameters, LossSums]:
     """Compute the gradient of the summed loss over all passes, and the sums of the losses.
 
-    The arguments are those of `train_step`; the sums are over all members of the mapped axis.
+    The arguments are as in `train_step`; the sums are over all members of the mapped axis.
     """
     training = config.training
     step_key = jax.random.fold_in(jax.random.key(training.seed), step)
@@ -214,9 +214,9 @@ def _adding_up_once(
 ) -> Callable[..., tuple[Parameters, LossSums]]:
     """Change `_gradient_sums` so that devices add up their gradients once, after the last pass.
 
-    The compiler would add up the devices' parts of a single gradient in every pass. So each place
-    along the mesh's axis `data` keeps a gradient of its own, and the rows of a pass are cut into
-    contiguous parts, one for each place.
+    The compiler would add up the devices' parts of a single gradient in every pass. So each index
+    of the mesh axis `data` keeps its gradient, and the rows of a pass are split into contiguous
+    parts, one for each index.
     """
     parts = mesh.shape["data"]
     in_parts = jax.vmap(
@@ -245,7 +245,7 @@ def update(
     """End a step with the optimiser's update, unless the loss or the gradient is not finite.
 
     Args:
-      gradients: the gradients of the mean loss by the parameters that are trained.
+      gradients: the gradients of the mean loss by the trained parameters.
       updates: the form of the update of parameters and optimiser state, from `kernels_of`.
     """
     training = config.training
@@ -274,14 +274,14 @@ def update(
 def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
     """Make the compiler finish an update before it computes anything from it, if "in_turn".
 
-    Otherwise XLA for CPUs would compute the update a second time from the old values where it is
-    used, and then copy these, because the new values take their place in memory.
+    Otherwise XLA for CPUs would compute the update again from the old values at each use, and then
+    copy these, because the new values overwrite them.
     """
     return jax.lax.optimization_barrier(updated) if updates == "in_turn" else updated
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:
-    """Make the mesh that a run is trained on, by default of all devices of all processes.
+    """Make the mesh of a training run, by default of all devices of all processes.
 
     Raises:
       UserError: the sizes do not fit the number of devices, or the backend does not fit several
@@ -301,9 +301,8 @@ _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledStep:
     """Compile `train_step` for a mesh, which splits batches by rows and updates the state in place.
 
-    The state that is passed in is donated: its arrays are overwritten. With
-    `parallel.backend="jit"` the result is a function of `jax.jit`, which can also be lowered, and
-    which is compiled with `compiler_options`.
+    The input state is donated: its arrays are overwritten. With `parallel.backend="jit"` the result
+    is a function of `jax.jit`, compiled with `compiler_options`, which can also be lowered.
     """
     updates = kernels_of(mesh, config.model.dtype).updates
     step = partial(train_step, config, model, updates=updates)

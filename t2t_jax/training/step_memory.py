@@ -28,10 +28,10 @@ class TrainingMemory(NamedTuple):
     Attributes:
       state: bytes of the parameters, the optimiser's state and a moving average, float32.
       gradients: bytes of the gradients, float32.
-      activations: bytes that the forward pass keeps for the derivatives.
+      activations: bytes that the forward pass keeps for the backward pass.
       logits: bytes of the logits, float32, which their gradient overwrites.
-      passes: number of passes of a step. If there are several, the gradients of earlier passes are
-        kept beside everything else.
+      passes: number of passes of a step. With several, the gradients of earlier passes are kept
+        beside everything else.
     """
 
     state: int
@@ -42,7 +42,7 @@ class TrainingMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return a lower bound on the largest number of bytes taken at any moment."""
+        """Return a lower bound on the peak number of bytes."""
         computed = self.activations + self.logits
         both = self.gradients + computed
         return self.state + (both if self.passes > 1 else max(self.gradients, computed))
@@ -58,8 +58,8 @@ def training_memory(
 ) -> TrainingMemory:
     """Estimate a lower bound on the memory of training; XLA takes up to about twice as much.
 
-    The bound leaves out all that depends on the compiler, the kernels or the kind of device: above
-    all the attention weights, copies for other layouts, and buffers for exchanges between devices.
+    The bound leaves out all that depends on the compiler, the kernels or the kind of device: mainly
+    the attention weights, copies for other layouts, and buffers for exchanges between devices.
 
     Args:
       rows: rows of a batch that a device computes in one pass.
@@ -136,8 +136,8 @@ def check_memory(
 ) -> None:
     """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
 
-    The estimate is a lower bound (`training_memory`): a run that passes may still be too large by
-    up to about a factor of two, and then ends as `parallel.device_memory.within_memory` says.
+    The estimate is a lower bound (`training_memory`): a run that passes may still need up to about
+    twice the memory, and then ends with the error of `parallel.device_memory.within_memory`.
 
     Args:
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
@@ -161,7 +161,7 @@ def least_memory(
     """Estimate the least memory of a training whose batches have some shapes.
 
     Args:
-      shapes: the shapes of its batches, as `check_memory` takes them.
+      shapes: as in `check_memory`.
     """
     return max(
         (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),

@@ -27,23 +27,23 @@ Manager: TypeAlias = ocp.CheckpointManager | BucketManager
 
 
 class UnreadableError(UserError):
-    """The error for a checkpoint that is damaged, or that has arrays of other shapes."""
+    """The error for a checkpoint that is damaged, or whose arrays have other shapes."""
 
     def __init__(self, place: Path, reason: str) -> None:
-        """Make the message from the place of the checkpoint and the reason."""
+        """Make the message from the path of the checkpoint and the reason."""
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
         self.step = int(place.name)
 
 
 def steps_in(directory: Path) -> list[int]:
-    """List the steps of the checkpoints in a directory that are whole, the oldest first."""
+    """List the steps of the complete checkpoints in a directory, oldest first."""
     if isinstance(directory, BucketPath):
         return steps_in_bucket(directory)
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
 def steps_of_run(run: Path, name: str) -> list[int]:
-    """List the steps of the whole checkpoints in a directory of a run; [] if it is not there."""
+    """List the steps of the complete checkpoints in a directory of a run; [] if it is missing."""
     return steps_in(run / name) if (run / name).is_dir() else []
 
 
@@ -51,11 +51,11 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
     """Open a manager that writes or reads the checkpoints in a directory.
 
     Args:
-      directory: the directory, with one directory for each checkpoint, named by its step.
+      directory: has one directory for each checkpoint, named by its step.
       keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
 
     Returns:
-      Orbax's own manager; for a bucket a `BucketManager`, which has the methods that are used here.
+      Orbax's manager; for a bucket a `BucketManager`, which has the methods used here.
     """
     if isinstance(directory, BucketPath):
         return BucketManager(directory, keep, open_alone)
@@ -63,10 +63,10 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
 
 
 def recover(workdir: Path, names: Sequence[str]) -> None:
-    """Remove the checkpoints that a kill has left half-written, before a run goes on.
+    """Remove the incomplete checkpoints of a killed run before it resumes.
 
     Orbax's manager would do so in a thread that nobody waits for, unless it saves. For a run in a
-    bucket, first send what waits on this machine.
+    bucket, first upload what waits on this machine.
 
     Args:
       names: the directories of the run with checkpoints.
@@ -90,8 +90,8 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
     """Open Orbax's manager of the checkpoints in a directory of a file system.
 
     All processes write together, and agree through JAX's coordinator. By default Orbax would run
-    programs on the devices instead, from threads of its own, and these would come between training
-    steps in another order on each process. Each process reads by itself.
+    programs on the devices from its threads, which would come between training steps in another
+    order on each process. Each process reads by itself.
 
     Args:
       alone: whether this process works without the others.
@@ -127,8 +127,8 @@ def _processes(directory: Path, *, alone: bool) -> ocp.options.MultiprocessingOp
 def open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
     """Open Orbax's manager of a directory of this process, with files for each part of an array.
 
-    By default a process writes all of its parts into a few files, which would have to be merged
-    with those of the others.
+    By default a process writes all its parts into a few files, which would need merging with the
+    files of the others.
     """
     if not writes:
         return _open_local(directory, None, alone=True)
@@ -159,7 +159,7 @@ def open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
 
 @contextmanager
 def reading_checkpoints(directory: Path) -> Iterator[Manager]:
-    """Open the checkpoints in a directory for reading by this process alone, within a block."""
+    """Open the checkpoints in a directory for reading by this process only, within a block."""
     quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
     with quiet, unheard, closing(open_manager(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
@@ -169,7 +169,7 @@ def reading_checkpoints(directory: Path) -> Iterator[Manager]:
 
 @contextmanager
 def writing_checkpoints(directory: Path) -> Iterator[None]:
-    """Turn errors of Orbax in saving into an error of one line with the place and the way out.
+    """Turn errors of Orbax in saving into an error of one line with the path and a remedy.
 
     A save raises its error when it starts, or when the next save or the end of training waits.
 
@@ -202,7 +202,7 @@ def restore(
 
     Raises:
       UnreadableError: the checkpoint is damaged, or has arrays of other shapes.
-      UserError: this user may not read the checkpoint.
+      UserError: the checkpoint's files are not readable for this user.
     """
     place = directory / str(step)
     try:
@@ -231,7 +231,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe the first error of a chain, without TensorStore's account of its settings."""
+    """Describe the first error of a chain, without TensorStore's dump of its settings."""
     error = _first(error)
     words = in_one_line(str(error).partition(" [tensorstore_spec")[0])
     return words[-300:] or type(error).__name__
