@@ -30,10 +30,11 @@ _PROBE_BYTES = 1 << 20
 
 
 def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> Iterator[str]:
-    """Check all that a training checks before its first step, and return lines about what it does.
+    """Check all that a training checks before its first step, and return lines that describe it.
 
-    All processes of the training call this. It also compares their software, and tries their way to
-    the run directory. Only the tokenised corpus stays, in the cache, where the training finds it.
+    All processes of the training call this. It also compares their software, and checks that they
+    share the run directory. Only the tokenised corpus stays, in the cache, where the training finds
+    it.
 
     Raises:
       UserError: the training would be refused, or would fail later.
@@ -53,7 +54,7 @@ def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> I
 
 
 def _check_room(plan: Plan) -> None:
-    """Refuse a disk that is too small for the checkpoints that a run keeps at a time."""
+    """Refuse a disk that is too small for the checkpoints of a run."""
     place, needed = _existing(plan.workdir), _bytes_of_checkpoints(plan)
     if isinstance(place, BucketPath) or (free := shutil.disk_usage(place).free) >= needed:
         return
@@ -64,10 +65,10 @@ def _check_room(plan: Plan) -> None:
 
 
 def _check_shared_directory(workdir: Path) -> None:
-    """Have each process write a file where the run directory will be, and look for all of them.
+    """Have each process write a file in the future run directory, and look for all of them.
 
     Raises:
-      UserError: on every process, if one of them cannot write there or lacks a file of another.
+      UserError: on every process, if one cannot write there or misses a file of another.
     """
     place, mark = _existing(workdir), of_main(secrets.randbits(30))
     files = [place / f".dry-run-{mark:x}-{number}" for number in range(jax.process_count())]
@@ -90,7 +91,7 @@ def _check_shared_directory(workdir: Path) -> None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write a file to the disk, not only to the memory of the host."""
+    """Write a file through to the disk."""
     if isinstance(file, BucketPath):
         file.write_bytes(content)
         return
@@ -107,7 +108,7 @@ def _raise_together(problem: str, place: Path) -> None:
 
 
 def _existing(workdir: Path) -> Path:
-    """Return the directory, or the nearest one above it that exists; a bucket path as it is."""
+    """Return the directory, or its nearest parent that exists; a bucket path unchanged."""
     if isinstance(workdir, BucketPath):
         return workdir
     absolute = workdir.absolute()
@@ -115,10 +116,10 @@ def _existing(workdir: Path) -> Path:
 
 
 def _bytes_of_checkpoints(plan: Plan) -> int:
-    """Return the bytes that the checkpoints of a run still take: those kept, and one more.
+    """Return the bytes that the checkpoints of a run still need: those kept, and one more.
 
-    Each is written before the oldest is removed; one between two steps that are due may be there
-    for safety, and the best parameters are kept twice for a moment.
+    Each is written before the oldest is removed. Between two due steps there may be one for safety,
+    and the best parameters are kept twice for a moment.
     """
     state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
     whole, best = _num_bytes(state), 2 * _num_bytes(state.evaluated)

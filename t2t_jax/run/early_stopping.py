@@ -1,8 +1,8 @@
-"""Early stopping: a run ends before its last step if its score on dev no longer rises.
+"""Early stopping: a run ends before its last step if its dev score stops rising.
 
-The decision follows from the recorded evaluations and the config alone. So a run that was killed
-and resumed ends after the same evaluation as one that was not, and a run that has ended goes on as
-soon as the config asks for more patience.
+The decision depends only on the recorded evaluations and the config. So a resumed run ends after
+the same evaluation as an unbroken one, and a run that has ended resumes if the config asks for more
+patience.
 """
 
 import math
@@ -37,11 +37,11 @@ class Plateau(NamedTuple):
 
 
 def plateau(evaluations: Sequence[Record]) -> Plateau | None:
-    """Return for how long the score on dev has not risen; None without an evaluation.
+    """Return for how long the dev score has not risen; None without an evaluation.
 
     Args:
-      evaluations: the records of all evaluations on dev, the oldest first. Those with another
-        measure than the last (another beam size, or number of sentences) are left out.
+      evaluations: the records of all evaluations on dev, oldest first. Those with another measure
+        than the last (another beam size, or number of sentences) are ignored.
     """
     if not evaluations:
         return None
@@ -57,10 +57,10 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
 
 
 def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:
-    """Return why a run ends after the last of its evaluations, as the first half of a sentence.
+    """Return why a run ends after its last evaluation, as the first half of a sentence.
 
     Returns:
-      The reason; None if the run goes on.
+      The reason; None if the run continues.
     """
     patience, since = config.stop_after_evaluations_without_gain, plateau(evaluations)
     if patience is None or since is None or since.evaluations < patience:

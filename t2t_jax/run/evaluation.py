@@ -1,4 +1,4 @@
-"""The evaluation of a model on a split, which the training loop and the commands share."""
+"""Evaluate a model on a split, for the training loop and the commands."""
 
 import dataclasses
 import time
@@ -53,7 +53,7 @@ class Evaluation:
         return perplexity(self.loss.nll)
 
     def summary(self) -> dict[str, Any]:
-        """Return all figures by their names, as plain values."""
+        """Return all figures by name, as plain values."""
         return {
             "split": self.split,
             "num_sentences": len(self.sources),
@@ -79,17 +79,15 @@ def evaluate(
 
     Args:
       translator: the model; its config says how the corpus is read.
-      corpus: where the split is; None is the corpus of the model's config.
-      split: the split's name.
+      corpus: None is the corpus of the model's config.
       num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
       seed: seed of sampling (`temperature` above 0).
-      overrides: settings of the search, as `Translator.configured` takes them.
+      overrides: settings of the search, as in `Translator.configured`.
 
     Raises:
-      TypeError: an argument is of the wrong type.
-      UserError: `num_sentences` is not positive, `prepare_evaluation` refuses the split, or the
-        translator refuses something.
+      TypeError: an argument has a wrong type.
+      UserError: `num_sentences` is not positive, or `prepare_evaluation` or the translator refuses.
     """
     translator.check_process()
     whole_number(seed, "seed", 0, 2**32 - 1)
@@ -114,13 +112,13 @@ def score_record(
     seed: int | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Record:
-    """Return the record that `scores.jsonl` keeps: what was scored, how, and the figures.
+    """Return the record for `scores.jsonl`: what was scored, how, and the figures.
 
-    It names the day, in universal time, and the hardware.
+    It names the date (UTC) and the hardware.
 
     Args:
-      seed: the seed of the decoding, where it is to be recorded.
-      decoding: the settings of the decoding; None where there was none.
+      seed: the seed of the decoding, if it is to be recorded.
+      decoding: None if nothing was decoded.
     """
     how = {} if decoding is None else dataclasses.asdict(decoding)
     figures = evaluation.summary()
@@ -152,8 +150,8 @@ def prepare_evaluation(
       longest: the most tokens of a sentence; None is the limit of the config's model.
 
     Raises:
-      UserError: there is no such split, the split is empty, or a sentence is too long for the
-        model's learned positions: to be scored, or, unless it may be split, to be translated.
+      UserError: the split is missing or empty, or a sentence is too long for the model's learned
+        positions: to be scored, or, unless it may be split, to be translated.
     """
     if longest is None:
         longest = config.model.longest_sentence
@@ -165,9 +163,9 @@ def prepare_evaluation(
 
 
 def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
-    """Compute the losses over all pairs of a split, as `prepare_evaluation` returns them.
+    """Compute the losses over all pairs of a split from `prepare_evaluation`.
 
-    The losses of an ensemble are those of the mean of its models' distributions.
+    An ensemble's losses are computed from the mean of its models' distributions.
     """
     config = translator.config
     batches = Batches(pairs, config.data, seed=0)

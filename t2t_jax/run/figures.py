@@ -1,4 +1,4 @@
-"""The figures of runs that are drawn as curves over the steps, in a terminal."""
+"""The figures of runs that are plotted over the steps in a terminal."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -21,24 +21,24 @@ class Figure(NamedTuple):
     """A function that returns the figure of a record; None if it was not finite."""
 
     def points(self, history: History) -> list[tuple[int, float]]:
-        """Return the steps of a run at which the figure is known, rising, each with its value."""
+        """Return the steps at which a run has the figure, rising, each with its value."""
         records = history.evaluations if self.on_dev else history.training
         found = ((record["step"], self.of(record)) for record in records)
         return [(step, one) for step, one in found if one is not None and math.isfinite(one)]
 
 
 def unit_of(configs: Iterable[Config]) -> str:
-    """Return the name of what the models of runs predict, such as token; "target" if it differs."""
+    """Return the name of what the models predict, such as token; "target" if it differs."""
     units = {task_of(one.data.corpus, one.data.task).unit for one in configs}
     unit = units.pop() if len(units) == 1 else "target"
     return "token" if unit == "subword" else unit
 
 
 def figures_of(histories: Iterable[History], unit: str) -> list[Figure]:
-    """Return the figures of runs, of which some may be known of no run.
+    """Return the figures to plot; a run may lack some.
 
     Args:
-      unit: the name of what their models predict.
+      unit: the name of what the models predict.
     """
     evaluations = [record for history in histories for record in history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"

@@ -1,4 +1,4 @@
-"""What the time of a run went to, over all its jobs; a job is one start of the training."""
+"""The use of a run's time, over all its jobs; a job is one start of the training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class JobTime:
-    """What the time of one job went to."""
+    """The use of one job's time."""
 
     account: Record
     """The account that the job kept of itself, as `run.job` describes it."""
@@ -41,7 +41,7 @@ class JobTime:
 
 @dataclass(frozen=True)
 class Goodput:
-    """What the time of a run went to."""
+    """The use of a run's time."""
 
     jobs: tuple[JobTime, ...]
     """The jobs of the run, at least one, the oldest first."""
@@ -53,19 +53,19 @@ class Goodput:
 
     @property
     def device_hours(self) -> dict[str, float]:
-        """Return the device hours by bucket; between jobs, the devices of the job before count."""
+        """Return the device hours by bucket; between jobs, the previous job's devices count."""
         counted = [(job.account["devices"], job.seconds) for job in self.jobs]
         return {name: sum(n * each[name] for n, each in counted) / _HOUR for name in BUCKETS}
 
     @property
     def mfu(self) -> tuple[float, float] | None:
-        """Return the share of the devices' peak that the model's operations were (MFU).
+        """Return the model FLOPs utilization (MFU): the share of the devices' peak FLOPs.
 
-        Only the operations of productive steps count.
+        Only the FLOPs of productive steps count.
 
         Returns:
           The share over the time of the productive steps, and over the whole time; None if the peak
-          of the devices is not known, or no step is productive.
+          of the devices is unknown, or no step is productive.
         """
         done = productive = whole = 0.0
         for job in self.jobs:
@@ -78,7 +78,7 @@ class Goodput:
         return (done / productive, done / whole) if productive else None
 
     def summary(self) -> str:
-        """Return a line with the share of each bucket of half a percent, the largest first."""
+        """Return a line with the share of each bucket of at least half a percent, largest first."""
         seconds = self.seconds
         whole = sum(seconds.values()) or 1.0
         falling = sorted(BUCKETS, key=lambda name: -seconds[name])
@@ -86,11 +86,11 @@ class Goodput:
         return ", ".join(f"{share:.0%} {name}" for share, name in shares if share >= 0.005)
 
     def figures(self, price: float | None, watts: float | None) -> dict[str, Any]:
-        """Return all figures as an object of JSON.
+        """Return all figures as a JSON object.
 
         Args:
-          price: the price of a device hour, from which costs follow; None leaves them out.
-          watts: the power of a device, from which the energy follows; None leaves it out.
+          price: the price of a device hour, for costs; None omits them.
+          watts: the power of a device, for the energy; None omits it.
         """
         seconds, hours = self.seconds, self.device_hours
         whole, mfu = sum(seconds.values()), self.mfu or (None, None)
@@ -121,20 +121,20 @@ class Goodput:
 
 
 def read_goodput(workdir: Path) -> Goodput | None:
-    """Return what the time of a run went to; None if it has no accounts of its jobs."""
+    """Return the use of a run's time; None if its jobs have no accounts."""
     jobs = read_jobs(workdir)
     return goodput(jobs) if jobs else None
 
 
 def goodput(jobs: Sequence[Record]) -> Goodput:
-    """Return what the time of a run went to.
+    """Compute the use of a run's time.
 
-    A step of a job is repeated if a later job went on from an earlier step. The time of a job is
-    that of a clock which nobody can set; only the time between two jobs depends on the clock of
-    the day, and is 0 where that was set back.
+    A step of a job is repeated if a later job resumed from an earlier step. The time of a job comes
+    from a monotonic clock. Only the time between two jobs depends on the system clock, and is 0 if
+    that was set back.
 
     Args:
-      jobs: the accounts of its jobs as `run.job.read_jobs` returns them, at least one.
+      jobs: the accounts of its jobs from `run.job.read_jobs`, at least one.
     """
     starts = [job["first_step"] for job in jobs]
     later = [*accumulate(reversed(starts), min)][-2::-1]  # the least start of the jobs after each
@@ -144,7 +144,7 @@ def goodput(jobs: Sequence[Record]) -> Goodput:
 
 
 def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:
-    """Return the time of a job, of which a later one took the steps after `goes_on` again."""
+    """Return the time of a job; a later job repeated its steps after `goes_on`."""
     first, last = job["first_step"], job["step"]
     spent = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # it may be older than a phase
     kept = last if goes_on is None else min(max(first, goes_on), last)

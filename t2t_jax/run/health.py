@@ -1,9 +1,9 @@
-"""The rules that find, while a run trains, signs in its corpus and its log that it will fail.
+"""Rules that detect, during training, signs in the corpus and the log that a run will fail.
 
-A rule is a function of the config, of figures of the corpus and of the records of the run. It
-returns a sentence that says what was observed, why that is bad and what to change, or None. A rule
-has no state, so it gives the same answer after every restart, except where it reads times. `RULES`
-has all of them.
+A rule is a function of the config, the corpus figures and the records of the run. It returns a
+sentence that says what was observed, why that is bad and what to change, or None. Rules are
+stateless, so they give the same answer after every restart, except where they read times. `RULES`
+lists all of them.
 """
 
 import statistics
@@ -29,7 +29,7 @@ _EVALUATIONS = 3
 
 
 class CorpusFigures(NamedTuple):
-    """The figures of the training text that the rules read."""
+    """The figures of the training text for the rules."""
 
     num_pairs_read: int
     """The number of pairs in the corpus."""
@@ -46,7 +46,7 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
-    """Return the figures of a train split that the rules read."""
+    """Compute the figures of a train split for the rules."""
     content, waste = batches.parts.content, batches.padding_waste
     tokens = {"source": content.source.total, "target": content.target.total}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
@@ -56,16 +56,16 @@ def corpus_figures(batches: Batches) -> CorpusFigures:
 
 
 def unigram_nll(counts: Integer[np.ndarray, " vocab"]) -> float:
-    """Compute the loss of a model that knows how frequent each token is, and nothing else.
+    """Compute the loss of a model that knows only the frequency of each token.
 
-    This loss is the entropy of the tokens' frequencies, in nats per token.
+    This loss is the entropy of the token frequencies, in nats per token.
     """
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if more than 5% of the pairs are left out of training."""
+    """Warn if training skips more than 5% of the pairs."""
     skipped = sum(corpus.skipped.values())
     share = skipped / max(1, corpus.num_pairs_read)
     if share <= _MOST_SKIPPED:
@@ -100,7 +100,7 @@ def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str
 
 
 def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the loss after the warmup is above that of a model that knows only frequencies.
+    """Warn if the loss after the warmup is above the loss of `unigram_nll`.
 
     The loss is `nll`, without label smoothing, as a mean over steps that all came after the warmup.
     """
@@ -120,11 +120,11 @@ def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) 
 
 
 def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the gradient norm has grown threefold within 15 lines of the log, after the warmup.
+    """Warn if the gradient norm has tripled within 15 lines of the log, after the warmup.
 
-    The median of the last 5 lines is compared with that of the 5 that came 10 lines before. In runs
-    that learn, both windows differ by less than a factor of 2. A line whose norm was not finite
-    is left out of the medians.
+    The median of the last 5 lines is compared with the median of the 5 lines that came 10 lines
+    before. In runs that learn, both differ by less than a factor of 2. The medians skip lines whose
+    norm was not finite.
     """
     warmup = config.training.warmup_steps
     recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
@@ -142,10 +142,10 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
 
 
 def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the devices waited for data over 10% of the time in two lines of the log in a row.
+    """Warn if the devices waited for data over 10% of the time in two consecutive lines of the log.
 
-    One line is not enough, because the first line of a run has the time in which everything starts.
-    A line of fewer than 5 seconds of training does not count.
+    One line is not enough, because the first line of a run includes startup time. Lines with fewer
+    than 5 seconds of training do not count.
     """
     lines = history.training[-2:]
     waits = [r.get("data_wait") or 0.0 for r in lines if _seconds(r) >= _SHORTEST_WAIT]
@@ -159,7 +159,7 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
 
 
 def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if none of the last 3 evaluations on dev has a better score than all before them."""
+    """Warn if none of the last 3 dev evaluations has a better score than all before them."""
     since = plateau(history.evaluations)
     if since is None or since.evaluations < _EVALUATIONS:
         return None
@@ -183,7 +183,7 @@ RULES: Mapping[str, Rule] = {
 
 
 class Health:
-    """The rules for one run, each of which warns at most once in a process."""
+    """The rules for one run, each of which warns at most once per process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
         """Set up the rules for a run."""
@@ -202,7 +202,7 @@ class Health:
 
 
 def _calmer(config: Config) -> str:
-    """Return the advice against a learning rate that is too high, for a run with this config."""
+    """Return the advice for a config whose learning rate is too high."""
     training = config.training
     rate = (
         f"training.learning_rate_factor={training.learning_rate_factor:g}"
@@ -218,6 +218,6 @@ def _median_norm(records: Sequence[Record]) -> float | None:
 
 
 def _seconds(record: Record) -> float:
-    """Return the seconds of training that a record covers; 0 if the record lacks the figures."""
+    """Return the seconds of training that a record covers; 0 if it lacks the figures."""
     tokens, rate = record.get("target_tokens"), record.get("target_tokens_per_second")
     return tokens / rate if tokens and rate else 0.0

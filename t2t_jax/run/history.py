@@ -1,4 +1,4 @@
-"""The records of a run's log by their kind, as they are read during and after training."""
+"""The records of a run's log by kind, during and after training."""
 
 import math
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ from t2t_jax.workdir import END, WARNING
 
 @dataclass
 class History:
-    """The records of a run so far, by kind, the oldest first.
+    """The records of a run so far, by kind, oldest first.
 
-    The records are those of `log.jsonl`, in which null stands for a figure that was not finite. So
-    a resumed run has the same history as a run that was never stopped.
+    They equal the records of `log.jsonl`, where null means a figure that was not finite. So a
+    resumed run has the same history as an unbroken one.
     """
 
     training: list[Record] = field(default_factory=list)
@@ -28,14 +28,14 @@ class History:
 
     @staticmethod
     def of(records: Iterable[Record]) -> "History":
-        """Return the history that holds the records of a log."""
+        """Return the history of a log."""
         history = History()
         for record in records:
             history.add(record)
         return history
 
     def add(self, record: Record) -> None:
-        """Add the next record of the log, unless it is of a kind that the history does not hold."""
+        """Add the next record of the log, if the history keeps its kind."""
         kinds = {"train": self.training, "dev": self.evaluations, WARNING: self.warnings}
         if record["of"] == END:
             self.end = record
@@ -44,7 +44,7 @@ class History:
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Return the finite figures of a record, by the names that TensorBoard and trackers have."""
+    """Return the finite figures of a record, by their names in TensorBoard and trackers."""
     return {
         f"{record['of']}/{name}": value
         for name, value in record.items()
@@ -53,7 +53,7 @@ def scalars(record: Record) -> dict[str, float]:
 
 
 def dev_score(evaluation: Record) -> float | None:
-    """Return the score by which the best checkpoint is chosen; None if it was not finite.
+    """Return the score that selects the best checkpoint; None if it was not finite.
 
     Args:
       evaluation: a record of an evaluation on dev.

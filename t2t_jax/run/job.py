@@ -1,9 +1,9 @@
 """The account of a job, which is one start of a training: `W/jobs/NUMBER.json`, from 1 on.
 
-A run that is stopped, killed or lost goes on in another job. Unlike `log.jsonl`, from which a job
-removes the records of the steps that it takes again, the account of a job stays as it was left. It
-is written whole, by process 0: at every checkpoint, at the end, and otherwise by a thread after
-some seconds, whatever the training is doing, so that a kill leaves no more than these out.
+A run that is stopped, killed or lost resumes in another job. A job removes the records of repeated
+steps from `log.jsonl`, but never changes the accounts of earlier jobs. Process 0 writes the whole
+account at every checkpoint and at the end. Between these, a thread writes it every few seconds,
+whatever the training is doing, so that a kill loses no more than these seconds.
 """
 
 import time
@@ -54,9 +54,9 @@ _SCHEMA = Schema(
 
 
 def read_jobs(workdir: Path) -> list[Record]:
-    """Return the accounts of the jobs of a run, the oldest first; none where it has none.
+    """Return the accounts of the jobs of a run, oldest first.
 
-    An account that cannot be read is left out, with a warning that names it.
+    Unreadable accounts are skipped, with a warning that names them.
     """
     jobs = []
     for path in _accounts(workdir):
@@ -75,9 +75,10 @@ def _accounts(workdir: Path) -> Iterator[Path]:
 
 
 class JobAccount:
-    """The account of the job of this process; those of several processes are one job.
+    """The account of this process's job; several processes are one job.
 
-    As a context it is kept up to date, and an error that leaves the context is what ended the job.
+    Within its context a thread keeps it up to date. It records an error that leaves the context as
+    the end of the job.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class JobAccount:
         batches: Batches,
         first_step: int,
     ) -> None:
-        """Make the account of a job that goes on after a step."""
+        """Make the account of a job that resumes after a step."""
         self._progress, self._directory = progress, workdir / _JOBS
         self._patience = _PATIENCE_IN_BUCKET if isinstance(workdir, BucketPath) else _PATIENCE
         self._over, self._writing = Event(), Lock()
@@ -114,13 +115,13 @@ class JobAccount:
         self._path = self._directory / f"{max(numbers, default=0) + 1}.json"
 
     def __enter__(self) -> "JobAccount":
-        """Begin to keep the account up to date."""
+        """Start to keep the account up to date."""
         self._write()
         self._keeper.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Take note of an error, and leave the account as it is."""
+        """Record an error, and stop updating the account."""
         self._over.set()
         self._keeper.join()
         if error is not None and self._account["ended"] is None:
@@ -129,16 +130,16 @@ class JobAccount:
             self.end(text, 2 if isinstance(error, UserError) else None)
 
     def step(self, step: int) -> None:
-        """Take note of a step that was launched."""
+        """Record a launched step."""
         self._account["step"] = step
 
     def checkpoint(self, step: int) -> None:
-        """Take note of a step, the last one so far, after which a later job may go on."""
+        """Record that the newest step is one from which a later job may resume."""
         self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 
     def end(self, reason: str, exit_code: int | None) -> None:
-        """Take note of the end of the job; its exit code is None where it is not known yet."""
+        """Record the end of the job; its exit code is None if it is not known yet."""
         self._account |= {"ended": reason, "exit_code": exit_code}
         self._write()
 
@@ -157,8 +158,7 @@ class JobAccount:
 
 
 def _work_per_step(config: Config, batches: Batches) -> dict[str, float]:
-    """Count the tokens of a step, and the operations of its matrix products (`flops`), on average
-    over an epoch."""
+    """Count the tokens and the matmul FLOPs (`flops`) of a step, averaged over an epoch."""
     content, steps = batches.parts.content, batches.steps_per_epoch
     source, target = content.source, content.target
     flops = model_flops_per_step(

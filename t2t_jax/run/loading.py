@@ -33,22 +33,22 @@ def load(
     """Load the translator of a run, or of several runs as an ensemble, from their directories.
 
     Args:
-      workdir: the run directory, which may be in a bucket, as `s3://bucket/name`, or on the hub, as
-        `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`, or in an archive (.tar.gz, .zip); several
-        make an ensemble, whose config is that of the first.
+      workdir: the run directory, also in a bucket (`s3://bucket/name`), on the hub
+        (`hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`), or in an archive (.tar.gz, .zip); several
+        make an ensemble with the config of the first.
       average: how many of the last checkpoints of a run to average (section 6.1). None is the
         moving average of a run with `training.ema_decay`, or else what its `checkpoint.average`
         says, or all if there are fewer. The best checkpoint is never averaged with others.
-      step: the last of these checkpoints; None is the newest, "best" the one with the best score
-        on dev.
-      parallel: the mesh of this process's devices for the parameters, as `MeshConfig(fsdp=4)` for
-        a model that one device cannot hold; only the mesh of a `ParallelConfig` is used. None is
-        all devices, each with all parameters and other rows.
+      step: the last of these checkpoints; None is the newest, "best" the one with the best dev
+        score.
+      parallel: the mesh of this process's devices for the parameters, such as `MeshConfig(fsdp=4)`
+        for a model that one device cannot hold; only the mesh of a `ParallelConfig` is used. None
+        is all devices, each with all parameters and other rows.
 
     Raises:
-      UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not
-        its own, or the runs differ in vocabulary or languages, or the parameters cannot be sharded
-        over the mesh.
+      UserError: `workdir` is not a run directory, its checkpoints are missing, damaged or foreign,
+        the runs differ in vocabulary or languages, or the parameters cannot be sharded over the
+        mesh.
     """
     given: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
     for each in given:
@@ -94,7 +94,7 @@ class _Run(NamedTuple):
 
 
 def _check_same(first: _Run, other: _Run) -> None:
-    """Refuse a run that cannot be in an ensemble with the first."""
+    """Refuse a run that does not fit into an ensemble with the first."""
     both = f"{first.workdir} and {other.workdir}"
     if first.vocabulary.fingerprint != other.vocabulary.fingerprint:
         raise UserError(
@@ -115,7 +115,7 @@ def _check_same(first: _Run, other: _Run) -> None:
 def _parameters(
     run: _Run, mesh: Mesh, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """Load the parameters of a run onto a mesh, with the steps that `load_parameters` returns."""
+    """Load the parameters of a run onto a mesh, with the steps of `load_parameters`."""
     model = make_model(run.config, len(run.vocabulary), mesh)
     like = abstract_state(run.config, model, mesh).params
     return load_parameters(run.workdir, like, average=average, step=step)

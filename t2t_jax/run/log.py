@@ -23,12 +23,12 @@ from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
 
 
 class RunLog:
-    """The log of a run. Records of steps that a resumed run will take again are removed first.
+    """The log of a run. It first removes the records of steps that a resumed run will repeat.
 
-    Of several processes, all know what was recorded, and process 0 alone prints and writes.
+    With several processes, all keep the history, but only process 0 prints and writes.
 
     Attributes:
-      history: what was recorded so far.
+      history: the records so far.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class RunLog:
         """Open the log after `start_step` steps.
 
         Args:
-          health: the rules by which the records are checked; None checks nothing.
-          predicted: the plural name of what the model predicts, in which its speed is printed.
+          health: the rules that check the records; None checks nothing.
+          predicted: the plural name of what the model predicts, for its printed speed.
 
         Raises:
           UserError: tensorboardX is not installed.
@@ -87,7 +87,7 @@ class RunLog:
         )
 
     def _open_events(self, workdir: Path, start_step: int) -> None:
-        """Open the file of TensorBoard's events, which forgets those of later steps."""
+        """Open the TensorBoard file, and drop the events of later steps."""
         # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
         # Its name has the time, which is that of an older file if the clock was set back. The
         # number makes the names differ.
@@ -129,7 +129,7 @@ class RunLog:
         self._progress.update(self._bar, completed=step)
 
     def has_evaluation(self, step: int, split: str) -> bool:
-        """Return whether the log held the scores on a split after a step when it was opened."""
+        """Return whether the log had the scores on a split after a step when it was opened."""
         return (split, step) in self._recorded
 
     def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
@@ -175,7 +175,7 @@ class RunLog:
         self.look(step)
 
     def look(self, step: int) -> None:
-        """Check the records up to a step by the rules of health, and print and record warnings.
+        """Apply the rules of health to the records up to a step; print and record warnings.
 
         A process prints each warning once, and a run records each warning once.
         """
@@ -205,7 +205,7 @@ class RunLog:
         self._record(step, END, before if same else {"text": reason})
 
     def checkpoint(self, step: int | None) -> None:
-        """Record that the state after a step is on the disk, unless that is recorded already."""
+        """Record that the state after a step is on the disk, unless the log says so already."""
         if step is not None and (CHECKPOINT, step) not in self._recorded:
             self._recorded.add((CHECKPOINT, step))
             self._record(step, CHECKPOINT, {})

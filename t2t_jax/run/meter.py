@@ -1,4 +1,4 @@
-"""The metrics of steps: they are read without making the device wait, and their means logged."""
+"""The metrics of steps: read them without making the device wait, and log their means."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ _LAG = 2
 
 
 class DivergedError(UserError):
-    """An error of a training whose loss or gradient was not finite in too many steps in a row."""
+    """The loss or the gradient was not finite in too many steps in a row."""
 
 
 class StepMeter:
-    """A meter of the means and rates of the steps since the last record of the log."""
+    """A meter of means and rates of the steps since the last record of the log."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class StepMeter:
         first_step: int,
         num_devices: int,
     ) -> None:
-        """Begin the steps."""
+        """Start measuring."""
         self._log, self._config, self._first_step = log, config, first_step
         self._num_devices = num_devices
         self._pending: deque[tuple[int, StepMetrics]] = deque()
@@ -58,7 +58,7 @@ class StepMeter:
     def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
         """Return a context in which to launch a step, so that compilation counts for no step.
 
-        A step is compiled when it is launched for the first time on a batch of its shape.
+        JAX compiles a step when it is first launched on a batch of its shape.
         """
         if shape in self._compiled:
             return self._progress.waiting()

@@ -1,4 +1,4 @@
-"""The preparation of a run: all that must exist, in memory and on the disk, before a step."""
+"""Prepare a run: all that must exist, in memory and on the disk, before a step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +65,7 @@ from t2t_jax.workdir import (
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts of a run that are known before anything in its directory changes."""
+    """The parts of a run that are known before its directory changes."""
 
     workdir: Path
     config: Config
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def has_dev(self) -> bool:
-        """Return whether there is a split on which the model is scored while it is trained."""
+        """Return whether there is a split to score the model on during training."""
         return "dev" in self.corpus.splits
 
     @property
@@ -90,18 +90,18 @@ class Plan:
         return self.config.training.num_train_steps
 
     def layout(self, shape: BatchShape) -> BatchLayout:
-        """Return how a batch of a shape lies on the devices."""
+        """Return the layout of a batch on the devices."""
         rows, *lengths = shape
         return batch_layout(self.mesh, rows, max(lengths), self.config.parallel.pass_tokens)
 
     def local_rows(self, shape: BatchShape) -> Int[np.ndarray, " n"]:
-        """Return which rows of a batch of a shape are those of this process."""
+        """Return this process's rows of a batch."""
         return self.layout(shape).local_rows()
 
 
 @dataclass(frozen=True)
 class Run(Plan):
-    """A run that is ready for its next step, with its directory held and its files open."""
+    """A run that is ready for its next step, with its directory locked and its files open."""
 
     state: TrainState
     """The state before the next step."""
@@ -120,7 +120,7 @@ class Run(Plan):
 def planned(config: Config, workdir: Path) -> Plan:
     """Make the plan of a run, and refuse what does not fit, before anything is written.
 
-    Each process does so by itself.
+    Each process makes its plan separately.
 
     Raises:
       UserError: the config, the corpus or the directory does not fit, or a package of the extra
@@ -200,7 +200,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
 def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     """Return the config with its open choices made: the best ones, or those of a run to resume.
 
-    `workdir` is the directory of the run that is resumed; None for a new run.
+    `workdir` is the directory of the run to resume; None for a new run.
     """
     if workdir is None:
         return settled(config, mesh)
@@ -213,7 +213,7 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
 
 
 def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
-    """Return the config; if targets are labels, with the vocabulary's number of source entries.
+    """Return the config; if targets are labels, add the vocabulary's number of source entries.
 
     Raises:
       UserError: the vocabulary has more or fewer entries for sources than the model.
@@ -239,12 +239,12 @@ def training_parts(
     vocabulary: Vocabulary,
     engine: Engine = in_this_process,
 ) -> Examples | Parts:
-    """Return what a model is trained on: examples in memory, or parts of a larger corpus.
+    """Return the training data: examples in memory, or parts of a larger corpus.
 
-    Shards that are not tokenised yet are by an engine.
+    The engine tokenises shards that are not tokenised yet.
 
     Raises:
-      UserError: there is no train split, or it cannot be read.
+      UserError: the train split is missing or unreadable.
     """
     temperature, window = config.data.mixture_temperature, config.data.window
     if corpus.mixed and (temperature is not None or corpus.parts["train"].shards):
@@ -258,7 +258,7 @@ def training_parts(
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Refuse a dev split that cannot be scored, and a config that needs one where there is none."""
+    """Refuse a dev split that cannot be scored, and a config that needs a missing one."""
     if "dev" in corpus.splits:
         prepare_evaluation(config, corpus, vocabulary, "dev")
         return
@@ -271,12 +271,12 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 
 
 def shared_config(config: Config) -> Config:
-    """Return the config as it must be equal in all processes: without paths on their hosts."""
+    """Return the part of the config that must be equal in all processes: without host paths."""
     return config.replace({"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1})
 
 
 def shared_files(plan: Plan) -> dict[str, str]:
-    """Return the hashes of files that must be equal in all processes, by their names."""
+    """Return the hashes, by name, of files that must be equal in all processes."""
     hashes = fingerprints(plan.corpus, plan.vocabulary)
     return {
         **{f"the {name}": one for name, one in hashes.items()},
@@ -288,7 +288,7 @@ def shared_files(plan: Plan) -> dict[str, str]:
 
 
 def _introduction(run: Run) -> Iterator[str]:
-    """Yield the lines that describe the training that begins."""
+    """Yield the lines that describe the training at its start."""
     config, training = run.config, run.config.training
     first, last, end = int(run.state.step), run.last, training.schedule_end
     if training.init_from is not None and not first:

@@ -1,4 +1,4 @@
-"""A profile of some steps of a training: what threads and devices did, for xprof and Perfetto."""
+"""Profile some steps of a training: the work of threads and devices, for xprof and Perfetto."""
 
 import re
 from collections.abc import Callable, Generator, Iterator
@@ -18,10 +18,10 @@ _T = TypeVar("_T")
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """Return the first and the last step that a text such as `100:105` names.
+    """Parse the first and the last step from a text such as `100:105`.
 
     Raises:
-      UserError: the text does not name two steps, the first of them first.
+      UserError: the text does not name two steps in order.
     """
     found = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
@@ -32,10 +32,10 @@ def steps_of(text: str) -> tuple[int, int]:
 
 
 def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
-    """Refuse steps that a training of so many steps does not take.
+    """Refuse to profile steps beyond the last one of the training.
 
     Raises:
-      UserError: the last of the steps is beyond the last of the training.
+      UserError: the last of the steps is too large.
     """
     if steps and steps[1] > num_train_steps:
         raise UserError(
@@ -45,12 +45,12 @@ def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
 
 
 def profiles_folder(workdir: Path) -> Path:
-    """Return the directory of the profiles of a run, which is of this machine in any case."""
+    """Return the directory of the profiles of a run, which is always on this machine."""
     return on_this_machine(workdir / "profile")
 
 
 def read_profiles(workdir: Path) -> list[Path]:
-    """Return the directories of a run's profiles, each of which xprof opens."""
+    """Return the directories of a run's profiles, for xprof."""
     folder = profiles_folder(workdir)
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in found if not path.name.startswith("."))
@@ -64,19 +64,17 @@ def profiled(
     pause: Callable[[], AbstractContextManager[None]],
     say: Callable[[str], None],
 ) -> Generator[_T, None, None]:
-    """Yield the batches of a training, and have process 0 trace what is done with some of them.
+    """Yield the batches of a training, and have process 0 trace the steps of some of them.
 
-    The trace goes to a directory of `profiles_folder` with the steps in its name, once it
-    is complete: one that a signal or a kill cuts short leaves nothing. An error is a warning.
+    A complete trace goes to a directory of `profiles_folder` with the steps in its name. A trace
+    that a signal or a kill cuts short leaves nothing. An error is a warning.
 
     Args:
       batches: the batches of the steps after `first_step`.
-      steps: the first and the last step of the trace; those up to `first_step` are left out.
+      steps: the first and the last step of the trace; steps up to `first_step` are skipped.
       first_step: the number of steps that were taken before.
-      workdir: the run directory.
-      pause: a function that returns a context whose time counts for no step, and that begins once
-        the devices have done what they were given.
-      say: a function that prints a line.
+      pause: returns a context whose time counts for no step. It begins once the devices are idle.
+      say: prints a line.
     """
     if steps is None or steps[1] <= first_step or not is_main():
         yield from batches
@@ -110,7 +108,7 @@ def _begin(trace: ExitStack, place: Path) -> None:
 
 
 def _attempt(work: Callable[[], None]) -> None:
-    """Do a part of the work of a trace; an error is a warning, as the training is worth more."""
+    """Run a part of a trace; an error is only a warning, as the training matters more."""
     try:
         work()
     except Exception as error:  # of the profiler, of many kinds
@@ -118,6 +116,6 @@ def _attempt(work: Callable[[], None]) -> None:
 
 
 def _free_place(folder: Path, name: str) -> Path:
-    """Return a path in a folder, with a number after the name if that is taken."""
+    """Return a path in a folder, with a number after the name if it exists."""
     names = (name if number == 1 else f"{name}_{number}" for number in range(1, 10_000))
     return next(folder / one for one in names if not (folder / one).exists())

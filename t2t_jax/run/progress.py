@@ -1,4 +1,4 @@
-"""What a training is doing now, how far it is, and what its time went to."""
+"""The current phase of a training, its progress, and the use of its time."""
 
 import time
 from collections.abc import Generator, Iterator
@@ -24,14 +24,14 @@ class TrainingProgress:
     """The phase of a training, its steps, and its seconds by phase.
 
     The main thread is in one phase at any time. It launches a step while the devices compute the
-    one before, so it may wait for a batch at no cost as long as the devices are busy. DATA counts
+    previous one, so it may wait for a batch at no cost as long as the devices are busy. DATA counts
     from when the main thread waits and the last launched step is done, until the batch is ready. A
-    thread waits for each step to learn when it was done; the main thread never does.
+    separate thread waits for each step to learn when it was done; the main thread never does.
 
     Attributes:
-      begun: when the program was started, or the training in a notebook, in seconds since 1970.
-      phase: what the main thread is doing now.
-      launched: the number of steps that were launched.
+      begun: when the program started, or the training in a notebook, in seconds since 1970.
+      phase: the current phase of the main thread.
+      launched: the number of launched steps.
       done: the number of steps that the devices have done.
     """
 
@@ -48,7 +48,7 @@ class TrainingProgress:
         self._results: SimpleQueue[Any] = SimpleQueue()
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, which ends the one before."""
+        """Begin a phase, and end the previous one."""
         with self._changing:
             now = time.monotonic()
             self._seconds[self.phase] += now - self._since
@@ -56,7 +56,7 @@ class TrainingProgress:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Return a context that is in a phase, and afterwards in the one that was left for it."""
+        """Return a context that is in a phase, and afterwards in the previous phase."""
         before = self.phase
         self.enter(phase)
         try:
@@ -66,7 +66,7 @@ class TrainingProgress:
             self.enter(before)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by phase, whose sum is the time since the program was started.
+        """Return the seconds by phase, whose sum is the time since the program started.
 
         Any thread may ask, also while the main thread is within a phase or waits for a batch.
         """
@@ -95,11 +95,11 @@ class TrainingProgress:
                 self._waited += time.monotonic() - before
 
     def take_lap(self) -> tuple[float, float]:
-        """Return what the time since the last call went to.
+        """Return the use of the time since the last call.
 
         Returns:
-          The seconds in which this process itself worked on its steps, without its waits and other
-          phases than the steps; and the seconds of all of these.
+          The seconds in which this process itself worked on its steps, without its waits and phases
+          other than the steps; and the seconds of all of these.
         """
         now = time.monotonic()
         lap, waited = now - self._lap_since, self._waited
@@ -130,14 +130,14 @@ class TrainingProgress:
             self._results.put(None)  # the thread ends once it has seen the end of every step
 
     def _starved(self, now: float) -> float:
-        """Return for how long the devices have waited for the batch that is asked for."""
+        """Return for how long the devices have waited for the next batch."""
         asked = self._asked  # which the main thread may change now
         if asked is None or self.done < self.launched:
             return 0.0
         return max(0.0, now - max(asked, self._idle_since))
 
     def launch(self, result: Any) -> None:
-        """Take note of a step that was launched.
+        """Record a launched step.
 
         Args:
           result: arrays that are ready when the step is done.

@@ -1,7 +1,8 @@
-"""Which process keeps the others waiting, by what each of them did on its host before each step.
+"""Detect a process that keeps the others waiting, by each process's own work before each step.
 
-All processes take as long for a step, as they wait for each other in its collectives. So each says
-how long it worked itself: on its batch, its log, its Python. These times are compared here.
+All processes take equally long for a step, as they wait for each other in its collectives. So each
+reports how long it worked itself: on its batch, its log, its Python. This module compares the
+times.
 """
 
 from collections import deque
@@ -28,14 +29,14 @@ class SlowHosts:
         """Return a process that is slower than all others beyond noise, once for each process.
 
         In 9 of the last 10 steps it took longer than any other process did in 9 of them, by a tenth
-        of a step, or by 10 ms where that is more.
+        of a step, or by 10 ms if that is more.
 
         Args:
-          seconds: what each process worked for a step; None for a single process.
-          seconds_per_step: the time of a step, waits and all.
+          seconds: each process's work for a step; None for a single process.
+          seconds_per_step: the time of a step, including waits.
 
         Returns:
-          Its number, and the seconds of a step by which it is slower.
+          Its index, and the seconds of a step by which it is slower.
         """
         if seconds is None:
             return None
@@ -53,7 +54,7 @@ class SlowHosts:
 
 
 def slow_host_warning(process: int, host: str, behind: float) -> str:
-    """Return the warning about a process on a host that takes so many seconds longer for a step."""
+    """Return the warning about a process that takes `behind` seconds longer for a step."""
     return (
         f"process {process} on {host} keeps the others waiting: its host works "
         f"{1000 * behind:,.0f} ms longer before each step than any other; see what else runs "

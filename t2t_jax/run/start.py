@@ -27,11 +27,11 @@ _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "co
 
 
 def check_start(config: Config) -> None:
-    """Refuse a new run that is to start from the parameters of a run with a different model.
+    """Refuse a new run that starts from the parameters of a run with a different model.
 
     Raises:
-      UserError: `training.init_from` is no run, or lacks the checkpoint, or has a different network
-        or vocabulary size.
+      UserError: `training.init_from` is not a run, or lacks the checkpoint, or has a different
+        network or vocabulary size.
     """
     if config.training.init_from is None:
         return
@@ -64,7 +64,7 @@ def check_start(config: Config) -> None:
 def initial_state(
     config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
 ) -> TrainState:
-    """Return the state that a run goes on from: its newest checkpoint, or the one before step 1.
+    """Return the state to continue from: the newest checkpoint, or the one before step 1.
 
     Raises:
       UserError: the checkpoints of the run, or those of `training.init_from`, cannot be read.
@@ -85,7 +85,7 @@ def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
     """Return the parameters of the run `training.init_from`, which replace a run's `own`.
 
     A model that predicts labels keeps its own parameters after the stack of layers, as its labels
-    may differ from those of that run.
+    may differ.
     """
     start = config.training
     assert start.init_from is not None

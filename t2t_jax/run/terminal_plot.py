@@ -1,4 +1,4 @@
-"""A plot of several curves as text; no other module uses the library that draws it."""
+"""Plot several curves as text; only this module uses the plotting library."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,12 +20,12 @@ class Curve(NamedTuple):
 
 
 def colour_of(number: int) -> int:
-    """Return the colour of the curve with this number, as one of the terminal's 16 colours."""
+    """Return the colour of a curve by its index, as one of the terminal's 16 colours."""
     return _COLOURS[number % len(_COLOURS)]
 
 
 def marker_of(number: int) -> str:
-    """Return the character by which the curve with this number is drawn without colours."""
+    """Return the character for a curve by its index, for plots without colours."""
     return _MARKERS[number % len(_MARKERS)]
 
 
@@ -36,7 +36,7 @@ def plot_in_terminal(
 
     Args:
       title: the title of the plot; the last value of a single curve is added to it.
-      curves: the curves, of which at least one has a value; one without any is left out.
+      curves: at least one has a value; curves without any are skipped.
       coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
         several curves are drawn with their `marker_of`.
 
@@ -65,7 +65,7 @@ def plot_in_terminal(
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Return the places of the ticks of an axis that shows these values."""
+    """Return the positions of an axis's ticks."""
     low, high = min(values), max(values)
     if low == high:
         return [low]

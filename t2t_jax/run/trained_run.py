@@ -12,7 +12,7 @@ from t2t_jax.run.loading import load
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that was trained: to its end, to a pause, or until a signal stopped it."""
+    """A run that was trained: to its end, to a pause, or until a signal."""
 
     directory: Path
     """The run directory, from which `t2t_jax.load` reads it too."""
@@ -30,9 +30,9 @@ class TrainedRun:
         step: int | Literal["best"] | None = None,
         parallel: MeshConfig | None = None,
     ) -> Translator:
-        """Load the model of the run, as `t2t_jax.load` does with these arguments.
+        """Load the model of the run; see `t2t_jax.load`.
 
         Raises:
-          UserError: there is no such checkpoint, or it is damaged, or the mesh does not fit.
+          UserError: the checkpoint is missing or damaged, or the mesh does not fit.
         """
         return load(self.directory, average=average, step=step, parallel=parallel)

@@ -1,4 +1,4 @@
-"""The training loop, with the log, evaluation, checkpoint and stop between two of its steps."""
+"""The training loop, with logs, evaluations, checkpoints and stops between steps."""
 
 import os
 import time
@@ -37,24 +37,22 @@ def train(
     profile_steps: tuple[int, int] | None = None,
     until: int | None = None,
 ) -> TrainedRun:
-    """Train a model, or go on with a run that was stopped.
+    """Train a model, or resume a run.
 
-    With `until`, the training pauses after that step, with a checkpoint. The config still says how
-    long the whole training is, and so where its schedule ends: a run that pauses and goes on has in
-    the end the same parameters, checkpoints and scores as one that never paused.
+    With `until`, the training pauses after that step, with a checkpoint. The config still defines
+    the length of the training and the end of its schedule: a run that pauses and resumes has in the
+    end the same parameters, checkpoints and scores as an unbroken one.
 
     A config or corpus that does not fit is refused before anything in `workdir` changes.
 
     Args:
-      config: the config of the run.
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
-      profile_steps: the first and the last of the steps of which a profile is written.
+      profile_steps: the first and the last of the steps to profile.
       until: the step after which the training pauses; None trains to the end.
 
     Returns:
-      The run, whose exit code is 0 at a pause and at its end (its last step, or an early end by its
-      evaluations) and 128 + n when signal n stopped it, with a checkpoint from which the same call
-      goes on.
+      The run. Its exit code is 0 at a pause and at its end (its last step, or an early stop), and
+      128 + n when signal n stopped it, with a checkpoint from which the same call resumes.
 
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or `until` is not
@@ -164,19 +162,19 @@ def _evaluate(run: Run, step: int, state: TrainState) -> None:
 
 
 def _is_over(run: Run) -> bool:
-    """Return whether the run ends before its last step; all processes get process 0's answer."""
+    """Return whether the run ends before its last step, by process 0's decision."""
     return bool(of_main(int(run.reason_to_stop is not None)))
 
 
 class _Saver:
-    """A saver of states, which agrees with the other processes on saves besides the due ones."""
+    """Saves states, and agrees with the other processes on additional saves."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._agreement, self._slow_hosts = run, Agreement(), SlowHosts()
         self._saved, self._proposed = time.monotonic(), False
 
     def save(self, state: TrainState) -> None:
-        """Begin to write a state, once the one before is on the disk; log that one."""
+        """Begin to write a state, once the previous one is on the disk; log the previous one."""
         self._run.log.checkpoint(self._run.checkpoints.save(state))
         self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
@@ -195,7 +193,7 @@ class _Saver:
         return agreed
 
     def _proposal(self) -> int:
-        """Return `_CHECKPOINT` once it is time, but only once, as an agreement takes a while."""
+        """Return `_CHECKPOINT` when it is due, but only once, as an agreement takes a while."""
         every_minutes = self._run.config.checkpoint.every_minutes
         minutes = (time.monotonic() - self._saved) / 60
         is_time = every_minutes is not None and minutes >= every_minutes

@@ -1,4 +1,4 @@
-"""The curves of runs in a terminal, drawn from their logs once or whenever a log has grown."""
+"""Plot the curves of runs in a terminal, once or whenever a log has grown."""
 
 import itertools
 import os
@@ -48,7 +48,7 @@ class WatchedRun(NamedTuple):
 
     @property
     def num_train_steps(self) -> int:
-        """Return the number of steps that the run shall take."""
+        """Return the planned number of steps."""
         return self.config.training.num_train_steps
 
     @property
@@ -62,10 +62,10 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
 
     Args:
       places: the run directories, or directories of grids, which hold runs.
-      console: where it is printed; one that is not a terminal gets plain text.
+      console: if it is not a terminal, the page is plain text.
 
     Raises:
-      UserError: a place is no run or grid, a run is damaged, or a run in `places` has no log yet.
+      UserError: a path is no run or grid, a run is damaged, or a run in `places` has no log yet.
     """
     workdirs = _runs_in(places)
     runs = _read(workdirs)
@@ -80,18 +80,18 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
 def follow_runs(places: Sequence[Path], console: Console, interval: float) -> int:
     """Draw the page of runs again whenever a log has changed, until all runs have ended.
 
-    A grid never counts as ended, as more of its runs may begin.
+    A grid never ends, as more of its runs may begin.
 
     Args:
       places: the run directories, or directories of grids, which hold runs.
-      console: a terminal, where the page stays in its place; or else each page follows the last.
+      console: a terminal redraws the page; otherwise pages follow each other.
       interval: seconds between two checks of the logs.
 
     Returns:
       The number of the signal that ended the drawing; 0 if all runs have ended.
 
     Raises:
-      UserError: a place is neither a run nor a grid, or a run is damaged.
+      UserError: a path is neither a run nor a grid, or a run is damaged.
     """
     seen = _signature(places)  # before the logs are read, so that nothing they get is missed
     runs = _read(_runs_in(places))  # warns of damaged lines, only this time
@@ -125,12 +125,12 @@ def _sleep(seconds: float, until: Callable[[], bool]) -> None:
 
 
 def _runs_in(places: Sequence[Path]) -> list[Path]:
-    """Return the run directories at or below some places; a place without any is kept as it is."""
+    """Return the run directories at or below some paths; a path without any is kept."""
     return [run for place in places for run in _below(place, 2) or [place]]
 
 
 def _below(place: Path, levels: int) -> list[Path]:
-    """Return a run itself, or the runs some levels below, as VARIANT/seedN below a grid."""
+    """Return a run itself, or the runs some levels below, such as VARIANT/seedN in a grid."""
     if is_run(place):
         return [place]
     inner = sorted(place.iterdir()) if levels and place.is_dir() else []
@@ -138,7 +138,7 @@ def _below(place: Path, levels: int) -> list[Path]:
 
 
 def _signature(places: Sequence[Path]) -> list[object]:
-    """Return a value that changes when a log is written to or a run begins."""
+    """Return a value that changes when a log grows or a run begins."""
     return [log_signature(workdir) for workdir in _runs_in(places)]
 
 
@@ -154,7 +154,7 @@ def _watched(name: str, workdir: Path, is_alone: bool) -> WatchedRun:
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
-    """Return the paths of the runs, relative to the innermost directory that holds all of them."""
+    """Return the paths of the runs, relative to their innermost common directory."""
     if len(workdirs) == 1:
         return [str(workdirs[0])]
     paths = [os.path.abspath(workdir) for workdir in workdirs]
@@ -171,7 +171,7 @@ def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
 
 
 def _table(runs: Sequence[WatchedRun]) -> Table:
-    """Return a table with a row for each run, which is the legend of the plots of several runs."""
+    """Return a table with a row for each run, which is the legend of the plots."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
@@ -210,7 +210,7 @@ def _shown(value: float | None, form: str) -> str:
 def _seconds_left(run: WatchedRun) -> float | None:
     """Estimate the time to the last step from the last lines of the log; None if unknown.
 
-    The median of their times per step is not changed by a few evaluations or pauses.
+    The median of their times per step is robust to a few evaluations or pauses.
     """
     lines = [(r["step"], r["time"]) for r in run.history.training if r.get("time") is not None]
     lines = lines[-_TIMED_LINES - 1 :]
@@ -227,7 +227,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _told(runs: Sequence[WatchedRun]) -> list[Text]:
-    """Return the warnings of the runs, their profiles, and why those that have ended did so."""
+    """Return the runs' warnings and profiles, and why runs have ended."""
     lines = []
     for run in runs:
         name = f"{run.name}: " if len(runs) > 1 else ""
@@ -243,7 +243,7 @@ def _told(runs: Sequence[WatchedRun]) -> list[Text]:
 
 
 def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
-    """Return plots of all figures that some run has, in two columns if there is room."""
+    """Return plots of all figures that any run has, in two columns if there is room."""
     columns = 2 if console.width >= _NARROWEST_PAIR else 1
     width, coloured = console.width // columns, console.color_system is not None
     unit = unit_of(run.config for run in runs)

@@ -1,9 +1,9 @@
-"""The watchdog of a training: where no step ends any more, it says why, and ends the program.
+"""The watchdog of a training: when steps stop ending, it reports why, and ends the program.
 
-A process that is stuck without being dead keeps its connections alive, so that all others would
-wait for it for ever. Each process has a watchdog, a thread of its own. All of them see at about the
-same time that nothing goes on: they write the Python stacks of their threads to `W/hangs`, tell
-each other how far they came, name the process that came last, and end their programs.
+A process that hangs keeps its connections open, so the others would wait for it for ever. Each
+process has a watchdog thread. All of them notice the hang at about the same time. They write the
+Python stacks of their threads to `W/hangs`, exchange how far they came, name the process that is
+behind, and end their programs.
 
 Times in which the watchdog itself does not run, as while the program is suspended, do not count.
 """
@@ -36,7 +36,7 @@ _PHASES, _ACCOUNTS = "phase", "hang"
 
 
 class Account(NamedTuple):
-    """How far a process came."""
+    """The progress of a process."""
 
     phase: str
     """What its main thread does, of `run.progress.PHASES`."""
@@ -49,18 +49,19 @@ class Account(NamedTuple):
 class Watchdog:
     """A watchdog over a training, within a `with` block.
 
-    It watches where there are several processes, and in programs. It does not end a notebook.
+    It watches programs, and all trainings of several processes. It does not end a notebook.
 
     Attributes:
-      on_end: a function that is told the reason before the program ends.
+      on_end: called with the reason before the program ends.
     """
 
     def __init__(self, workdir: Path, progress: TrainingProgress, minutes: float | None) -> None:
-        """Make a watchdog that does not watch yet; all processes do so together.
+        """Make a watchdog that does not watch yet; all processes call this together.
 
         Args:
-          minutes: the time without the end of a step after which it ends the program; 12 times as
-            long before the first step has ended, and for all that is no step. None never does.
+          minutes: the time without the end of a step after which it ends the program. The limit is
+            12 times as long before the first step has ended, and in phases other than steps. None
+            never ends it.
         """
         self._workdir, self._progress = workdir, progress
         self.on_end: Callable[[str], None] = lambda reason: None
@@ -77,9 +78,9 @@ class Watchdog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End watching; an error that comes as other processes end does not change the exit code.
+        """Stop watching; if other processes end, an error here does not change the exit code.
 
-        It then never returns, and the watchdog ends the program.
+        In that case this never returns, and the watchdog ends the program.
         """
         self._over.set()
         if self._ends:
@@ -104,13 +105,13 @@ class Watchdog:
                     self._end(still)
 
     def _bound(self, phases: Iterable[str]) -> float:
-        """Return how long nothing may go on while the processes are in these phases."""
+        """Return the longest time without progress while the processes are in these phases."""
         if not self._progress.done or {*phases} != {STEPS}:
             return self._seconds * _LONGER
         return max(self._seconds, _SLOWER * self._longest)
 
     def _end(self, still: float) -> None:
-        """Write down where this process is, learn where the others are, and end the program."""
+        """Record the progress of this process, collect the others', and end the program."""
         self._ends, progress = True, self._progress
         own = Account(progress.phase, progress.launched, progress.is_waiting)
         _within(_SECONDS_TO_WRITE, lambda: self._write_stacks(own))
@@ -132,7 +133,7 @@ class Watchdog:
         os._exit(HUNG)
 
     def _accounts(self, own: Account) -> dict[int, Account]:
-        """Return the accounts of all processes that give one in time."""
+        """Return the accounts of all processes that send one in time."""
         _tell(_ACCOUNTS, json.dumps(own))
         accounts = {jax.process_index(): own}
         until = time.monotonic() + _SECONDS_TO_ANSWER
@@ -165,7 +166,7 @@ class Watchdog:
 
 
 def those_behind(accounts: Mapping[int, Account], num_processes: int) -> list[int]:
-    """Return the numbers of the processes for which the others wait; [] if none of them is behind.
+    """Return the indices of the processes that the others wait for; [] if none is behind.
 
     They are those without an account; else those that have launched the fewest steps; and of
     these, those that do not wait themselves.
@@ -179,7 +180,7 @@ def those_behind(accounts: Mapping[int, Account], num_processes: int) -> list[in
 
 
 def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
-    """Return which processes are behind, and what they do.
+    """Describe which processes are behind, and their phases.
 
     Args:
       hosts: the name of each process's host.
@@ -202,20 +203,20 @@ def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
 
 
 def _tell(key: str, text: str) -> None:
-    """Tell the other processes a text, if they can be told anything."""
+    """Send a text to the other processes, if the message board is reachable."""
     with suppress(jax.errors.JaxRuntimeError):
         leave(f"{key}/{jax.process_index()}", text)
 
 
 def _told(key: str) -> dict[int, str]:
-    """Return what the processes have told, by their numbers; {} where nothing can be heard."""
+    """Return the last message of each process by index, or {} if the board is unreachable."""
     with suppress(jax.errors.JaxRuntimeError):
         return texts_under(key)
     return {}
 
 
 def _within(seconds: float, work: Callable[[], None]) -> None:
-    """Do work, whose failure does not matter, for no longer than a time: a disk may be away."""
+    """Do optional work for at most some seconds: a disk may hang."""
 
     def attempt() -> None:
         with suppress(Exception):

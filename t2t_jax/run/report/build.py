@@ -19,13 +19,13 @@ from t2t_jax.workdir import read_config, read_log, read_scores
 
 
 def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
-    """Return what the paper reports for the experiment that a run repeats, and how it deviates.
+    """Return the paper's results for the experiment that a run repeats, and its deviations.
 
     Args:
-      scores: evaluations of the run, as `scores.jsonl` keeps them.
+      scores: evaluations of the run, from `scores.jsonl`.
 
     Returns:
-      Lines of text; none if no score is on a test set of the paper's.
+      Lines of text; none if no score is on a test set of the paper.
     """
     task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
@@ -42,13 +42,13 @@ def build_report(
     price: float | None = None,
     watts: float | None = None,
 ) -> RunReport:
-    """Build the report on a run, which may be still training or not have taken a step.
+    """Build the report on a run, which may be in training or at step 0.
 
     Args:
       sustained_tflops: TFLOP/s that a device of the run sustains, for an estimate of the training
-        cost by the paper's method (section 6.1); None leaves it out.
-      price: price of a device hour; None leaves the cost of each part of the time out.
-      watts: power of a device; None leaves the energy out.
+        cost by the paper's method (section 6.1); None omits it.
+      price: price of a device hour; None omits the costs.
+      watts: power of a device; None omits the energy.
 
     Raises:
       UserError: `workdir` is not a run directory, or its config is damaged.

@@ -18,7 +18,7 @@ _NOT_LOGGED = "not logged, taken as 1"
 
 
 class _Training(NamedTuple):
-    """The facts from which the cost of a training is computed."""
+    """The inputs of a training's cost."""
 
     model: ModelConfig
     """The network."""
@@ -68,11 +68,11 @@ def cost_section(
     log: Sequence[Record],
     sustained_tflops: float | None,
 ) -> Section:
-    """Return the section with the cost of the run so far beside that of the paper's training.
+    """Return the section with the cost of the run so far beside the cost in the paper.
 
     Args:
       published: the paper's settings, by attribute of `Config`.
-      sustained_tflops: TFLOP/s that a device of the run sustains; None if it is not known.
+      sustained_tflops: TFLOP/s that a device of the run sustains; None if unknown.
     """
     theirs = _published_training(published, experiment.model).figures()
     ours = _training(config, log, sustained_tflops).figures()

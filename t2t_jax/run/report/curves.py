@@ -28,11 +28,11 @@ def curves_section(log: Sequence[Record]) -> Section:
 
 
 def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "names records"]:
-    """Return figures of the records of one kind, without records that lack any of the figures.
+    """Return figures of the records of one kind that have all of them.
 
     Args:
       of: the kind of record: train, or the split that was evaluated.
-      names: fields of the records; a record in which one of them is null lacks it.
+      names: fields of the records; null counts as missing.
     """
     rows = [[record.get(name) for name in names] for record in log if record.get("of") == of]
     known = [row for row in rows if all(isinstance(value, int | float) for value in row)]
@@ -42,10 +42,10 @@ def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "na
 def plot_curves(
     x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], width: int = 64, height: int = 6
 ) -> str:
-    """Draw a curve as lines of text in Braille dots, of which a character has 2 columns and 4 rows.
+    """Draw a curve as lines of Braille characters, each of 2 columns and 4 rows of dots.
 
     Args:
-      x: the steps at which the curve is known, rising.
+      x: the steps of the curve, rising.
       y: the values of the curve, finite.
       width: characters across, without the labels.
       height: lines, at least 2, without the last line, which shows the range of `x`.

@@ -1,4 +1,4 @@
-"""The sections on what the time of a run went to."""
+"""The sections on the use of a run's time."""
 
 import time
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ def goodput_sections(
     """Return the sections with a run's time by bucket, and with its jobs.
 
     Args:
-      price: the price of a device hour; None leaves costs out.
-      watts: the power of a device; None leaves the energy out.
+      price: the price of a device hour; None omits costs.
+      watts: the power of a device; None omits the energy.
     """
     figures = found.figures(price, watts)
     rows = [_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]

@@ -33,7 +33,7 @@ class Section:
     """Curves drawn as text, each with a line above that says what it shows."""
 
     def markdown(self) -> str:
-        """Return the part as Markdown."""
+        """Return the section as Markdown."""
         blocks = [f"## {self.title}", *self.notes]
         if self.rows:
             rule = ("---",) * len(self.header)
@@ -51,7 +51,7 @@ class RunReport:
     """The parts of the page, from top to bottom."""
 
     def terminal(self) -> Group:
-        """Return the page for a terminal, which a `rich.console.Console` prints."""
+        """Return the page for a `rich.console.Console`."""
         parts: list[Text | Table] = [Text(self.title, style="bold")]
         for section in self.sections:
             parts += [Text(f"\n{section.title}", style="bold"), *map(Text, section.notes)]
@@ -77,7 +77,7 @@ def markdown_row(cells: Sequence[str]) -> str:
 
 
 def deviations(rows: Sequence[Row]) -> list[str]:
-    """Return the names, each once, of the settings in rows that are marked as deviations."""
+    """Return the names, each once, of the settings that rows mark as deviations."""
     return list(dict.fromkeys(row[1] for row in rows if row[0] == DEVIATES))
 
 
@@ -93,7 +93,7 @@ def shown(value: Any) -> str:
 
 
 def all_shown(values: Mapping[str, Any]) -> str:
-    """Format values by attribute of `Config`: once if all are equal, or else each with its name."""
+    """Format values by attribute of `Config`: once if all are equal, else each with its name."""
     cells = {path.rpartition(".")[2]: shown(value) for path, value in values.items()}
     if len(set(cells.values())) == 1:
         return next(iter(cells.values()))

@@ -18,7 +18,7 @@ def scores_section(
     """Return the section with a row for each evaluation, and its scores in the task's measures.
 
     Args:
-      scores: evaluations of the run, as `scores.jsonl` keeps them.
+      scores: evaluations of the run, from `scores.jsonl`.
     """
     measures = [
         measure
@@ -41,7 +41,7 @@ def scores_section(
 
 
 def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
-    """Return the last evaluation on dev during training as `scores.jsonl` has it; [] if none."""
+    """Return the last dev evaluation of the training in the form of `scores.jsonl`; [] if none."""
     decoding = dataclasses.asdict(config.decoding) | {"beam_size": config.evaluation.beam_size}
     decay = config.training.ema_decay
     averages = {} if decay is None else {"ema_decays": [decay]}
@@ -56,7 +56,7 @@ def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
 
 
 def scored_test_set(score: Record) -> str:
-    """Return the name by which the paper and others report the set that was scored."""
+    """Return the published name of the scored set."""
     corpus, split = str(score.get("corpus")), str(score.get("split"))
     return name_of_test_set(corpus, split, score.get("num_sentences") or 0)
 
@@ -69,7 +69,7 @@ def averaged(score: Record) -> int | str:
 
 
 def _conditions(score: Record) -> Row:
-    """Return the cells that name the set that was scored and the parameters."""
+    """Return the cells that name the scored set and the parameters."""
     steps = score.get("checkpoints", [])
     return (
         scored_test_set(score),
@@ -79,7 +79,7 @@ def _conditions(score: Record) -> Row:
 
 
 def _search(score: Record) -> str:
-    """Return the settings of the search that made the scored hypotheses."""
+    """Return the search settings of the scored hypotheses."""
     decoding = score.get("decoding", {})
     stated = ["beam_size", "length_penalty"]
     if decoding.get("quantize", "none") != "none":
@@ -88,7 +88,7 @@ def _search(score: Record) -> str:
 
 
 def _figures(score: Record, measures: Sequence[Measure]) -> Row:
-    """Return the cells with the figures of an evaluation."""
+    """Return the cells with the scores of an evaluation."""
     values = (score.get(measure.field) for measure in measures)
     figures = (f"{value:.2f}" if isinstance(value, float) else value for value in values)
     return tuple(UNKNOWN if figure is None else shown(figure) for figure in figures)

@@ -19,7 +19,7 @@ def published_settings(
 
     Args:
       config: the config of the run. If all scores are on dev and it averages as many checkpoints as
-        the paper does for scores on dev, the settings are the paper's for scores on dev.
+        the paper does on dev, the settings are the paper's for dev.
     """
     changes = _changes(experiment, scores)
     if config.checkpoint.average == changes.get("checkpoint.average"):
@@ -34,10 +34,10 @@ def settings_section(
     published: Mapping[str, Any],
     scores: Sequence[Record],
 ) -> Section:
-    """Return the section with the paper's settings, the sets that were scored, and the searches.
+    """Return the section with the paper's settings, the scored sets, and the searches.
 
     Args:
-      published: the paper's settings, as `published_settings` has them.
+      published: the result of `published_settings`.
     """
     rows = [
         *_settings(task, experiment, config, published),
@@ -57,7 +57,7 @@ def settings_section(
 
 
 def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, Any]:
-    """Return the paper's changes of settings for scores on dev; {} if a score is on a test set."""
+    """Return the paper's changes of settings for dev scores; {} if a score is on a test set."""
     splits = {_split(experiment, score) for score in scores}
     return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
 
@@ -65,7 +65,7 @@ def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mappi
 def _settings(
     task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
 ) -> list[Row]:
-    """Return a row for every constant of the paper that the task has, marked where it deviates."""
+    """Return a row for every constant of the paper in the task, marked where the run deviates."""
     rows: list[Row] = []
     for constant in paper.CONSTANTS:
         name, _, values = constant
@@ -89,9 +89,9 @@ def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
 
 
 def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[Row]:
-    """Return a row for every set that was scored, marked where its version is not the paper's.
+    """Return a row for every scored set, marked where its version differs from the paper's.
 
-    On a corpus that is not the paper's, no set is marked, as the row on the data has the mark.
+    On another corpus than the paper's, no set is marked, as the row on the data has the mark.
     """
     rows: dict[str, Row] = {}
     for score in scores:
@@ -104,7 +104,7 @@ def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> lis
 
 
 def _split(experiment: PublishedExperiment, score: Record) -> str:
-    """Return the split that was scored: train, dev, test, or the name of another split."""
+    """Return the scored split: train, dev, test, or the name of another split."""
     name = scored_test_set(score).partition(" ")[0]
     split = str(score.get("split"))
     return {name: split for split, name in experiment.test_sets.items()}.get(name, split)
@@ -113,7 +113,7 @@ def _split(experiment: PublishedExperiment, score: Record) -> str:
 def _searches(
     experiment: PublishedExperiment, published: Mapping[str, Any], scores: Sequence[Record]
 ) -> list[Row]:
-    """Return a row for every setting of a scored search that is not the paper's."""
+    """Return a row for every search setting of a score that differs from the paper's."""
     rows: dict[Row, None] = {}
     for score in scores:
         used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}

@@ -1,8 +1,8 @@
-"""The process that follows a run for one tracker while it is trained; see `trackers.following`.
+"""The process that follows a run in training for one tracker; see `trackers.following`.
 
 It prints a line once it has checked that it can work: `READY`, or why it cannot. It ends after a
-line on its standard input, or at the end of that, and takes no signal for a wish to stop. What the
-library of the tracker prints goes to RUN/trackers/TRACKER.log.
+line on its standard input, or when that is closed, and ignores stop signals. The output of the
+tracker's library goes to RUN/trackers/TRACKER.log.
 """
 
 import os
@@ -28,10 +28,10 @@ _INTERVAL = 2.0  # seconds between two looks at the log
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Follow the run in a directory, the first argument, for the target that is the second.
+    """Follow the run in a directory, the first argument, for the target, the second.
 
     Returns:
-      0 if all was sent that can be sent, or else 1.
+      0 if everything that can be sent was sent, or else 1.
     """
     from t2t_jax.run.trackers.tracker import kind_of, targets_of
     from t2t_jax.system.bucket import as_path
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _follow(workdir: Path, target: "Target", ended: threading.Event, own: int) -> int:
     """Wait until there is a run, and send its records until the training has ended.
 
-    `own` is the descriptor of the standard error, where a tracker that is down is reported once.
+    `own` is the descriptor of the standard error, which reports once that a tracker is down.
     """
     from t2t_jax.run.trackers.follower import Follower
     from t2t_jax.system.bucket import on_this_machine
@@ -88,7 +88,7 @@ def _wait_for_end(ended: threading.Event) -> None:
 
 
 def _print_to(path: Path) -> None:
-    """Let the standard output and the standard error of this process go to the end of a file."""
+    """Append the standard output and the standard error of this process to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for number in (1, 2):

@@ -1,9 +1,9 @@
-"""The follower of a run, which sends the records of its log to a tracker, each once.
+"""Send the records of a run's log to a tracker, each once.
 
-A run that goes on takes the steps after its last checkpoint again, and the log forgets what it had
-of them. So a record is sent once there is a checkpoint of its step or of a later one; all are sent
-when the training has ended. How far that is stands in RUN/trackers/TRACKER.json, which is written
-after each sending. Where a kill came between the two, the tracker says what it has.
+A resumed run repeats the steps after its last checkpoint, and the log drops their records. So the
+follower sends a record once there is a checkpoint of its step or of a later one, and all when the
+training has ended. RUN/trackers/TRACKER.json records the number of sent records after each upload.
+After a kill between the two, the tracker reports what it has.
 """
 
 import secrets
@@ -38,10 +38,10 @@ _LEAST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0  # seconds between two tries at a trac
 
 
 def remembered(workdir: Path) -> list[Target]:
-    """Return the targets to which a run has been sent before, or was to be sent.
+    """Return the targets of earlier starts of a run.
 
     Raises:
-      UserError: a file that says so is damaged.
+      UserError: a file that names one is damaged.
     """
     found = []
     for name in TRACKERS:
@@ -54,7 +54,7 @@ def check_target(workdir: Path, target: Target) -> None:
     """Refuse a target if the run is sent to another project of the same tracker.
 
     Raises:
-      UserError: the run is sent to another project, or the file that says so is damaged.
+      UserError: the project differs, or the file that names it is damaged.
     """
     for known in remembered(workdir):
         if known.tracker == target.tracker and known != target:
@@ -74,14 +74,14 @@ def _read_place(path: Path) -> Record:
 
 
 def sendable(records: Sequence[Record], is_over: bool) -> list[Record]:
-    """Return the records of a log that can be sent, as their steps are not taken again.
+    """Return the records of a log whose steps no run can repeat.
 
     Args:
       records: all records of the log.
       is_over: whether nobody trains any more. Then an end in the log means that all can be sent.
 
     Returns:
-      The records, in the order of their steps. Those of checkpoints and of the end are left out.
+      The records, in the order of their steps, without those of checkpoints and of the end.
     """
     kinds = {record["of"] for record in records}
     steps = (record["step"] for record in records if record["of"] == CHECKPOINT)
@@ -91,20 +91,20 @@ def sendable(records: Sequence[Record], is_over: bool) -> list[Record]:
 
 
 class Follower:
-    """What sends the records of one run to one tracker.
+    """Sends the records of one run to one tracker.
 
     Attributes:
       target: the tracker and its project.
-      error: why the last sending failed, in one line; None if it did not.
-      has_ended: whether the log said that the training had ended when it was last read.
+      error: why the last upload failed, in one line; None if it did not.
+      has_ended: whether the log recorded the end of the training when it was last read.
     """
 
     def __init__(self, workdir: Path, target: Target) -> None:
-        """Prepare to follow a run; hold `held` while records are sent.
+        """Prepare to follow a run; enter `held` to send records.
 
         Raises:
           UserError: the run is sent to another project of the tracker, its state is damaged, or the
-            tracker cannot be used, as its library is not installed.
+            tracker's library is not installed.
         """
         check_target(workdir, target)
         self.target, self.has_ended = target, False
@@ -118,7 +118,7 @@ class Follower:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the place of the run at the tracker within a block, so that nobody else sends.
+        """Lock the run at the tracker within a block, so that nobody else sends.
 
         Raises:
           BlockingIOError: another process sends the run to this tracker.
@@ -135,11 +135,11 @@ class Follower:
             yield
 
     def follow(self, *, is_over: bool = False) -> None:
-        """Send what can be sent since the last call; a failure is kept in `error`, and tried again.
+        """Send all new sendable records; `error` keeps a failure, and the next call retries.
 
         Args:
-          is_over: whether nobody trains any more; then the run is closed at the tracker as well,
-            without waiting for a better time after a failure.
+          is_over: whether nobody trains any more; then also close the run at the tracker, and retry
+            without a delay after a failure.
         """
         seen = log_signature(self._workdir)
         if not is_over and (seen == self._seen or time.monotonic() < self._not_before):
@@ -163,11 +163,11 @@ class Follower:
 
     @property
     def rows(self) -> int:
-        """Return the number of records that were sent."""
+        """Return the number of sent records."""
         return int(self._place["rows"])
 
     def _send(self, records: Sequence[Record]) -> None:
-        """Send those of the records that the tracker does not have."""
+        """Send the records that the tracker does not have."""
         if self._tracker is None:
             if not records:
                 return
@@ -186,7 +186,7 @@ class Follower:
             self._extra = 0
 
     def _num_sent(self, records: Sequence[Record]) -> int:
-        """Return how many of the records had been sent when the place was noted."""
+        """Return how many of the records the state file counts as sent."""
         step = self._place["step"]
         before = sum(record["step"] < step for record in records)
         of_step = sum(record["step"] == step for record in records)

@@ -1,4 +1,4 @@
-"""The trackers of a run while it is trained: a process for each, which can do no harm to it."""
+"""Follow a run in training for trackers, each in a separate process that cannot disturb it."""
 
 import os
 import select
@@ -22,17 +22,17 @@ _SECONDS_TO_START = 60.0
 
 @contextmanager
 def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
-    """Have a run followed within a block, by the trackers named and by those of an earlier start.
+    """Follow a run within a block, for the given trackers and those of an earlier start.
 
-    Only process 0 does so. Whatever happens to a tracker within the block is at most a warning. At
-    the end, trackers have 15 seconds to send the rest; a signal ends the waiting.
+    Only process 0 does so. A failure of a tracker within the block is at most a warning. At the
+    end, trackers have 15 seconds to send the rest; a signal ends the wait.
 
     Args:
-      workdir: the directory of the run, which need not be there yet.
+      workdir: the directory of the run, which may not exist yet.
       trackers: texts such as `wandb:PROJECT`.
 
     Raises:
-      UserError: before the block, if a tracker that is named cannot be used.
+      UserError: before the block, if a given tracker cannot be used.
     """
     asked = targets_of(trackers)
     children: list[_Child] = []
@@ -54,7 +54,7 @@ def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
 
 
 def _end(children: Sequence["_Child"]) -> None:
-    """Have the processes send the rest, and wait for them; neither for long nor after a signal."""
+    """Have the processes send the rest, and wait for them: briefly, and not after a signal."""
     for child in children:
         child.ask_to_end()
     latest = time.monotonic() + SECONDS_AT_END
@@ -68,10 +68,9 @@ def _end(children: Sequence["_Child"]) -> None:
 
 
 class _Child:
-    """The process that follows a run for one tracker, as the training sees it."""
+    """The process that follows a run for one tracker."""
 
     def __init__(self, workdir: Path, target: Target) -> None:
-        """Start the process."""
         self.target, self._workdir, self._is_ready = target, workdir, False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "t2t_jax.run.trackers.child", str(workdir), str(target)],
@@ -82,7 +81,7 @@ class _Child:
         )
 
     def wait_until_ready(self, *, is_asked: bool) -> None:
-        """Wait until the process can work; if it cannot, refuse a target that was asked for."""
+        """Wait until the process can work; if it cannot, refuse a target of the command line."""
         assert self._process.stdout
         said = READY
         if select.select([self._process.stdout], [], [], _SECONDS_TO_START)[0]:
@@ -96,11 +95,10 @@ class _Child:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process has not ended."""
         return self._process.poll() is None
 
     def ask_to_end(self) -> None:
-        """Have the process send what is left, and end."""
+        """Ask the process to send the rest, and to end."""
         assert self._process.stdin
         with suppress(OSError):  # it has ended by itself
             # A line, as processes that the training has forked may hold the stream open.

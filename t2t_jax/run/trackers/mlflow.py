@@ -1,7 +1,7 @@
-"""Runs at MLflow, which is found by MLFLOW_TRACKING_URI as MLflow always finds it.
+"""Runs at MLflow, at the address in MLFLOW_TRACKING_URI.
 
-MLflow chooses the id of a run, so the run is found by a tag with its own id. It would keep a figure
-of a step twice, so it is asked for the steps that it has of a figure before the first is sent.
+MLflow chooses the id of a run, so a tag with the run's own id identifies it. MLflow would store a
+figure of a step twice, so this module asks for the stored steps before it sends the first.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ class MlflowRun:
 
     @staticmethod
     def check(project: str) -> None:
-        """Refuse nothing: MLflow takes every name, and shows only when it is asked if it is up."""
+        """Refuse nothing: MLflow takes every name, and shows only later whether it is up."""
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send the figures that MLflow does not have, at the times of their records."""
+        """Send the figures that MLflow lacks, with the times of their records."""
         metrics = [
             Metric(name, value, round(1000 * row.time), row.step)
             for row in rows
@@ -54,7 +54,7 @@ class MlflowRun:
             self._client.set_tag(self._id, f"warning.{rule}", text)
 
     def close(self, end: str | None) -> None:
-        """Mark the run as ended, unless its training goes on."""
+        """Mark the run as ended, unless its training continues."""
         if end is not None:
             self._client.set_tag(self._id, "end", end)
             self._client.set_terminated(self._id, "FAILED" if failed(end) else "FINISHED")
@@ -66,14 +66,14 @@ class MlflowRun:
         return step not in self._steps[name]
 
     def _found(self, project: str, run: TrackedRun) -> Any:
-        """Return the run at MLflow, which is made if there is none."""
+        """Return the run at MLflow, created if missing."""
         experiment = self._client.get_experiment_by_name(project)
         number = experiment.experiment_id if experiment else self._client.create_experiment(project)
         runs = self._client.search_runs([number], f"tags.`{_TAG}` = '{run.id}'")
         return runs[0] if runs else self._client.create_run(number, None, {_TAG: run.id}, run.name)
 
     def _send_config(self, run: TrackedRun, known: dict[str, str]) -> None:
-        """Send the config; a value that has changed is a tag, as MLflow changes no parameter."""
+        """Send the config; a changed value is a tag, as MLflow changes no parameter."""
         values = {name: str(value) for name, value in run.config.items()}
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for first in range(0, len(new), _MOST_PARAMS):

@@ -1,4 +1,4 @@
-"""What the follower of a run needs of a tracker, such as W&B, and the table of trackers."""
+"""The interface of a tracker, such as W&B, and the table of trackers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ that installs its library."""
 
 
 class Target(NamedTuple):
-    """The tracker and the project of it to which a run is sent."""
+    """A tracker, and the project there that a run is sent to."""
 
     tracker: str
     """The name of a tracker, of those in `TRACKERS`."""
@@ -25,13 +25,13 @@ class Target(NamedTuple):
     """The name of the project, which MLflow calls an experiment."""
 
     def __str__(self) -> str:
-        """Return the target as the command line takes it, such as `wandb:translation`."""
+        """Return the target in the form of the command line, such as `wandb:translation`."""
         return f"{self.tracker}:{self.project}"
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The facts about a run that every tracker is told when the run is begun or resumed there."""
+    """The facts about a run that every tracker gets when the run is created or resumed there."""
 
     id: str
     """The id of the run, which it keeps for its whole life, in 32 hexadecimal digits."""
@@ -45,7 +45,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Row:
-    """A record of the log as it is sent."""
+    """A record of the log in the form in which it is sent."""
 
     number: int
     """The place among all rows of the run that are ever sent, from 0."""
@@ -64,8 +64,8 @@ class Tracker(Protocol):
     """A run that is open at a tracker.
 
     The class of a tracker also has `check(project)`, a static method that refuses a project, or a
-    machine without credentials, before a training begins. It is opened as `kind(project, run)`,
-    where `run` is a `TrackedRun`, which begins the run at the tracker or resumes it by its id.
+    machine without credentials, before a training begins. `kind(project, run)`, where `run` is a
+    `TrackedRun`, creates the run at the tracker or resumes it by its id.
     """
 
     known: int | None
@@ -73,10 +73,10 @@ class Tracker(Protocol):
     None, the tracker leaves out by itself what it has already got."""
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send rows, which continue those that the tracker has."""
+        """Send rows, which continue those at the tracker."""
 
     def close(self, end: str | None) -> None:
-        """Send what is still held back, and close the run.
+        """Send pending rows, and close the run.
 
         Args:
           end: the reason why the training ended; None if it has not ended, or was killed.
@@ -84,10 +84,10 @@ class Tracker(Protocol):
 
 
 def targets_of(texts: Sequence[str]) -> list[Target]:
-    """Return the targets that texts such as `wandb:PROJECT` name; a comma separates several.
+    """Parse targets from texts such as `wandb:PROJECT`; a comma separates several.
 
     Raises:
-      UserError: a text names no tracker or no project, or two of them name the same tracker.
+      UserError: a text names no tracker or no project, or two name the same tracker.
     """
     found: dict[str, Target] = {}
     for text in ",".join(texts).split(",") if texts else ():
@@ -105,15 +105,15 @@ def targets_of(texts: Sequence[str]) -> list[Target]:
 
 
 def kind_of(target: Target) -> Any:
-    """Return the class of a target's tracker, whose library is imported.
+    """Return the class of a target's tracker, and import its library.
 
     Raises:
-      UserError: the library of the tracker is not installed.
+      UserError: the library is not installed.
     """
     with needs_extra(target.tracker, str(target)):
         return load_named(TRACKERS[target.tracker])
 
 
 def failed(end: str | None) -> bool:
-    """Return whether the record of an end says that an error ended the training."""
+    """Return whether an error ended the training, by the record of its end."""
     return end is not None and end.startswith("error: ")

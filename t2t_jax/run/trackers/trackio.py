@@ -1,8 +1,7 @@
-"""Runs in the store of trackio on this machine, which `trackio sync` puts on the Hugging Face Hub.
+"""Runs in this machine's trackio store, which `trackio sync` uploads to the Hugging Face Hub.
 
-Rows are written as trackio imports those of other programs, and not by `trackio.log`, which would
-leave out without an error what it cannot write. Each has an id, of which the store takes none
-twice.
+Rows are written in the way of trackio's import from other programs. `trackio.log` would silently
+drop what it cannot write. Each row has an id, and the store takes no id twice.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ class TrackioRun:
     """A run in trackio's store; implements `tracker.Tracker`.
 
     Attributes:
-      known: None, as the store itself leaves out what it has.
+      known: None, as the store itself skips rows that it has.
     """
 
     def __init__(self, project: str, run: TrackedRun) -> None:

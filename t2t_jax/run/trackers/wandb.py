@@ -1,10 +1,10 @@
-"""Runs at Weights & Biases, also where it is offline.
+"""Runs at Weights & Biases, online or offline.
 
-W&B numbers the rows of a run and takes none twice. So a row is sent with its number, and the step
-of training is the figure `step`, which W&B is told to draw all others over. Online, the server says
-how many rows it has. Offline, W&B writes a directory for each session, which counts once it has
-been closed, and is then named by the number of rows up to its end; one that a kill left open is
-removed, and its rows are sent again.
+W&B numbers the rows of a run and takes none twice. So each row is sent with its number, and the
+training step is the figure `step`, the x-axis of all others. Online, the server reports how many
+rows it has. Offline, W&B writes a directory for each session, which counts once it is closed. Its
+name is then the number of rows up to its end. A session that a kill left open is removed, and its
+rows are sent again.
 """
 
 import shutil
@@ -69,7 +69,7 @@ class WandbRun:
             )
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send rows, each with its own number; a warning is an alert as well."""
+        """Send rows, each with its number; a warning is an alert as well."""
         for row in rows:
             figures = {"step": row.step, "_timestamp": row.time, **row.figures}
             self._run.log(figures, step=row.number)
@@ -92,6 +92,6 @@ class WandbRun:
 
 
 def _rows_in(closed: Path) -> int:
-    """Return the number of rows in the sessions that have been closed."""
+    """Return the number of rows in the closed sessions."""
     names = [path.name for path in closed.iterdir()] if closed.is_dir() else []
     return max((int(name) for name in names if name.isdecimal()), default=0)
