@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
 BROUGHT = {"fsspec"}  # by s3fs and gcsfs
-OF_USERS = {"comet", "torch"}  # a metric, and a reader of weights, that a user may have
+OF_USERS = {"torch"}  # a reader of weights, which a user may have
 LAZY_ROOMS = "inspect/figures/", "run/trackers/", "serving/"
 """The folders that are imported within `needs_extra`."""
 
