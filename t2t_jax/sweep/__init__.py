@@ -1,1 +1,1 @@
-"""Sweeps over a grid of configs: every variant and seed is trained, scored and compared."""
+"""Sweeps over a grid of configs: train, score and compare every variant and seed."""

@@ -1,10 +1,10 @@
-"""One cell of a grid: a variant under one seed, trained and scored in a directory of its own.
+"""One cell of a grid: a variant under one seed, trained and scored in a separate directory.
 
 GRID/VARIANT/seedN/              the run directory
 GRID/VARIANT/seedN/rung-STEP.json   the perplexity on dev at a step where the training paused, or
-                                 the news that it diverged before that step
+                                 a note that it diverged before that step
 GRID/VARIANT/seedN/result.json   the score on dev, written last: a cell with this file is finished
-GRID/VARIANT/seedN.log           the output of the process of the cell
+GRID/VARIANT/seedN.log           the output of the cell's process
 """
 
 import ctypes
@@ -83,7 +83,7 @@ class Cell:
 
     @property
     def until(self) -> int:
-        """Return the step until which the cell is to be trained by now."""
+        """Return the step up to which the cell is to be trained now."""
         return self.config.training.num_train_steps if self.pause is None else self.pause
 
     @property
@@ -95,15 +95,13 @@ class Cell:
     def log(self) -> Path:
         """Return the file for the output of the cell's process.
 
-        On one machine, the process that holds a lock on this file is the one that trains the cell.
-        For a cell in a bucket, the file is on this machine, in the user's directory for states.
+        On one machine, the process that locks this file trains the cell. For a cell in a bucket,
+        the file is on this machine, in the user's state directory.
         """
         return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> dict[str, Any] | None:
-        """Return the result of the cell; None if there is none, or it was scored in another way.
-
-        A damaged result, or one of another config, is refused with a `UserError`.
+        """Return the result of the cell; None if there is none, or it was scored differently.
 
         Raises:
           UserError: the directory holds the result of another config, or a damaged one.
@@ -130,9 +128,9 @@ class Cell:
         return result if _scored(old) == _scored(self.config) else None
 
     def rungs(self) -> dict[int, Record]:
-        """Return what is recorded of the steps at which the training has paused, by the step.
+        """Return the records of the steps at which the training has paused, by step.
 
-        The perplexity in a record is None where the training diverged before that step.
+        The perplexity in a record is None if the training diverged before that step.
 
         Raises:
           UserError: a record is damaged.
@@ -153,7 +151,7 @@ class Cell:
         return self.scores_with(self.result())
 
     def scores_with(self, result: Record | None) -> dict[int, float]:
-        """Return the same as `scores`, given what `result` has returned.
+        """Return `scores`, for a given return value of `result`.
 
         Raises:
           UserError: a record is damaged.
@@ -175,13 +173,13 @@ class Cell:
 
 
 def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
-    """Return the scores by which a result of a known corpus is compared with others.
+    """Return the scores that compare a result of a known corpus with others.
 
     Args:
       with_metric: whether the metric of the config, if it has one, is the second score.
 
     Raises:
-      UserError: the result is of an unknown corpus.
+      UserError: the corpus of the result is unknown.
     """
     from t2t_jax.tasks import task_of
     from t2t_jax.tasks.task import Measure
@@ -223,7 +221,7 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     """Return all cells of a grid, seed by seed, so that a table is complete as early as possible.
 
-    The seeds of a variant are counted from its own `training.seed`.
+    The seeds of a variant are counted from its `training.seed`.
     """
     made = []
     for index in range(num_seeds):
@@ -237,8 +235,8 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
 def check_cells(cells: Sequence[Cell]) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
 
-    It may be a run or a result of another config, or a damaged one, or no run at all; or the
-    directory cannot be written.
+    This can be a run or result of another config, a damaged one, or no run; or the directory is not
+    writable.
     """
     from t2t_jax.workdir import check_workdir
 
@@ -258,14 +256,14 @@ def check_cells(cells: Sequence[Cell]) -> None:
 def train_and_score(
     config: Config, workdir: Path, track: Sequence[str] = (), until: int | None = None
 ) -> int:
-    """Train a cell, or go on with it, then score it on dev and write the score.
+    """Train or resume a cell, then score it on dev and write the score.
 
-    At the end of the training dev is translated, and the result written. Where the training pauses
-    before its end, or diverges, `rung-STEP.json` is written.
+    At the end of the training it translates dev and writes the result. If the training pauses
+    before its end, or diverges, it writes `rung-STEP.json`.
 
     Args:
-      track: trackers to which the log of the cell is sent, as `trackers.following.followed` has it.
-      until: the step at which the training pauses; None is for its end.
+      track: trackers for the log of the cell, as in `trackers.following.followed`.
+      until: the step at which the training pauses; None trains to the end.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
@@ -302,7 +300,7 @@ def _write_rung(workdir: Path, config: Config, step: int, record: Record) -> Non
 
 
 def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) -> None:
-    """Write the perplexity on dev of a cell whose training has paused at a step."""
+    """Write the dev perplexity of a cell whose training has paused at a step."""
     from t2t_jax.run.evaluation import corpus_loss, prepare_evaluation
     from t2t_jax.run.loading import load
     from t2t_jax.tasks.measures.perplexity import perplexity
@@ -318,7 +316,7 @@ def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) 
 
 
 def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> None:
-    """Translate dev, and write the result of a cell whose training is at its end."""
+    """Translate dev, and write the result of a fully trained cell."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
     from t2t_jax.workdir import read_log, record_scores
@@ -360,8 +358,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train the cell in a directory, the first argument, with the config on the standard input.
 
     The second argument is the step at which the training pauses, and the third the id of the
-    sweep's process. When that process ends, this one stops as by SIGTERM, so a sweep that was
-    killed leaves no process that the next sweep does not know of. Further arguments are trackers.
+    sweep's process. When that process ends, this one stops as by SIGTERM, so that a killed sweep
+    leaves no process unknown to the next sweep. Further arguments are trackers.
     """
     workdir, track = as_path(arguments[0]), arguments[3:]
     until, parent = int(arguments[1]), int(arguments[2])

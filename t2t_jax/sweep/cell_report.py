@@ -1,4 +1,4 @@
-"""What became of each cell of a grid, as the files in the grid's directory tell."""
+"""The state of each cell of a grid, read from the files in the grid's directory."""
 
 import re
 import time
@@ -28,7 +28,7 @@ _ERROR = re.compile(r"error: |[\w.]+(Error|Exception|Interrupt)\b")
 
 
 class CellReport(NamedTuple):
-    """What became of a cell."""
+    """The state of a cell."""
 
     cell: Cell
     state: str
@@ -45,14 +45,14 @@ class CellReport(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Return the number of steps that the cell has taken."""
+        """Return the number of steps taken."""
         if self.result is not None:
             return int(self.result["steps"])
         return int(self.history.training[-1]["step"]) if self.history.training else 0
 
 
 def cell_reports(cells: Iterable[Cell]) -> list[CellReport]:
-    """Return what became of each cell; a damaged result is a reason to leave the cell out."""
+    """Return the state of each cell; a damaged result is a reason to leave the cell out."""
     return [_report(cell) for cell in cells]
 
 
@@ -96,7 +96,7 @@ def _of_run(cell: Cell) -> dict[str, Any]:
 
 
 def _how_far(cell: Cell, history: History) -> str:
-    """Say how far the run of a cell is, and since when; "" before its first step."""
+    """Describe the progress of a cell's run, with the time; "" if it has not begun."""
     if not history.training:
         return "begun, without a step in its log" if cell.workdir.is_dir() else ""
     record = history.training[-1]
@@ -115,7 +115,7 @@ def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]
 
 
 def left_out_note(reports: Iterable[CellReport]) -> list[str]:
-    """Return what is said of cells whose results are of another config or damaged."""
+    """Return a note on cells whose results are damaged or of another config."""
     names = ", ".join(one.cell.name for one in reports if one.state == LEFT_OUT)
     return [f"Left out, as of another config or damaged: {names}."] if names else []
 
@@ -123,8 +123,7 @@ def left_out_note(reports: Iterable[CellReport]) -> list[str]:
 def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
-    The measures are all figures and texts of the results. The order of the variants is the grid's,
-    so that the first row is of the first variant.
+    The measures are all numbers and texts of the results. The variants are in the grid's order.
     """
     figures = [_scalars(one.result or {}) for one in reports]
     measures = {name: None for own in figures for name in own}
@@ -144,7 +143,7 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
 
 
 def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures and texts of a result, but for its steps, which old results lack."""
+    """Return the numbers and texts of a result, except its steps, which old results lack."""
     return {
         name: value
         for name, value in result.items()

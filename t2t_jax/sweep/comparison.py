@@ -1,13 +1,12 @@
-"""The comparison of a grid's variants with its base, beside the noise of seeds and sentences.
+"""Compare a grid's variants with its base, against the noise of seeds and sentences.
 
 A difference counts only if it is larger than the differences between seeds (Student's t over
-seeds), and, for BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
+seeds), and, for BLEU, if the choice of the sentences is unlikely to explain it (paired bootstrap,
 Koehn 2004).
 
-A seed decides the order of the training pairs for all variants alike, so a score is modelled as the
-sum of an effect of the variant, an effect of the seed, and noise: variants are compared seed by
-seed. The noise is assumed to be as large for one variant as for another; for perplexities, in
-relation to their size.
+A seed gives all variants the same order of training pairs. So a score is modelled as the sum of an
+effect of the variant, an effect of the seed, and noise: variants are compared seed by seed. The
+noise is assumed equal for all variants; for perplexities, relative to their size.
 """
 
 import math
@@ -59,7 +58,7 @@ class Change(NamedTuple):
 
     @property
     def within_noise(self) -> bool:
-        """Return whether zero is in the confidence interval of the difference."""
+        """Return whether the confidence interval of the difference contains zero."""
         return (
             self.difference is not None
             and self.margin is not None
@@ -68,7 +67,7 @@ class Change(NamedTuple):
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Return the mean and the difference as a table shows them, each with its deviation."""
+        """Return the mean and the difference as text, each with its deviation."""
         mean = f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
         difference = "" if self.difference is None else f"{self.difference:+.2f}"
         return mean, difference + ("" if self.error is None else f" ± {self.error:.2f}")
@@ -109,8 +108,8 @@ class VariantRow(NamedTuple):
     def verdicts(self) -> dict[str, str]:
         """Return whether the variant differs from the base, by the name of the measure.
 
-        The values are "lower", "higher" or "equal", or name the noise that the difference is
-        within; "" stands for an unknown difference, as of a variant of which a seed diverged.
+        The values are "lower", "higher" or "equal", or name the noise that covers the difference;
+        "" means an unknown difference, as of a variant with a diverged seed.
         """
         if self.num_diverged:
             return {"perplexity": "", self.measures.score.name: ""}
@@ -144,11 +143,12 @@ def verdict_on(change: Change, p_value: float | None = None) -> str:
 def compare(
     grid: Grid, results: Results, diverged: Mapping[str, int] | None = None
 ) -> list[VariantRow]:
-    """Return the rows of the table in the order of the grid, without differences while the base has
-    no result.
+    """Return the rows of the table in the order of the grid.
+
+    They have no differences while the base has no result.
 
     Args:
-      diverged: the number of seeds that diverged, by variant; None is for no seed of any.
+      diverged: the number of diverged seeds by variant; None means none.
 
     Raises:
       UserError: there are no results, or variants were scored on different sentences.
@@ -174,15 +174,18 @@ def compare(
 
 
 def _measures_of_all(results: Results) -> "GridMeasures":
-    """Return the scores that all results have: the task's own, or with the metric of the config in
-    the place of the second where every result has the same metric."""
+    """Return the scores that all results have.
+
+    These are the task's, or with the config's metric as the second if every result has the same
+    metric.
+    """
     every = [result for seeds in results.values() for result in seeds]
     found = {measures_of(result) for result in every}
     return found.pop() if len(found) == 1 else measures_of(every[0], with_metric=False)
 
 
 def _scored_on(result: Mapping[str, Any]) -> object:
-    """Return a value that is equal for results that were scored on the same sentences."""
+    """Return a value that is equal for results on the same sentences."""
     whole = measures_of(result).whole_split
     return result["references"] if whole else (result["corpus"], result["split"])
 
@@ -221,7 +224,7 @@ def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
 
 
 def subwords(config: Config) -> tuple[Any, ...]:
-    """Return the settings that decide the subwords of a perplexity."""
+    """Return the settings that define the subwords of a perplexity."""
     return tuple(config.value(path) for path in OF_SUBWORDS)
 
 
@@ -265,7 +268,7 @@ def _difference(
     Args:
       noises: the deviation of the noise and its degrees of freedom, for a comparison seed by seed
         and for one of means.
-      is_relative: whether the noise is in relation to the scores.
+      is_relative: whether the noise is relative to the scores.
       are_tuned: whether seeds of one of the two have different values of tuned fields.
     """
     (sd, freedom), of_means = noises
@@ -299,8 +302,8 @@ def _differ_in_value(results: Sequence[dict[str, Any]]) -> bool:
 def _variance_of_mean(number: int, are_tuned: bool) -> float:
     """Return the variance of a mean over a number of seeds whose noise has the variance 1.
 
-    Where the choice of a tuned value is uncertain, the scores of different seeds hang together, as
-    each was in the choice for the others. The variance is then that of Nadeau and Bengio (2003).
+    If the choice of a tuned value is uncertain, the scores of different seeds are correlated, as
+    each influenced the choice for the others. The variance is then from Nadeau and Bengio (2003).
     """
     return 1 / number + (1 / (number - 1) if are_tuned and number > 1 else 0)
 
@@ -310,14 +313,12 @@ def _noise(
 ) -> tuple[float, int]:
     """Return the standard deviation of the noise and its degrees of freedom, by least squares.
 
-    The noise is assumed to be the same for all variants: a few seeds of each are too few to
-    estimate one per variant.
+    All variants share one estimate, as each has too few seeds.
 
     Args:
       scores: the scores by variant and seed.
-      by_seed: whether a score has a part that the seed adds to all variants; otherwise that part
-        is noise.
-      relative: whether the noise is in relation to the score, as noise of its logarithm.
+      by_seed: whether a seed adds the same effect to all variants; otherwise that effect is noise.
+      relative: whether the noise is relative to the score, as noise of its logarithm.
     """
     cells = [(name, seed, score) for name, of in scores.items() for seed, score in of.items()]
     levels = [[name for name, _, _ in cells]]
@@ -335,7 +336,7 @@ def _noise(
 
 
 def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float | None:
-    """Return the largest p-value over the seeds that both variants have; None if there is none."""
+    """Return the largest p-value over the common seeds of both variants; None if there is none."""
     by_seed = {_seed(result): result for result in base}
     pairs = [(by_seed[_seed(new)], new) for new in seeds if _seed(new) in by_seed]
     p_values = (

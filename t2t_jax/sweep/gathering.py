@@ -1,4 +1,4 @@
-"""What the cells of a grid have come to, and the tables that follow from it."""
+"""Gather the state of a grid's cells, and build tables from it."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ from t2t_jax.system.records import Record
 
 
 class Gathered(NamedTuple):
-    """What the cells of a grid have come to."""
+    """The state of a grid's cells."""
 
     results: dict[str, list[Record]]
     """The results that are compared, by variant: of tuned variants those of the chosen values."""
@@ -31,11 +31,11 @@ class Gathered(NamedTuple):
 
 
 def gathered(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> Gathered:
-    """Gather what the cells of a grid have come to, by the rules of its directory.
+    """Gather the state of a grid's cells, by the rules of its directory.
 
     Args:
-      seeds: the seeds that are asked for; results of further ones count too.
-      only: the variants that are asked for, as names or patterns; empty for all.
+      seeds: the requested seeds; results of further ones count too.
+      only: the requested variants, as names or patterns; empty for all.
 
     Raises:
       UserError: the rules of the directory are damaged, or do not fit the grid.

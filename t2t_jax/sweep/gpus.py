@@ -1,4 +1,4 @@
-"""The search for this machine's GPUs without JAX, which would take memory on each of them."""
+"""Find this machine's GPUs without JAX, which would take memory on each of them."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _NVIDIA, _AMD = "proc/driver/nvidia/gpus", "sys/class/kfd/kfd/topology/nodes"
 
 
 class Gpus(NamedTuple):
-    """The GPUs that processes of this machine may be given."""
+    """The GPUs available to processes of this machine."""
 
     names: tuple[str, ...] = ()
     """The names of the GPUs, as `variable` takes them."""
@@ -27,9 +27,9 @@ class Gpus(NamedTuple):
 def find_gpus(root: Path = Path("/")) -> Gpus:
     """Find the GPUs that a process in this environment would see, or their parts (MIG).
 
-    They are the GPUs that a variable of the environment names, or else those that `nvidia-smi`
-    lists, or else those that the drivers of NVIDIA or AMD show below `root`. None are found where
-    JAX_PLATFORMS is set and names no GPU.
+    They are the GPUs that an environment variable names, or else those that `nvidia-smi` lists, or
+    else those that the drivers of NVIDIA or AMD show below `root`. There are none if JAX_PLATFORMS
+    is set and names no GPU.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not _PLATFORMS & {*platforms.split(",")}:

@@ -1,4 +1,4 @@
-"""Functions that train and score every variant of a grid, and compare them in a table."""
+"""Train and score every variant of a grid, and compare them in a table."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class GridOutcome(NamedTuple):
-    """The outcome of a grid: the results of the cells that are finished, and their table."""
+    """The results of a grid's finished cells, and their table."""
 
     results: dict[str, list[Record]]
     """The results of the finished seeds, by variant; variants without a result are left out. Empty
@@ -55,31 +55,31 @@ def run_grid(
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
 
-    Each variant under each seed is a process with a run directory `workdir/VARIANT/seedN` of its
-    own. Finished ones are skipped, interrupted ones go on where they were, and one that fails
-    does not stop the others. Then `table.md`, `.tex`, `.csv` and `.png` are written into `workdir`:
-    scores on dev, and their differences from `base` (or else the first) beside the noise.
+    Each variant under each seed is a process with its run directory `workdir/VARIANT/seedN`.
+    Finished ones are skipped, interrupted ones resume, and one that fails does not stop the others.
+    Then `table.md`, `.tex`, `.csv` and `.png` are written into `workdir`: scores on dev, and their
+    differences from `base` (or else the first) beside the noise.
 
     Args:
-      variants: configs by name, or a grid, as `t2t_jax.config.file.load_grid` reads it.
+      variants: configs by name, or a grid from `t2t_jax.config.file.load_grid`.
       workdir: the directory of the grid.
-      seeds: how many seeds of each variant, counted from its own `training.seed`.
+      seeds: how many seeds of each variant, counted from its `training.seed`.
       jobs: processes at once on this machine, at most as many as there are GPUs, if there are any.
       only: the variants to train, as names or patterns such as `A-*`; empty for all.
-      first: the variants that are trained ahead of the others, with all their seeds, as names or
-        patterns; otherwise a seed of all variants precedes the next.
-      launcher: the launcher of the processes; None is this machine.
-      console: the console that shows the progress; None is the standard output.
-      rules: the rules by which variants are halved or tuned; None is for those of the directory.
-      max_hours: the hours after which nothing more begins, and what runs here stops.
+      first: the variants to train before the others, with all their seeds, as names or patterns;
+        otherwise a seed of all variants precedes the next.
+      launcher: None launches processes on this machine.
+      console: shows the progress; None is the standard output.
+      rules: the rules for halving or tuning variants; None reads those of the directory.
+      max_hours: the hours after which nothing more begins, and local processes stop.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
-      UserError: before anything begins, if an argument is refused, a package of the extra `train`
-        is missing, or a directory holds something else than a run of its config, or another grid;
-        at the end, if no cell is finished.
+      UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
+        or a directory holds something else than a run of its config, or another grid; at the end,
+        if no cell is finished.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
@@ -113,12 +113,12 @@ def collect(
 ) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
-    Results of further seeds than those asked for are in the table too. The console shows a line for
-    each result that is left out, as it is damaged or of another config.
+    The table includes results of further seeds than the requested ones. The console shows a line
+    for each result that is left out because it is damaged or of another config.
 
     Args:
-      only: the variants that are asked for, as `run_grid` takes them.
-      may_be_empty: whether it is no error that no cell is finished.
+      only: the requested variants, as in `run_grid`.
+      may_be_empty: whether to accept that no cell is finished.
 
     Raises:
       UserError: no cell is finished, or the results cannot be compared.

@@ -1,10 +1,10 @@
-"""Successive halving: the variants of a grid that look bad early are not trained to their end.
+"""Successive halving: stop the variants of a grid that look bad early.
 
-Variants pause at steps that are called rungs, and the best of them are promoted to the next rung
+Variants pause at steps called rungs, and the best of them are promoted to the next rung
 (Jamieson and Talwalkar 2016). Synchronous halving waits until every variant has its score at a
-rung. ASHA (Li et al. 2020) promotes a variant as soon as it is among the best of those that came to
-the rung so far; such a decision depends on which were the first, so it is written into a journal
-before it takes effect.
+rung. ASHA (Li et al. 2020) promotes a variant as soon as it is among the best that have reached the
+rung. This depends on the order of arrival, so a journal records each decision before it takes
+effect.
 """
 
 import copy
@@ -43,15 +43,15 @@ class Halving:
     """Whether variants are promoted without waiting for the others."""
 
     def __str__(self) -> str:
-        """Return the halving as `of` reads it."""
+        """Return the halving as text, which `of` parses."""
         return f"rungs={self.rungs},keep={self.keep}{',asha' if self.asha else ''}"
 
     @staticmethod
     def of(text: str) -> "Halving":
-        """Return the halving that a text such as `rungs=3,keep=0.33,asha` describes.
+        """Parse a text such as `rungs=3,keep=0.33,asha`.
 
         Raises:
-          UserError: the text has another form, or a number in it is out of its range.
+          UserError: the text has another form, or a number is out of range.
         """
         given: dict[str, str] = {}
         for part in text.split(","):
@@ -75,7 +75,7 @@ class Halving:
         return Halving(rungs, keep, "asha" in given)
 
     def count(self, number: int) -> int:
-        """Return how many of a number of variants pass a rung: at least one of them."""
+        """Return how many variants of `number` pass a rung: at least one."""
         return max(1, int(self.keep * number + 0.5))
 
     def steps(self, config: Config) -> list[int]:
@@ -99,7 +99,7 @@ class Halving:
 
 
 def check_can_be_halved(grid: Grid) -> None:
-    """Refuse a grid whose variants cannot be compared before they are at their end.
+    """Refuse a grid whose variants cannot be compared before their end.
 
     Raises:
       UserError: a variant's schedule cannot be cut, it writes no checkpoints by steps, or it has
@@ -134,7 +134,7 @@ def check_can_be_halved(grid: Grid) -> None:
 
 
 def best(means: Mapping[str, float], count: int) -> list[str]:
-    """Return the names with the lowest means, without infinite ones; the first of equal ones."""
+    """Return the names with the lowest means, without infinite ones; ties keep their order."""
     finite = [name for name, mean in means.items() if math.isfinite(mean)]
     return sorted(finite, key=means.__getitem__)[:count]
 
@@ -146,14 +146,13 @@ def levels(
     mean_at: Callable[[str, int], float | None],
     promoted: Sequence[tuple[str, int]] = (),
 ) -> list[list[str]]:
-    """Return the variants that have come to each rung, by the scores so far.
+    """Return the variants that have reached each rung, by the scores so far.
 
     Args:
       group: the variants that compete with each other.
       steps: the steps of the rungs.
-      mean_at: returns the mean score of a variant at a step; None as long as one is missing.
-      promoted: the variants that were promoted before, each with the number of the rung that it was
-        promoted to.
+      mean_at: returns the mean score of a variant at a step; None while one is missing.
+      promoted: the variants promoted before, each with the index of its new rung.
     """
     reached, is_complete = [list(group)], True
     for number, step in enumerate(steps[:-1], 1):
@@ -181,12 +180,12 @@ class HalvedGrid:
         """Plan the halving of variants.
 
         Args:
-          cells: the cells of each variant, a seed after the other.
-          groups: the variants that compete with each other; the best of each group go on, so that
-            the only one of a group always does.
-          workdir: the directory of the grid, where the journal of ASHA is.
-          leave_out: whether the variants are also chosen without each of the seeds in turn, as a
-            fair choice for that seed needs it. A variant goes on if one of these choices needs it.
+          cells: the cells of each variant, in the order of the seeds.
+          groups: the variants that compete with each other; the best of each group continue. A
+            variant without competitors always does.
+          workdir: the directory of the grid, with ASHA's journal.
+          leave_out: whether to choose also without each of the seeds in turn, for a fair choice for
+            that seed. A variant continues if any of these choices needs it.
 
         Raises:
           UserError: the rungs do not fit the number of steps, or ASHA's journal would be in a
@@ -204,7 +203,7 @@ class HalvedGrid:
         self._left_out = [*range(num_seeds)] if leave_out and num_seeds > 1 else [-1]
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells, each until the last rung that its variant has come to."""
+        """Return all cells, each until the last rung that its variant has reached."""
         with self._journal() as journal:
             rung = dict.fromkeys(self._cells, 0)
             new = []
@@ -221,9 +220,9 @@ class HalvedGrid:
         ]
 
     def _until_next(self, cell: Cell, rung: int, scores: Scores) -> Cell:
-        """Return a cell until the first rung that it has no score of, but no later than its own.
+        """Return a cell until the first rung without its score, but no later than its `until`.
 
-        A variant may go on by the scores of some of its seeds, while others have not come so far.
+        A variant may continue by the scores of some seeds, while others are behind.
         """
         own = scores.get(cell.name, {})
         missing = (step for step in self.steps[:rung] if score_at(own, step) is None)
@@ -231,7 +230,7 @@ class HalvedGrid:
         return replace(cell, pause=None if step == self.steps[-1] else step)
 
     def for_reading(self) -> "HalvedGrid":
-        """Return the plan as a reader of the directory has it, who writes nothing into it."""
+        """Return a read-only plan, which writes nothing into the directory."""
         plan = copy.copy(self)
         plan._keeps_journal = False
         return plan

@@ -33,8 +33,8 @@ def latex(
     r"""Return a table as LaTeX, for `\input` in a document.
 
     Args:
-      rows: the cells, one for each head. Columns of figures are aligned on the right.
-      notes: paragraphs below the table, in which code stands between backticks.
+      rows: the cells, one for each head. Columns of numbers are right-aligned.
+      notes: paragraphs below the table, with code between backticks.
     """
     columns = list(zip(*rows, strict=True)) or [()] * len(heads)
     kinds = "".join("r" if _is_of_figures(column) else "l" for column in columns)
@@ -69,7 +69,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _note(text: str) -> str:
-    """Return a paragraph, whose odd pieces between backticks are code that may be broken."""
+    """Return a paragraph; code between backticks may break across lines."""
     pieces = [_escaped(piece) for piece in text.split("`")]
     for odd in range(1, len(pieces), 2):
         code = pieces[odd].replace(r"\textbar{}", r"\textbar{}\allowbreak{}")
@@ -78,6 +78,6 @@ def _note(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text in which every sign stands for itself, and a minus ahead of a figure is one."""
+    """Return a text with all special characters escaped, and minus signs before numbers."""
     quoted = re.sub(r'"([^"]*)"', r"``\1''", _MINUS.sub("−", text))
     return _SIGN.sub(lambda found: _SIGNS[found[0]], quoted).replace("−", "$-$")

@@ -26,7 +26,7 @@ _SUBMITIT = "submitit"
 
 
 class Outcome(NamedTuple):
-    """The end of the process of a cell: its exit code, and the reason of a failure."""
+    """The end of a cell's process: its exit code, and the reason of a failure."""
 
     code: int
     """0 if the cell is done, 128 + n if signal n stopped it, another number for a failure."""
@@ -39,13 +39,13 @@ class Job(Protocol):
     """The process, or the job of a cluster, that trains a cell."""
 
     def poll(self) -> Outcome | None:
-        """Return the outcome of the cell; None as long as the cell is queued or running."""
+        """Return the outcome of the cell; None while the cell is queued or running."""
 
     def stop(self) -> None:
         """Ask the cell to write a checkpoint and end, unless its job outlives the sweep."""
 
     def wait(self) -> None:
-        """Wait until the cell has ended, if `stop` has asked it to."""
+        """Wait until the cell has ended, if `stop` has asked it to end."""
 
 
 @runtime_checkable
@@ -53,7 +53,7 @@ class Launcher(Protocol):
     """A place where cells are trained, such as this machine or a cluster."""
 
     def launch(self, cell: Cell) -> Job | None:
-        """Start a cell, or take over its job if one is under way.
+        """Start a cell, or take over its job if one is queued or running.
 
         Returns:
           The job; None if there is no room now, or if another sweep trains this cell.
@@ -74,8 +74,8 @@ class Local:
         """Divide the machine into shares, for as many cells at once, or refuse too many.
 
         Args:
-          num_jobs: how many cells are trained at once.
-          track: trackers to which the logs of the cells are sent, as in `wandb:PROJECT`.
+          num_jobs: how many cells to train at once.
+          track: trackers for the logs of the cells, such as `wandb:PROJECT`.
 
         Raises:
           UserError: there are more jobs than cores or GPUs.
@@ -183,17 +183,17 @@ class Cluster:
         cluster: str = "slurm",
         track: Sequence[str] = (),
     ) -> None:
-        """Prepare to submit all cells at once, as the cluster has a queue of its own.
+        """Prepare to submit all cells at once, as the cluster has a queue.
 
         Args:
           workdir: the grid's directory; submitit's files go to its folder `submitit/`.
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
-            `slurm_partition=gpu`; `timeout_min` has to be among them.
+            `slurm_partition=gpu`; `timeout_min` is required.
           cluster: the kind of cluster, by submitit's name for it.
-          track: trackers to which the logs of the cells are sent, as in `wandb:PROJECT`.
+          track: trackers for the logs of the cells, such as `wandb:PROJECT`.
 
         Raises:
-          UserError: a setting is unknown or missing, or the machine belongs to no such cluster, or
+          UserError: a setting is unknown or missing, the machine belongs to no such cluster,
             `workdir` is in a bucket, or submitit is not installed.
         """
         with needs_extra("slurm", "--launcher slurm"):
@@ -246,10 +246,10 @@ class Cluster:
 
 
 def _watch_queue() -> None:
-    """Have submitit ask the queue of Slurm for the states of jobs, where Slurm keeps no accounts.
+    """Have submitit ask Slurm's queue for the states of jobs, if Slurm keeps no accounts.
 
-    It asks the accounts alone: without them it warns at every look, and takes a job that has ended
-    without a result for one that goes on. Where the queue does not answer, a warning says so once.
+    submitit asks only the accounts. Without them it warns at every poll, and takes a job that ended
+    without a result for a running one. If the queue does not answer, a single warning says so.
     """
     with suppress(OSError):
         if not subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode:
@@ -298,8 +298,8 @@ def _run_cell(
 ) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
-    SIGUSR2, which announces the end of the job's time or its preemption, stops the training as
-    SIGTERM would: with a checkpoint. The sweep then submits the cell again.
+    SIGUSR2, which announces the end of the job's time or its preemption, stops the training like
+    SIGTERM: with a checkpoint. The sweep then submits the cell again.
     """
     from t2t_jax.system.program import prepare_process
 
@@ -332,7 +332,7 @@ class _ClusterJob:
         return outcome
 
     def stop(self) -> None:
-        """Do nothing, as the job goes on without the sweep."""
+        """Do nothing, as the job continues without the sweep."""
 
     def wait(self) -> None:
         """Do nothing, as `stop` has not asked the job to end."""

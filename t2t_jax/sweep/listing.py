@@ -1,4 +1,4 @@
-"""The list of the rows of a grid, before it is trained."""
+"""The list of the rows of a grid, before training."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The columns of a grid's tables for the rows of Table 3 whose experiment it repeats."""
+"""The columns with Table 3's figures, for grids that repeat its experiments."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -57,8 +57,8 @@ def published_sign(verdicts: Mapping[str, str], marks: Marks) -> str:
     """Return whether the differences of a row have the signs of the paper's.
 
     Args:
-      verdicts: the verdicts on the row's differences in perplexity and, if its score is one, in
-        BLEU, as `VariantRow.verdicts` has them.
+      verdicts: the verdicts on the row's differences in perplexity and, if it is a score, in
+        BLEU, from `VariantRow.verdicts`.
       marks: the paper's differences.
     """
     parts = {}

@@ -1,4 +1,4 @@
-"""The seam between what a grid decides and what trains its cells."""
+"""The interface between the rules of a grid and the training of its cells."""
 
 import math
 import statistics
@@ -27,55 +27,59 @@ def mean_of(scores: Iterable[float | None]) -> float | None:
 
 @runtime_checkable
 class GridPlan(Protocol):
-    """A rule for which cells of a grid are trained, and until which step each.
+    """A rule that decides which cells of a grid are trained, and up to which step each.
 
-    The answer follows from what lies in the grid's directory and from nothing else. So a sweep that
-    was killed and started again goes on as if nothing had happened, and several sweeps agree.
+    The decision depends only on the files in the grid's directory. So a killed sweep resumes
+    unchanged, and several sweeps agree.
     """
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells so far, each with the step until which it is to be trained by now.
+        """Return all cells so far, each with the step up to which it is to be trained now.
 
-        A cell that has its score at that step waits for a later decision, or is over. With more
-        scores, a cell never leaves the plan, and its step never becomes an earlier one.
+        A cell that has its score at that step waits for a later decision, or is finished. With more
+        scores, a cell never leaves the plan, and its step never decreases.
         """
 
 
 class WholeGrid:
-    """The plan of a grid of which every cell is trained to its end."""
+    """The plan of a grid whose cells are all trained to their end."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        """Keep the cells, in the order in which they are trained."""
+        """Keep the cells in training order."""
         self._cells = cells
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells, whatever their scores are."""
+        """Return all cells, regardless of their scores."""
         return self._cells
 
 
 class Prioritized:
-    """A plan of which some rows are trained ahead of the others. What it decides is the same."""
+    """A plan that trains some rows before the others. Its decisions stay the same."""
 
     def __init__(
         self, plan: GridPlan, ahead: Sequence[str], variants: Callable[[], Mapping[str, str]]
     ) -> None:
-        """Keep the plan, the variants that are ahead, the first one first, and the function that
-        returns the variants of the rows so far, by the name of the row."""
+        """Wrap a plan.
+
+        Args:
+          ahead: the variants to train first, in order.
+          variants: returns the variant of each row so far, by the row's name.
+        """
         self._plan, self._variants = plan, variants
         self._places = {name: place for place, name in enumerate(dict.fromkeys(ahead))}
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return the cells of the plan, those of the rows ahead first."""
+        """Return the cells of the plan, with the prioritized rows first."""
         cells, last, variants = self._plan.cells(scores), len(self._places), self._variants()
         return sorted(cells, key=lambda cell: self._places.get(variants[cell.variant], last))
 
 
 def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
-    """Return what a plan decides by what lies in the directories of its cells.
+    """Return the decision of a plan, from the files in its cells' directories.
 
     Returns:
-      All cells so far, each with the step until which it is to be trained by now; and their
-      scores, of which a cell has none where they cannot be read.
+      All cells so far, each with the step up to which it is to be trained now; and their scores,
+      which a cell lacks if they are unreadable.
     """
     scores: dict[str, Mapping[int, float]] = {}
     while new := [cell for cell in plan.cells(scores) if cell.name not in scores]:

@@ -1,7 +1,7 @@
-"""The rules by which cells of a grid are chosen, and their record in the grid's directory.
+"""The rules that choose cells of a grid, and their record in the grid's directory.
 
 GRID/rules.json has the rules, the seeds and the variants. They decide which cells are trained, so
-they stay as they are for as long as the directory is used.
+they never change for a directory.
 """
 
 import fnmatch
@@ -38,7 +38,7 @@ _SCHEMA = Schema(
 
 @dataclass(frozen=True)
 class GridRules:
-    """The rules of a grid, as flags give them. Without any, every cell is trained to its end."""
+    """The rules of a grid, in the form of flags. Without any, every cell is trained to its end."""
 
     halving: str | None = None
     """The halving of the variants, as `rungs=3,keep=0.33`."""
@@ -51,7 +51,7 @@ class GridRules:
     """The number of values that the sampler proposes for a variant."""
 
     def __post_init__(self) -> None:
-        """Bring what can be written in several ways into one form, and check it.
+        """Normalize the values, and check them.
 
         Raises:
           UserError: the halving or a range has another form.
@@ -71,7 +71,7 @@ class PlannedGrid:
         """Make the plan of the variants of a grid.
 
         Args:
-          at_once: the number of trials that a sampler may ask for before the first is scored.
+          at_once: the number of trials that a sampler may request before the first is scored.
 
         Raises:
           UserError: a rule has another form, or does not fit the grid.
@@ -112,7 +112,7 @@ class PlannedGrid:
 
     @property
     def candidates(self) -> dict[str, dict[str, Config]]:
-        """Return the configs among which a tuned variant is chosen, by variant and name, so far."""
+        """Return the candidate configs of each tuned variant so far, by variant and name."""
         return self._sampled.candidates if self._sampled else self._candidates
 
     @property
@@ -122,22 +122,22 @@ class PlannedGrid:
 
     @property
     def rows(self) -> dict[str, str]:
-        """Return the variant of each row that is trained, by its name, so far."""
+        """Return the variant of each trained row so far, by the row's name."""
         tuned = {name: variant for variant, own in self.candidates.items() for name in own}
         return tuned or {name: name for name in self.grid.variants}
 
     @property
     def for_reading(self) -> GridPlan:
-        """Return the plan as a reader of the directory has it, who writes nothing into it."""
+        """Return a read-only plan, which writes nothing into the directory."""
         return self.halved.for_reading() if self.halved else self.plan
 
     def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> Sequence[str]:
-        """Return the candidates that may be chosen for a seed, without that seed's own scores."""
+        """Return the candidates for a seed, without that seed's scores."""
         return self.halved.finalists(group, left_out, scores) if self.halved else group
 
 
 def _check_tuned(rules: GridRules) -> None:
-    """Refuse tuned fields without values, or whose values are not for the rule."""
+    """Refuse tuned fields without values, or with values that do not fit the rule."""
     if "training.seed" in rules.tune:
         raise UserError("--tune has training.seed, which --seeds has; leave it out")
     for path, own in rules.tune.items():
@@ -161,7 +161,6 @@ def _check_tuned(rules: GridRules) -> None:
 
 
 def _check_together(rules: GridRules) -> None:
-    """Refuse rules that do not go together."""
     if rules.sampler is None or rules.trials is None:
         if rules.sampler is not None:
             raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
@@ -183,7 +182,7 @@ def _check_together(rules: GridRules) -> None:
 
 
 def by_variant(made: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Return cells by their variants."""
+    """Group cells by variant."""
     found: dict[str, list[Cell]] = {}
     for cell in made:
         found.setdefault(cell.variant, []).append(cell)
@@ -191,9 +190,7 @@ def by_variant(made: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
-    """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
-
-    A pattern that chooses none is refused.
+    """Return the variants that names or patterns such as `A-*` match, in the grid's order.
 
     Raises:
       UserError: a pattern matches no variant.
@@ -218,7 +215,7 @@ def planned_grid(
     rules: GridRules,
     at_once: int = 1,
 ) -> PlannedGrid:
-    """Return the plan by the rules that are given, or else by those of the directory.
+    """Return the plan by the given rules, or else by those of the directory.
 
     Raises:
       UserError: the directory has other rules, or its cells were begun without any, or a rule does
@@ -260,11 +257,11 @@ def planned_grid(
 
 
 def recorded_plan(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> PlannedGrid:
-    """Return the plan by the rules of a directory; of one without rules, by what is asked for.
+    """Return the plan by the rules of a directory, or by the arguments if it has none.
 
     Args:
-      seeds: the number of seeds that are asked for.
-      only: the variants that are asked for, as `chosen_variants` takes them.
+      seeds: the number of requested seeds.
+      only: the requested variants, as in `chosen_variants`.
 
     Raises:
       UserError: the rules are damaged, or do not fit the grid, or `only` matches no variant.

@@ -1,4 +1,4 @@
-"""Training of the cells of a grid, with a live table of their progress."""
+"""Train the cells of a grid, with a live table of their progress."""
 
 import math
 import time
@@ -45,7 +45,7 @@ class _Status:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps taken so far, of those until which the cell is trained."""
+        """Return the number of steps taken so far, at most those until which the cell is trained."""
         is_there = self.state in ("done", "paused")
         return self.cell.until if is_there else self.progress.get("step", self.steps_before)
 
@@ -55,9 +55,9 @@ def run_cells(
 ) -> int:
     """Train and score the cells of a plan; one that fails does not stop the others.
 
-    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint; so does the
-    end of `max_hours`, after which nothing more begins. A console that is a terminal shows a live
-    table; others show a line for each event, and one a minute with an estimate of the end.
+    A signal, such as Ctrl-C, stops the processes of this machine, each with a checkpoint. So does
+    the end of `max_hours`, after which nothing more begins. A terminal shows a live table; other
+    consoles show a line for each event, and one a minute with an estimate of the end.
 
     Returns:
       The number of the signal that stopped the sweep; 0 if none came.
@@ -105,7 +105,7 @@ def run_cells(
 
 
 def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> bool:
-    """Ask the plan what is to be trained by now, and return whether that is more than before."""
+    """Ask the plan for its current decision, and return whether there is more to train."""
     is_more = False
     for cell in plan.cells({name: status.scores for name, status in by_name.items()}):
         status = by_name.get(cell.name)
@@ -133,7 +133,7 @@ def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
 
 
 def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
-    """Look at a cell once: start it if there is room, or see whether it has ended."""
+    """Poll a cell once: start it if there is room, or check whether it has ended."""
     before = status.state
     if status.state == "waiting":
         _look_for_scores(status)  # another sweep may have trained it
@@ -163,7 +163,7 @@ def _launch(status: _Status, launcher: Launcher) -> None:
 
 
 def _look_for_scores(status: _Status) -> None:
-    """Read the scores of a cell, and see by them whether there is something left to train now."""
+    """Read the scores of a cell, and use them to decide whether it needs training now."""
     cell = status.cell
     try:
         status.result = cell.result()
@@ -180,7 +180,7 @@ def _look_for_scores(status: _Status) -> None:
 def _seconds_left(statuses: Collection[_Status], seconds: float) -> float | None:
     """Read the progress of running cells, and estimate the seconds to the end of a sweep.
 
-    All steps are taken to be equally long; None is returned as long as no step is logged.
+    All steps are assumed to take equally long; the result is None while no step is logged.
     """
     for status in statuses:
         if status.state == "running":
@@ -204,7 +204,7 @@ def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
 
 
 def _short(score: "Measure") -> str:
-    """Return the short name of a score, for the table of a sweep under way."""
+    """Return the short name of a score, for the live table of a sweep."""
     return score.name.removeprefix("sacre")
 
 
@@ -222,7 +222,7 @@ def _event(status: _Status) -> str:
 
 
 def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
-    """Return a table with the states of each variant's seeds, and the progress of a running one."""
+    """Return a table with the states of each variant's seeds, and the progress of running ones."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
     shown, signatures = "score", set[str]()

@@ -1,4 +1,4 @@
-"""What the table of a grid says of variants that were not trained to their end."""
+"""The table of a grid's variants that were not trained to their end."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from t2t_jax.system.records import Record
 
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the variants that wait at a rung or were given up there, with the step."""
+    """Return the variants that wait at a rung or were stopped there, with the step."""
     found = {}
     for variant, seeds in cells.items():
         step = seeds[0].until
@@ -25,16 +25,16 @@ def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, in
 def rung_table(
     planned: PlannedGrid, wanted: Sequence[Cell], scores: Scores
 ) -> tuple[GridTable | None, set[str]]:
-    """Return a table of the variants that were given up, each beside the base at the same step.
+    """Return a table of the stopped variants, each beside the base at the same step.
 
-    As long as the grid is not finished, they may go on yet, and the table says so.
+    While the grid is not finished, they may still continue, and the table says so.
 
     Args:
       wanted: the cells of the plan.
 
     Returns:
-      The table, or None if no variant has paused; and the names of the variants of which nothing
-      more is to be trained.
+      The table, or None if no variant has paused; and the names of the variants that need no more
+      training.
     """
     cells, grid = by_variant(wanted), planned.grid
     stopped = _paused(cells, scores)

@@ -1,9 +1,9 @@
-"""Values of continuous fields that a sampler of Optuna proposes, by the scores of those before.
+"""Values of continuous fields that an Optuna sampler proposes from the scores of earlier ones.
 
-Each variant has a study of its own. A trial is one value of each field, under every seed of the
-variant, and its score is the mean perplexity on dev. Which trials have been told before another one
-is asked for follows from their numbers alone, so the same scores give the same trials: what lies in
-the grid's directory is the whole record, which a sweep that goes on tells anew.
+Each variant has a separate study. A trial is one value of each field, under every seed of the
+variant, and its score is the mean perplexity on dev. The trial numbers determine which scores the
+sampler knows before it proposes a trial, so the same scores give the same trials. The grid's
+directory is the whole record: a resumed sweep replays it.
 """
 
 import math
@@ -23,7 +23,7 @@ _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
 
 
 class Range(NamedTuple):
-    """A range of a field, whose ends are whole where the values of the field are."""
+    """A range of a field; integer fields have integer ends."""
 
     low: float
     """The lower end."""
@@ -33,7 +33,7 @@ class Range(NamedTuple):
     """The scale, "log" if ratios count, or else "lin"."""
 
     def check(self) -> None:
-        """Refuse a range that is empty, or has another scale, or no ratios.
+        """Refuse an empty range, another scale, or a log range from 0 or less.
 
         Raises:
           UserError: the range is refused.
@@ -46,12 +46,12 @@ class Range(NamedTuple):
             )
 
     def __str__(self) -> str:
-        """Return the range as a flag has it, such as `0.5:2:log`."""
+        """Return the range in the form of a flag, such as `0.5:2:log`."""
         return f"{self.low:g}:{self.high:g}:{self.scale}"
 
 
 class SampledGrid:
-    """The plan of a grid for whose variants a sampler proposes values."""
+    """The plan of a grid whose variants get values from a sampler."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class SampledGrid:
 
         Args:
           ranges: the ranges by the path of a field.
-          sampler: the sampler, as `optuna:tpe`.
+          sampler: the sampler, such as `optuna:tpe`.
           trials: the number of trials of a variant.
-          at_once: the number of trials that are asked for before the first of them is scored.
+          at_once: the number of trials to request before the first of them is scored.
 
         Raises:
           UserError: there is no such sampler, or Optuna is not installed.
@@ -92,7 +92,7 @@ class SampledGrid:
 
     @property
     def candidates(self) -> dict[str, dict[str, Config]]:
-        """Return the configs of the trials so far, by the variant and by the trial's name."""
+        """Return the configs of the trials so far, by variant and by trial name."""
         return {variant: dict(study.configs) for variant, study in self._studies.items()}
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
@@ -105,7 +105,7 @@ class SampledGrid:
         ]
 
     def _tell(self, study: "_Study", scores: Scores) -> bool:
-        """Tell what has to be known before the next trial, and return whether it was known."""
+        """Tell the study the scores before the next trial; return whether they were known."""
         while study.told <= len(study.asked) - self._at_once:
             trial, name = study.asked[study.told]
             mean = mean_of(score_at(scores.get(c.name, {}), c.until) for c in study.cells[name])
@@ -154,5 +154,5 @@ def _distribution(one: Range) -> Any:
 
 
 def _short(value: float) -> float:
-    """Return a value with four digits, so that the name of its directory is short."""
+    """Round a value to four digits, so that the name of its directory is short."""
     return value if isinstance(value, int) else float(f"{value:.4g}")

@@ -1,7 +1,7 @@
-"""What a grid's directory keeps of the grid, by which a later sweep goes on with it.
+"""The grid's record in its directory, from which a later sweep resumes.
 
-GRID/grid.py     the config file of the grid; it may be edited, and named by --config
-GRID/grid.json   the configs of its rows, with which a later sweep is compared, and the seeds
+GRID/grid.py     the config file of the grid; users may edit it, and pass it as --config
+GRID/grid.json   the configs of its rows, to compare with a later sweep, and the seeds
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _SCHEMA = Schema({"variants": Each(dict, dict)}, {"written": str, "seeds": int})
 
 
 def stored_grid(workdir: Path) -> Grid:
-    """Load the grid of a directory by the config file that the directory keeps.
+    """Load the grid of a directory from the config file there.
 
     Raises:
       UserError: the directory has no such file, or is in a bucket, or the file has a mistake.
@@ -42,13 +42,12 @@ def _read(workdir: Path) -> Record | None:
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
-    """Refuse a grid that lacks a row of the one in a directory, or has it with another config.
+    """Refuse a grid that lacks a row of a directory's grid, or has another config for it.
 
-    Rows of which nothing was started, or whose directories were moved away, do not count.
+    Rows that were never started, or whose directories were moved away, do not count.
 
     Raises:
-      UserError: the grids differ, or the record of the grid there is damaged, or its config file
-        was edited.
+      UserError: the grids differ, the record there is damaged, or its config file was edited.
     """
     if (record := _read(workdir)) is None:
         return
@@ -77,7 +76,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
 
 
 def stored_seeds(workdir: Path) -> int:
-    """Return the number of seeds that the grid of a directory has been given so far, at least 1.
+    """Return the largest number of seeds that a directory's grid had so far, at least 1.
 
     Raises:
       UserError: the record of the grid there is damaged.

@@ -46,7 +46,7 @@ class Columns(NamedTuple):
 
 
 class GridTable(NamedTuple):
-    """The table of a grid for readers. In its notes, code stands between backticks."""
+    """The table of a grid for readers. Its notes have code between backticks."""
 
     caption: str
     heads: list[str]
@@ -55,7 +55,7 @@ class GridTable(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What is said of a grid beside the scores of its cells."""
+    """Texts and tables beside the scores of a grid's cells."""
 
     notes: Sequence[str] = ()
     """Paragraphs below the table, after those that explain its columns."""
@@ -76,8 +76,8 @@ def write_tables(
 ) -> list[VariantRow]:
     """Write `table.md`, `table.tex`, `table.csv` and `table.png` into a grid's directory.
 
-    Without matplotlib, `table.png` is left out with a warning. Where no cell has a result yet, what
-    is beside the scores is written into `table.md` alone, and the other files are removed.
+    Without matplotlib, `table.png` is skipped with a warning. While no cell has a result, only
+    `table.md` is written, with the contents of `beside`, and the other files are removed.
 
     Returns:
       The rows of the table.
@@ -113,7 +113,7 @@ def grid_table(
     results: Results,
     beside: Beside = NOTHING,
 ) -> GridTable:
-    """Return the table for readers, of rows that `compare` made of the results."""
+    """Return the table for readers, from the rows of `compare`."""
     columns = [one for one in _columns(grid, rows, results) if one.heads]
     heads = [head for one in columns for head in one.heads]
     body = [[cell for one in columns for cell in one.cells(row)] for row in rows]
@@ -193,7 +193,7 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
 
 
 def _score_columns(measures: "GridMeasures") -> Columns:
-    """Return the columns of the score by which variants are compared, and of the one beside it."""
+    """Return the columns of the score that compares variants, and of the second score."""
     score, beside, bootstrap, _ = measures
 
     def cells(row: VariantRow) -> list[str]:
@@ -242,7 +242,7 @@ def _fields_of(measure: str) -> list[str]:
 
 
 def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> list[str]:
-    """Return what the columns of the table mean, a paragraph for each."""
+    """Explain the columns of the table, a paragraph for each."""
     measures = rows[0].measures
     also = f", and within that of sentences if p >= {SIGNIFICANT}" if measures.bootstrap else ""
     notes = [
@@ -269,7 +269,6 @@ def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> 
 
 
 def _markdown(table: GridTable) -> str:
-    """Return the table as Markdown."""
     lines = [table.heads, ["---"] * len(table.heads), *table.rows]
     return "\n".join([table.caption, "", *map(markdown_row, lines), "", _listed(table.notes)])
 
@@ -294,7 +293,7 @@ def _signed(difference: float | None) -> str:
 
 
 def csv_text(lines: Iterable[Iterable[Any]]) -> str:
-    """Return lines of cells as CSV, the first of which has the names of the columns."""
+    """Return lines of cells as CSV; the first has the column names."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(lines)
     return file.getvalue()

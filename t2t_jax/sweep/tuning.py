@@ -1,10 +1,9 @@
-"""Tuning of fields for every variant of a grid, so that variants are compared at their best.
+"""Tune fields for every variant of a grid, so that variants are compared at their best.
 
-A variant becomes as many candidates as there are values. Which value a variant gets is chosen by
-scores, and the same scores cannot say without bias how good the choice is: the lowest of several is
-low by chance, too. So the value for a seed is chosen by the scores of the other seeds alone
-(cross-fitting), and the scores of these choices are compared. As the choices of different seeds may
-differ, the deviation over seeds holds the noise of tuning.
+A variant becomes as many candidates as there are values. The scores that choose a value are biased
+estimates of its quality: the lowest of several is low by chance, too. So the scores of the other
+seeds choose the value for a seed (cross-fitting), and the scores of these choices are compared.
+Different seeds may choose differently, so the deviation over seeds includes the noise of tuning.
 """
 
 import math
@@ -46,7 +45,7 @@ def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, di
 
 
 def check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
-    """Refuse variants that would be equal once they have the same values of the tuned fields.
+    """Refuse variants that would be equal with the same values of the tuned fields.
 
     Raises:
       UserError: two variants do not differ in anything else, or a value is refused.
@@ -67,16 +66,16 @@ def choose(
 ) -> list[str]:
     """Choose a candidate for each seed: the best by the mean perplexity of the other seeds.
 
-    A single seed has no others, and chooses by its own.
+    A single seed uses its own score.
 
     Args:
       group: the candidates of a variant.
-      scores: the perplexity of each candidate at its end, by the number of the seed; None is for
-        one that is missing.
-      finalists: the candidates that may be chosen for a seed.
+      scores: the perplexity of each candidate at its end, by the index of the seed; None if
+        missing.
+      finalists: returns the candidates for a seed.
 
     Returns:
-      The candidate for each seed, by the number of the seed; "" where scores are missing.
+      The candidate for each seed, by the index of the seed; "" if scores are missing.
     """
     num_seeds = len(next(iter(scores.values())))
     chosen = []
@@ -94,10 +93,10 @@ def choose(
 
 
 def is_at_an_end(value: Any, values: Sequence[Any]) -> bool:
-    """Return whether a number is the first or the last of a range: a better one may be beyond it.
+    """Return whether a number is at the end of a range, beyond which a better one may be.
 
     Args:
-      values: the values in question, or a `Range`, whose outer twentieths count as its ends.
+      values: the candidate values, or a `Range`, whose outer twentieths count as its ends.
     """
     if isinstance(values, Range):
         scaled: Callable[[float], float] = math.log if values.scale == "log" else float
@@ -113,12 +112,12 @@ def tuned_results(
     scores: Scores,
     found: Mapping[str, Record],
 ) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
-    """Return the results of what was chosen for each variant, and a table of the choices.
+    """Return the results of the choice for each variant, and a table of the choices.
 
-    Where the value that was chosen for a seed diverged under that seed, the seed has no result.
+    If the value chosen for a seed diverged under that seed, the seed has no result.
 
     Args:
-      cells: the cells by candidate, a seed after the other.
+      cells: the cells by candidate, in the order of the seeds.
       scores: the scores of the cells.
       found: the results by the name of the cell.
 
@@ -172,7 +171,7 @@ def _row(
     ranges: Mapping[str, Sequence[Any]],
     state: str,
 ) -> list[str]:
-    """Return what the table of choices says of a variant."""
+    """Return the row of a variant in the table of choices."""
     parts = [
         f"{name.removeprefix(f'{variant},')} ({', '.join(seeds)})" for name, seeds in named.items()
     ]
