@@ -119,19 +119,24 @@ def config(tiny_run):
     return load_config(str(tiny_run.folder / "tiny.py"))
 
 
-def _columns(tiny_run, program, *flags):
-    """What a benchmark, or a command of one, prints for each column of its table."""
-    name, *command = program.split()
-    command = [f"benchmarks/{name}.py", *command, f"--config={tiny_run.folder / 'tiny.py'}", *flags]
+def _rows(*command):
+    """Run a benchmark, and return the rows that it prints as JSON."""
     done = subprocess.run(
-        [sys.executable, *command, "--json"],
+        [sys.executable, *map(str, command), "--json"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    columns = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _columns(tiny_run, program, *flags):
+    """What a benchmark, or a command of one, prints for each column of its table."""
+    name, *command = program.split()
+    command = [f"benchmarks/{name}.py", *command, f"--config={tiny_run.folder / 'tiny.py'}", *flags]
+    columns = _rows(*command)
     for column in columns:
         if "refused" not in column:
             low, middle, high = (column[f"seconds_{name}"] for name in ("min", "median", "max"))
@@ -197,11 +202,8 @@ def test_variants_are_compared_with_the_base_of_their_grid(tmp_path):
         "from t2t_jax import Config\nfrom t2t_jax.config.variants import variants\n"
         f"VARIANTS = variants(Config().replace({base | layers}))\n"
     )
-    command = ["benchmarks/variants.py", f"--config={grid}", "--only", "swiglu", "--shape", "2x8"]
-    command = [sys.executable, *command, "--repeats", "2", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    flags = [f"--config={grid}", "--only", "swiglu", "--shape", "2x8", "--repeats", "2"]
+    first, second = _rows("benchmarks/variants.py", *flags)
     assert (first["variant"], second["variant"]) == ("base", "swiglu")
     assert first["processor_time_over_base"] == first["clock_over_base"] == 1
     assert second["processor_time_over_base"] > 0
@@ -273,23 +275,29 @@ def _without(*packages):
 
 FLAX = os.environ.get("T2T_JAX_FLAX")
 _FLAX = pytest.mark.skipif(not FLAX, reason="T2T_JAX_FLAX names no checkout of google/flax")
-PEERS = [
-    pytest.param("t2t_jax", ["float32", "bfloat16", "int8"], id="ours"),
-    pytest.param("ctranslate", ["float32", "int8"], marks=_without("ctranslate2")),
-    pytest.param("marian", ["float32"], marks=_without("torch", "transformers")),
-    pytest.param("flax", ["float32"], marks=_FLAX),
-]
+MARKS = {
+    "ctranslate": _without("ctranslate2"),
+    "pytorch": _without("torch"),
+    "marian": _without("torch", "transformers"),
+    "flax": _FLAX,
+}
+PRECISIONS = {"t2t_jax": {"float32", "bfloat16", "int8"}, "ctranslate": {"float32", "int8"}}
+
+
+def _peers(*names):
+    cases = [pytest.param(name, marks=MARKS.get(name, ())) for name in names]
+    return pytest.mark.parametrize("peer", cases)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("peer", "precisions"), PEERS)
-def test_peers_search_for_the_same(tiny_run, peer, precisions):
+@_peers("t2t_jax", "ctranslate", "marian", "flax")
+def test_peers_search_for_the_same(tiny_run, peer):
     flags = ["--batch-sizes", "3", "--beam-sizes", "1", "--repeats", "1", "--systems", peer]
     flags += ["--source-length", "5", "--target-length", "7"]
     flags += [f"--flax-wmt={FLAX}"] if peer == "flax" else []
     columns = _columns(tiny_run, "peers decode", *flags)
     theirs = [column for column in columns if peer in column["system"].lower()]
-    assert {*precisions} <= {column["precision"] for column in theirs}
+    assert {column["precision"] for column in theirs} >= PRECISIONS.get(peer, {"float32"})
     for column in columns:
         assert _agrees_with_rate(column, 3 * 7, "tokens_per_second_median")
         ours = column["ours_float32_over_theirs_median"] * column["tokens_per_second_median"]
@@ -301,14 +309,7 @@ def test_peers_search_for_the_same(tiny_run, peer, precisions):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "peer",
-    [
-        pytest.param("pytorch", marks=_without("torch")),
-        pytest.param("marian", marks=_without("torch", "transformers")),
-        pytest.param("flax", marks=_FLAX),
-    ],
-)
+@_peers("pytorch", "marian", "flax")
 def test_peers_train_on_the_same(tiny_run, peer):
     flags = ["--shapes", "4x8", "--repeats", "1", "--systems", peer]
     flags += [f"--flax-wmt={FLAX}"] if peer == "flax" else []
@@ -319,18 +320,13 @@ def test_peers_train_on_the_same(tiny_run, peer):
 
 
 @pytest.mark.thorough
-@_without("ctranslate2")
+@MARKS["ctranslate"]
 def test_whole_programs_translate_the_same_lines(tiny_run, tmp_path):
     tiny_run.finish(tmp_path / "run", "--training.learning-rate-factor=1")
     (tmp_path / "lines").write_text("No devices found\n")  # both searches end at its length
-    command = ["benchmarks/peers.py", "translate", "--workdir", str(tmp_path / "run"), "--json"]
-    command += ["--lines", str(tmp_path / "lines"), "--beam-sizes", "1", "--repeats", "1"]
-    command += ["--systems", "float32"]
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    ours, theirs = (json.loads(line) for line in done.stdout.splitlines())
+    flags = ["--lines", tmp_path / "lines", "--beam-sizes", 1, "--repeats", 1]
+    flags += ["--workdir", tmp_path / "run", "--systems", "float32"]
+    ours, theirs = _rows("benchmarks/peers.py", "translate", *flags)
     assert (ours["system"], theirs["system"]) == ("t2t_jax", "CTranslate2 float32")
     assert ours["lines"] == theirs["lines"] == 1
     assert theirs["equal_to_ours"] == 1
@@ -349,19 +345,7 @@ def systems(monkeypatch):
     [
         ("train", ["T2T"], ["t2t_jax", "t2t_jax bfloat16"]),
         ("train", ["wmt", "marian"], ["t2t_jax", "Flax's WMT example", "Hugging Face Marian"]),
-        (
-            "decode",
-            ["CTranslate2 int8"],
-            ["t2t_jax", "t2t_jax int8", "CTranslate2 int8"],
-        ),
-        (
-            "translate",
-            ["late2"],
-            [
-                *("t2t_jax", "t2t_jax int8"),
-                *("CTranslate2 float32", "CTranslate2 bfloat16", "CTranslate2 int8"),
-            ],
-        ),
+        ("decode", ["CTranslate2 int8"], ["t2t_jax", "t2t_jax int8", "CTranslate2 int8"]),
     ],
 )
 def test_systems_are_chosen_by_parts_of_their_names_and_ours_beside_them(
@@ -587,12 +571,8 @@ def test_gradients_are_measured_for_each_score_function(tmp_path, tiny_run):
         "VARIANTS = {name: BASE.replace({'model.score_function': name})"
         " for name in ('scaled_dot_product', 'additive')}\n"
     )
-    command = ["benchmarks/softmax_gradient.py", f"--config={grid}", "--rows=2", "--length=4"]
-    done = subprocess.run(
-        [sys.executable, *command, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    flags = [f"--config={grid}", "--rows=2", "--length=4"]
+    rows = _rows("benchmarks/softmax_gradient.py", *flags)
     assert [row["variant"] for row in rows] == ["scaled_dot_product"] * 2 + ["additive"] * 2
     assert all(0 < row["largest weight"] <= 1 for row in rows)
 
@@ -610,19 +590,10 @@ def test_a_start_is_measured_cold_and_warm(tiny_run):
 @pytest.mark.thorough
 def test_corpora_in_memory_and_in_shards_are_measured(tiny_run, tmp_path):
     text, folder = tiny_run.folder / "corpus", tmp_path / "big"
-    command = ["benchmarks/shards.py", f"--config={tiny_run.folder / 'tiny.py'}", "--json"]
-    command += [f"--text={text}", f"--folder={folder}", "--pairs=500", "--repeats=1"]
-    rows = []
-    for flags in ([], ["--hosts", "1", "2"]):
-        done = subprocess.run(
-            [sys.executable, *command, *flags],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        rows += [json.loads(line) for line in done.stdout.splitlines()]
+    flags = [f"--config={tiny_run.folder / 'tiny.py'}", f"--text={text}", f"--folder={folder}"]
+    flags += ["--pairs=500", "--repeats=1"]
+    rows = _rows("benchmarks/shards.py", *flags)
+    rows += _rows("benchmarks/shards.py", *flags, "--hosts", 1, 2)
     assert [row.get("form") for row in rows] == ["whole", "shards", None, None]
     assert all(row["batch_seconds"] > 0 for row in rows[:2])
     assert [row["hosts"] for row in rows[2:]] == [1, 2]
