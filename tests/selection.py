@@ -1,6 +1,7 @@
 """Which cases of a test run by default, and which in the thorough run alone."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,3 +16,12 @@ def thorough_after(count: int, cases: Iterable[Any]) -> list[Any]:
     """
     first, rest = (cases := list(cases))[:count], cases[count:]
     return [*first, *(pytest.param(case, marks=pytest.mark.thorough) for case in rest)]
+
+
+needs_cuda = pytest.mark.skipif(
+    not any(find_spec(f"jax_plugins.xla_cuda{number}") for number in (12, 13))
+    if find_spec("jax_plugins")
+    else True,
+    reason="needs the extra `cuda13`",
+)
+"""A mark of tests that compile for NVIDIA GPUs, which need not be there."""

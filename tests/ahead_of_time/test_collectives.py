@@ -1,13 +1,11 @@
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
 from t2t_jax.ahead_of_time.collectives import Collective, collectives
 from t2t_jax.ahead_of_time.hlo import parse_program
+from tests.programs import run_python
 
 # Two layers of calls: the entry runs a loop of 3 rounds, whose body runs a loop of 5.
 _LOOPS = """\
@@ -274,14 +272,7 @@ for program, arguments in ((scan, (x, w)), (every, (x,))):
 
 
 def test_collectives_of_compiled_programs_are_those_computed_by_hand():
-    flags = {"JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", _REAL],
-        env={**os.environ, **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", _REAL, JAX_NUM_CPU_DEVICES="8", JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
     scan, every = (json.loads(line) for line in done.stdout.splitlines())
     sums = [each for each in scan if each[0] == "all-reduce"]

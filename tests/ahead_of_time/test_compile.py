@@ -18,6 +18,7 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.compiler_options import OPTIONS
 from t2t_jax.parallel.hardware import peaks
+from tests.selection import needs_cuda
 
 _ROOT = Path(__file__).parents[2]
 _FIELDS = {
@@ -35,12 +36,6 @@ _FIELDS = {
 _TINY = Config().replace(_FIELDS)
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra `tpu`")
-needs_cuda = pytest.mark.skipif(
-    not any(find_spec(f"jax_plugins.xla_cuda{number}") for number in (12, 13))
-    if find_spec("jax_plugins")
-    else True,
-    reason="needs the extra `cuda13`",
-)
 
 
 def test_one_device_takes_what_the_formulas_say():

@@ -1,7 +1,5 @@
 """A step of a search, as compiled: what it computes and moves is what the formulas say."""
 
-from importlib.util import find_spec
-
 import jax
 import pytest
 
@@ -9,6 +7,7 @@ from t2t_jax.ahead_of_time.search import compile_search, format_search
 from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
+from tests.selection import needs_cuda
 
 _CONFIG = Config().replace(
     {
@@ -47,12 +46,7 @@ def h200():
     return devices_of("h200:1")
 
 
-@pytest.mark.skipif(
-    not any(find_spec(f"jax_plugins.xla_cuda{number}") for number in (12, 13))
-    if find_spec("jax_plugins")
-    else True,
-    reason="needs the extra `cuda13`",
-)
+@needs_cuda
 @pytest.mark.parametrize(("beam_size", "of_a_layer", "rest"), [(1, 11, 10), (4, 14, 22)])
 def test_a_step_for_a_gpu_has_few_kernels(h200, beam_size, of_a_layer, rest):
     changes = {

@@ -1,8 +1,5 @@
 """The devices of JAX, and an environment in which it has none that can be used."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +11,10 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import devices
 from t2t_jax.parallel.devices import all_devices, hardware_name, local_devices
+from tests.programs import ROOT, run_python
 
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
-_ROOT = Path(__file__).parents[2]
 
 
 def test_devices_are_those_of_jax():
@@ -57,7 +54,7 @@ def in_64_bits():
 
 @pytest.mark.usefixtures("in_64_bits")
 def test_64_bits_are_refused_by_training_and_by_loading(tmp_path):
-    run = min((_ROOT / "tests/goldens/runs").rglob("config.json")).parent
+    run = min((ROOT / "tests/goldens/runs").rglob("config.json")).parent
     with pytest.raises(UserError, match=r"computes in 64 bits here .*, and the models of this"):
         t2t_jax.load(run)
     with pytest.raises(UserError, match=r"jax\.config\.update\('jax_enable_x64', False\)"):
@@ -99,14 +96,7 @@ def test_a_platform_that_is_not_there_is_told(monkeypatch, error, said):
 )
 def test_a_training_that_no_device_can_do_is_one_line(tmp_path, setting, said):
     command = ["train.py", "--config", "configs/quickstart.py", "--workdir", str(tmp_path / "run")]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), **setting},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(*command, **setting)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(said)
     assert "Traceback" not in done.stderr

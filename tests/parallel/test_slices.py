@@ -1,7 +1,6 @@
 """Devices of several slices or hosts: what crosses the slow links between them."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from unittest import mock
 
 import numpy as np
@@ -13,6 +12,7 @@ from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.mesh import AXES, make_mesh
 from t2t_jax.parallel.slices import between_slices, laid_out
+from tests.selection import needs_cuda
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,7 @@ def test_one_slice_is_laid_out_as_jax_does_it_and_crosses_nothing():
     assert set(between_slices(mesh).values()) == {1}
 
 
-@pytest.mark.skipif(
-    not any(find_spec(f"jax_plugins.xla_cuda{number}") for number in (12, 13))
-    if find_spec("jax_plugins")
-    else True,
-    reason="needs the extra `cuda13`",
-)
+@needs_cuda
 def test_described_hosts_of_gpus_are_known_by_their_processes():
     mesh = make_mesh(ParallelConfig(fsdp=8), devices_of("h100:2x8"))
     assert between_slices(mesh) == {"data": 2, "fsdp": 1, "tensor": 1}

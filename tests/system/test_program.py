@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from t2t_jax.system.program import command_line
+from tests.programs import ROOT, run_program, run_python
 
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = [
@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-ROOT = Path(__file__).parents[2]
 HEAD = """
 import os, signal, sys, time
 from pathlib import Path
@@ -319,33 +318,6 @@ def test_a_warning_that_nobody_reads_stops_nothing(tmp_path):
     assert finish(tmp_path, body)[0] == 7
 
 
-TRAIN, SWEEP = ["train.py"], ["-m", "t2t_jax.sweep"]
-
-
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        (TRAIN, "--config configs/base.py --workdir runs/base"),
-        (SWEEP, "--config configs/table3.py --workdir runs/table3"),
-    ],
-    ids=["train.py", "a sweep"],
-)
-def test_a_program_without_arguments_says_what_to_give(program, message):
-    done = subprocess.run(
-        [sys.executable, *program],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_ten_signals_at_random_moments_end_a_translation_each_time(tiny_run, tmp_path, number):
@@ -389,14 +361,8 @@ def translated(tiny_run, tmp_path_factory):
 
 def _translate(folder, setting, redirections=""):
     program = "eval.py translate --workdir $0/run --input $0/source --output $0/out --scores"
-    return subprocess.run(
-        ["bash", "-c", f"{setting} exec {sys.executable} {program} {redirections}", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    line = f"{setting} exec {sys.executable} {program} {redirections}"
+    return run_program("bash", "-c", line, folder)
 
 
 @pytest.mark.faults
@@ -471,14 +437,7 @@ def test_training_off_the_main_thread_needs_no_signals(tiny_run, tmp_path):
         "thread.join()\n"
         "sys.exit(codes[0])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, tiny_run.folder / "tiny.py", tmp_path / "run"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", program, tiny_run.folder / "tiny.py", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "12 steps are done" in done.stdout
 
@@ -486,8 +445,6 @@ def test_training_off_the_main_thread_needs_no_signals(tiny_run, tmp_path):
 @pytest.mark.faults
 def test_training_without_streams_just_trains(tiny_run, tmp_path):
     train = f"exec {sys.executable} train.py --config $0 --workdir $1 <&- >&- 2>&-"
-    arguments = [str(tiny_run.folder / "tiny.py"), str(tmp_path / "run")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", train, *arguments], cwd=ROOT, env=environment, check=False)
+    done = run_program("bash", "-c", train, tiny_run.folder / "tiny.py", tmp_path / "run")
     assert done.returncode == 0
     assert list(tiny_run.losses(tmp_path / "run")) == list(range(1, 13))

@@ -1,11 +1,9 @@
 """What Orbax says is left out while it works for this package, and nowhere else."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, run_python
+
 STATE = """
 import sys
 from logging import getLogger
@@ -22,13 +20,7 @@ def state():
 
 
 def python(body, said=""):
-    done = subprocess.run(
-        [sys.executable, "-c", STATE + body],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", STATE + body)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(said, done.stderr), done.stderr
 
