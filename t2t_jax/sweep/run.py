@@ -45,7 +45,7 @@ class _Status:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps taken so far, at most those until which the cell is trained."""
+        """Return the number of steps taken so far, at most `cell.until`."""
         is_there = self.state in ("done", "paused")
         return self.cell.until if is_there else self.progress.get("step", self.steps_before)
 

@@ -1,1 +1,1 @@
-"""The surroundings of a program: its files, its streams, its signals and its host's memory."""
+"""The environment of a program: its files, its streams, its signals and its host's memory."""

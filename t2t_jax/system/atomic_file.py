@@ -1,4 +1,4 @@
-"""The one way in which files, directories and objects are written: complete, or not at all."""
+"""Write files, directories and objects atomically: complete, or not at all."""
 
 import io
 import os
@@ -20,7 +20,7 @@ _opening = threading.Lock()
 
 
 class NamedFile(io.FileIO):
-    """A file whose errors of writing have its name, which the system's own errors lack."""
+    """A file whose write errors include its name, which the system's errors lack."""
 
     def __init__(self, path: str | os.PathLike[str], mode: str, shown: Any = None) -> None:
         """Open the file; errors call it `shown`, or else by its path."""
@@ -28,7 +28,7 @@ class NamedFile(io.FileIO):
         self._shown = str(path if shown is None else shown)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes as `io.FileIO` does, but have an error name the file."""
+        """Write bytes as `io.FileIO` does, with the file's name in errors."""
         try:
             return super().write(data)
         except OSError as error:
@@ -40,7 +40,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that no reader ever sees a part of it, even if a kill ends the writing.
 
     Raises:
-      UserError: the file cannot be written; what was there before is still there.
+      UserError: the file cannot be written; its old content is still there.
     """
     with writing_whole(path) as file:
         file.write(content)
@@ -50,12 +50,12 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file to write to, which takes its name once it is complete and on the disk.
 
-    It is written beside its place under a hidden name that holds the number of this process, and
-    that nobody else uses. After an error in the `with` block, and when a signal ends the program,
-    that file is removed. An object of a bucket is written on this machine, and sent at the end.
+    It is written beside its path under a hidden name with the id of this process. After an error in
+    the `with` block, and when a signal ends the program, that file is removed. An object of a
+    bucket is written on this machine, and uploaded at the end.
 
     Raises:
-      UserError: the file cannot be written; what was there before is still there.
+      UserError: the file cannot be written; its old content is still there.
     """
     path = as_path(path)
     check_own(path)
@@ -65,13 +65,13 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_directory(path: Path) -> Iterator[Path]:
-    """Make a directory to fill, which takes its name once all that is in it is complete.
+    """Make a directory to fill, which takes its name once it is complete.
 
-    It is filled beside its place under a hidden name. After an error in the `with` block, and when
+    It is filled beside its path under a hidden name. After an error in the `with` block, and when
     a signal ends the program, it is removed.
 
     Raises:
-      UserError: the directory cannot be made, or is there and not empty, or is in a bucket.
+      UserError: the directory cannot be made, exists and is not empty, or is in a bucket.
     """
     if isinstance(path, BucketPath):
         raise UserError(
@@ -97,9 +97,9 @@ def writing_directory(path: Path) -> Iterator[Path]:
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse a directory, which need not be there yet, where nothing can be written.
+    """Refuse a directory, which may not exist yet, that is not writable.
 
-    Whether the credentials allow writing to a bucket shows only once something is written.
+    Missing credentials for writing to a bucket show only at the first write.
     """
     check_own(directory)
     if isinstance(directory, BucketPath):
@@ -114,10 +114,10 @@ def check_writable(directory: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is for.
+    """Refuse an unwritable file, before the work that produces it.
 
     Raises:
-      UserError: its directory is not there, or nothing can be written in it.
+      UserError: its directory is missing or not writable.
     """
     check_writable(path.parent)
     if not isinstance(path, BucketPath) and not path.parent.is_dir():
@@ -126,7 +126,7 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def _sent(path: BucketPath) -> Iterator[BinaryIO]:
-    """Open a temporary file of this machine, which is sent to a bucket once it is complete."""
+    """Open a temporary file of this machine, and upload it to a bucket once it is complete."""
     with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as file:
         unfinished = Path(file.name)
         _unfinished.add(unfinished)
@@ -176,14 +176,14 @@ def removed_at_end(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished() -> None:
-    """Remove the unfinished files as a signal ends the program; no new one is begun afterwards."""
+    """Remove the unfinished files when a signal ends the program, and allow no new ones."""
     _opening.acquire(timeout=1)  # and never released
     for unfinished in list(_unfinished):
         _remove(unfinished)
 
 
 def _remove(unfinished: Path) -> None:
-    """Remove an unfinished file or directory, if it is there and can be removed."""
+    """Remove an unfinished file or directory, if possible."""
     with suppress(OSError, UserError):  # the latter where a store is away
         if unfinished.is_dir():
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -214,7 +214,7 @@ def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
-    """Return the error that says why a file cannot be written, and what helps."""
+    """Return the error that says why a file cannot be written, with a remedy."""
     path = as_path(path)
     parent = path.parent
     if not isinstance(path, BucketPath) and not os.path.isdir(parent):

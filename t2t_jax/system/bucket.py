@@ -1,15 +1,15 @@
 """Paths in object stores: `s3://bucket/name` and `gs://bucket/name`, beside those of file systems.
 
-`as_path` makes a path from a name. The rest of the program uses it like any `Path`, and does not
-know which of the two it has. An object store differs from a file system in this:
+`as_path` makes a path from a name. The rest of the program uses both kinds like any `Path`. An
+object store differs from a file system:
 
-- A directory is the beginning that names of objects share. An empty one is an object `.directory`.
-- An object is written whole, or not at all: there is nothing to be renamed. To append to an
-  object is to write all of it again, at every write.
-- An object that is read is fetched to this machine first.
+- A directory is a common prefix of object names. An empty one is an object `.directory`.
+- An object is written whole, or not at all, so there is nothing to rename. Each append writes the
+  whole object again.
+- Readers download an object to this machine first.
 
-The stores are reached through fsspec, by its packages s3fs and gcsfs. They take the settings, the
-credentials and the address of the store from where the store's own tools take them.
+fsspec reaches the stores through its packages s3fs and gcsfs. They read the settings, the
+credentials and the address of the store from the same sources as the store's tools.
 """
 
 import errno
@@ -55,7 +55,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
     `system.opening.opened` takes the names of runs on the hub and in archives too.
 
     Raises:
-      UserError: the name is that of a run on the hub, which is only read.
+      UserError: the name is that of a run on the hub, which is read-only.
     """
     text = os.fspath(name)
     if text.startswith("hf:/"):
@@ -73,10 +73,10 @@ def as_path(name: str | os.PathLike[str]) -> Path:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Return a place on this machine for files beside a path, which cannot be in a bucket.
+    """Return a local path for files beside a path that cannot be in a bucket.
 
-    It is the path itself, if that is of a file system; for one in a bucket, it is a path of the
-    user's own directory for states of programs, which is the same at every call.
+    It is the path itself in a file system; for a bucket, it is a path in the user's state
+    directory, the same at every call.
     """
     if not isinstance(path, BucketPath):
         return path
@@ -85,7 +85,7 @@ def on_this_machine(path: Path) -> Path:
 
 @contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
-    """Give the path of a file of this machine: a copy of an object, which the end removes.
+    """Return a context with a local file: for an object a copy, which the end removes.
 
     Raises:
       FileNotFoundError: there is no such object.
@@ -99,24 +99,23 @@ def local_copy(path: Path) -> Iterator[Path]:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether there is a directory; False for a name that no file can have."""
+    """Return whether there is a directory; False for an invalid name."""
     return path.is_dir() if isinstance(path, BucketPath) else os.path.isdir(path)
 
 
 class BucketPath(PosixPath):
-    """An object of a store, or a directory: the beginning that names of several objects share.
+    """An object of a store, or a directory: a common prefix of several objects.
 
-    It has the methods of `Path` that the program uses on paths that a user may give. They raise
-    the errors that an ordinary path raises, and a `UserError` where the store itself, the bucket or
-    the credentials are missing.
+    It has the methods of `Path` that the program uses on paths of the user. They raise the errors
+    of an ordinary path, and a `UserError` if the store, the bucket or the credentials are missing.
     """
 
     def __str__(self) -> str:
-        """Return the name as it was given: `s3://bucket/name`."""
+        """Return the original name: `s3://bucket/name`."""
         return super().__str__().replace(":/", "://", 1)
 
     def __fspath__(self) -> str:
-        """Return the name as it was given, which functions for local files do not know."""
+        """Return the original name, which functions for local files do not know."""
         return str(self)
 
     @property
@@ -152,7 +151,7 @@ class BucketPath(PosixPath):
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
 
     def checksum(self) -> str:
-        """Return the hash that the store has of the object's content, which changes with it.
+        """Return the store's hash of the object's content.
 
         Raises:
           FileNotFoundError: there is no such object.
@@ -180,7 +179,7 @@ class BucketPath(PosixPath):
             return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
-        """Yield the objects and the directories right below this name.
+        """Yield the objects and the directories directly below this name.
 
         Raises:
           FileNotFoundError: there is nothing below this name.
@@ -207,7 +206,7 @@ class BucketPath(PosixPath):
     ) -> Any:
         """Open the object for reading, or for appending; `write_bytes` writes one.
 
-        A reader gets a copy on this machine, which is whole before its first byte is read.
+        A reader gets a complete copy on this machine.
 
         Raises:
           FileNotFoundError: there is no object of this name to read.
@@ -239,13 +238,13 @@ class BucketPath(PosixPath):
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, data: Any) -> int:
-        """Write the object whole: a reader finds what was there before, or all that is new."""
+        """Write the object atomically: a reader finds either the old or the new content."""
         with _reaching(self):
             self._store.pipe_file(self._key, bytes(data))
         return len(data)
 
     def create(self, data: bytes) -> None:
-        """Write the object, or raise a `FileExistsError`: of several writers one succeeds."""
+        """Write the object, or raise a `FileExistsError`: only one of several writers succeeds."""
         with _reaching(self):
             self._store.pipe_file(self._key, data, mode="create")
 
@@ -259,7 +258,7 @@ class BucketPath(PosixPath):
             self._store.get_file(self._key, str(local))
 
     def send(self, local: Path) -> None:
-        """Write the object whole, with the content of a file of this machine."""
+        """Write the object atomically, with the content of a local file."""
         with _reaching(self):
             self._store.put_file(str(local), self._key)
 
@@ -295,22 +294,20 @@ class BucketPath(PosixPath):
 
 
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
-    """Write the files below a directory of this machine as objects, `last` after all others."""
+    """Upload the files below a local directory as objects, `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
     send_files(files, local, target)
     (target / last).send(local / last)
 
 
 def send_files(files: Iterable[Path], local: Path, target: BucketPath) -> None:
-    """Write files below a directory of this machine as objects, in any order."""
+    """Upload files below a local directory as objects, in any order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda path: (target / path.relative_to(local)).send(path), files))
 
 
 def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
-    """Copy objects below a name into a directory of this machine, unless one of them is gone.
-
-    Files have there what the names of the objects have beyond `source`.
+    """Download objects below `source` into a local directory, under their relative names.
 
     Raises:
       FileNotFoundError: one of the objects is gone.
@@ -323,7 +320,7 @@ def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path
 
 
 def remove(objects: Iterable[BucketPath]) -> None:
-    """Remove objects of one bucket; those that are gone already do not matter."""
+    """Remove objects of one bucket; missing ones are ignored."""
     objects = list(objects)
     if objects:
         with _reaching(objects[0]), suppress(FileNotFoundError):
@@ -331,7 +328,7 @@ def remove(objects: Iterable[BucketPath]) -> None:
 
 
 class _Appended(io.RawIOBase):
-    """An object that is appended to: at each write, all of it is written again."""
+    """An object to append to: each write uploads all of it again."""
 
     def __init__(self, path: BucketPath) -> None:
         self._path = path
@@ -364,11 +361,11 @@ def _file_system(scheme: str, process: int) -> Any:
 
 @contextmanager
 def _reaching(path: BucketPath) -> Iterator[None]:
-    """Turn the errors of a store's library into those of files, with messages of one line.
+    """Turn the errors of a store's library into file errors, with messages of one line.
 
     Raises:
       OSError: as for files, with the name of the path.
-      UserError: there is no such bucket, there are no credentials, or the store does not answer.
+      UserError: the bucket or the credentials are missing, or the store does not answer.
     """
     scheme, name = path.parts[0].rstrip(":"), str(path)
     try:

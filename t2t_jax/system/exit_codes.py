@@ -1,4 +1,4 @@
-"""The exit codes of a training that has not ended, by which a scheduler starts it again."""
+"""The exit codes of an unfinished training, which tell a scheduler to start it again."""
 
 import signal
 

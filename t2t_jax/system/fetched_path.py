@@ -1,4 +1,4 @@
-"""Paths of copies that programs keep in a cache, and that nobody may change."""
+"""Paths of read-only copies in a cache."""
 
 from pathlib import Path, PosixPath
 
@@ -6,11 +6,11 @@ from t2t_jax.errors import UserError
 
 
 class FetchedPath(PosixPath):
-    """A file or a directory of a run that was fetched or unpacked into a cache."""
+    """A file or a directory of a run that was downloaded or unpacked into a cache."""
 
 
 def check_own(path: Path) -> None:
-    """Refuse to write to a copy in a cache, which is to stay as it was fetched.
+    """Refuse to write to a read-only copy in a cache.
 
     Raises:
       UserError: the path is a `FetchedPath`.

@@ -1,4 +1,4 @@
-"""The folders in which programs keep files that belong to a user, and to no run."""
+"""The folders for files that belong to a user and not to a run."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal
 
 
 def user_folder(kind: Literal["cache", "state"]) -> Path:
-    """Return the package's folder of a kind, as the XDG Base Directory Specification has it.
+    """Return the package's folder of a kind, by the XDG Base Directory Specification.
 
     Args:
       kind: "cache" is for files that can be made again, and "state" for files that cannot.

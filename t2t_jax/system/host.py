@@ -37,19 +37,19 @@ def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
 
 
 def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
-    """Return the maker of an x86 processor in its own words: "GenuineIntel" or "AuthenticAMD".
+    """Return the vendor of an x86 processor: "GenuineIntel" or "AuthenticAMD".
 
-    The name is empty where the system does not tell it as Linux does.
+    The name is empty if the system does not report it as Linux does.
     """
     return _cpuinfo(path).get("vendor_id", "")
 
 
 def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
-    """Return the processor's instruction sets for matrix products, as Linux spells them.
+    """Return the processor's instruction sets for matmuls, in Linux's spelling.
 
     On x86 they are those of avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni,
     amx_tile, amx_bf16 and amx_int8 that the processor has, on ARM those of asimd, bf16, i8mm and
-    sve, in this order. There are none where the system does not tell them as Linux does.
+    sve, in this order. There are none if the system does not report them as Linux does.
     """
     facts = _cpuinfo(path)
     known = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
@@ -58,7 +58,7 @@ def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
 
 @cache
 def _cpuinfo(path: str | Path) -> Mapping[str, str]:
-    """Return the facts of the first processor by name; none where there is no such file."""
+    """Return the facts of the first processor by name; none without such a file."""
     facts: dict[str, str] = {}
     with suppress(OSError):
         for line in Path(path).read_text().splitlines():
@@ -86,7 +86,7 @@ def keep_freed_memory() -> bool:
 
 
 def collect_garbage_seldom() -> None:
-    """Make Python look for objects that refer to each other a hundred times less often.
+    """Make Python collect reference cycles a hundred times less often.
 
     JAX makes millions of objects while it traces a program, and hardly any of them need the
     collector, which by default takes a tenth of the time of a short run.
@@ -105,18 +105,18 @@ def num_virtual_devices() -> int:
 def let_devices_wait() -> None:
     """Give XLA enough threads for CPU devices that wait for each other, before XLA is started.
 
-    A device waits in a thread. XLA has one for each core or device, and a program that was
-    dispatched ahead can take the thread that another device needs: then all wait for ever.
+    A device waits in a thread. XLA has one for each core or device. A program that was dispatched
+    ahead can take the thread that another device needs: a deadlock.
     """
     threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
     os.environ.setdefault("NPROC", str(threads))
 
 
 def usable_host_memory() -> int | None:
-    """Return the bytes of main memory that this process may still take; None if nothing says so.
+    """Return the bytes of main memory that this process may still take; None if unknown.
 
-    It is the least of what the kernel holds to be available, of the limits of its control groups
-    (containers, and jobs of a batch system), and of its own limit of addresses (`ulimit -v`).
+    It is the minimum of the kernel's available memory, of the limits of its control groups
+    (containers, and jobs of a batch system), and of its limit of addresses (`ulimit -v`).
     """
     return min(_memory_limits(), default=None)
 
@@ -138,10 +138,10 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
-    """Yield the limits of a control group and of all groups that it is in.
+    """Yield the limits of a control group and of all its ancestors.
 
     In a container the paths of its groups may be those of the host, which it cannot see; then the
-    outermost group that it does see is its own.
+    outermost visible group is the container's.
     """
     if controllers == "":
         root, name = _CGROUPS, "memory.max"
@@ -158,10 +158,10 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
 
 
 def check_threads() -> None:
-    """Refuse to start JAX where a limit of the user, of a container or of addresses is too low.
+    """Refuse to start JAX if a limit of the user, of a container or of addresses is too low.
 
-    The runtime starts dozens of threads. Where a thread or a block of memory is refused, it ends
-    the program without a message of its own, or waits for ever.
+    The runtime starts dozens of threads. If a thread or a memory block is refused, it ends the
+    program without a message, or hangs.
     """
     told = os.environ.get("NPROC", "")
     cores = int(told) if told.isdecimal() else os.cpu_count() or 1

@@ -1,8 +1,7 @@
 """Runs on the Hugging Face Hub, by their names `hf://NAME/MODEL` and `hf://NAME/MODEL@REVISION`.
 
-The hub is reached through huggingface_hub, with its settings: its cache, its token (`hf auth
-login`, HF_TOKEN), HF_ENDPOINT and HF_HUB_OFFLINE. Only the files of a run are fetched, of which
-none is ever executed.
+huggingface_hub downloads them, with its settings: its cache, its token (`hf auth login`, HF_TOKEN),
+HF_ENDPOINT and HF_HUB_OFFLINE. Only the files of a run are downloaded, and none is ever executed.
 """
 
 import os
@@ -50,7 +49,7 @@ class Address(NamedTuple):
 
 
 def address(name: str | os.PathLike[str]) -> Address | None:
-    """Return the name of a run on the hub; None for any other name.
+    """Parse the name of a run on the hub; None for any other name.
 
     Raises:
       UserError: the name begins with hf://, and is not that of a model.
@@ -65,16 +64,15 @@ def address(name: str | os.PathLike[str]) -> Address | None:
 
 
 def fetch(run: Address, *, with_state: bool = False) -> Path:
-    """Fetch a run into the cache of huggingface_hub, as far as it is not there, and return it.
+    """Download a run into the cache of huggingface_hub, unless it is there, and return its path.
 
-    Without a connection, what the cache has of the revision is returned.
+    Without a connection, return the cached files of the revision.
 
     Args:
-      with_state: whether to fetch what a training goes on from, too.
+      with_state: whether to download also the training state for resuming.
 
     Raises:
-      UserError: there is no such run or no right to read it, or it can be neither reached nor found
-        in the cache.
+      UserError: there is no such run or no right to read it, or it is neither reachable nor cached.
     """
     patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
     with reaching(run) as library:
@@ -96,19 +94,19 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
 
 
 def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
-    """Fetch files of a data set into the cache of huggingface_hub, as far as they are not there.
+    """Download files of a data set into the cache of huggingface_hub, unless they are there.
 
     Args:
       place: a path with wildcards, as hf://datasets/NAME/DATASET/PATH, where DATASET may end in
         @REVISION.
-      patterns: gives the paths to fetch, with wildcards, from PATH.
+      patterns: returns the paths to download, with wildcards, from PATH.
 
     Returns:
       The path of the files on this machine, with wildcards.
 
     Raises:
-      UserError: the place has not this form, there is no such data set or no right to read it, or
-        it can be neither reached nor found in the cache.
+      UserError: `place` has another form, there is no such data set or no right to read it, or it
+        is neither reachable nor cached.
     """
     found = _DATASET.fullmatch(place)
     if not found:
@@ -127,7 +125,7 @@ def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
 
 @contextmanager
 def reaching(run: Address) -> Iterator[ModuleType]:
-    """Give huggingface_hub within a block, and turn its errors into messages of one line.
+    """Return a context with huggingface_hub, which turns its errors into messages of one line.
 
     Raises:
       UserError: the library is not installed, there is no such model or no right to it, or the hub

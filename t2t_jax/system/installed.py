@@ -1,4 +1,4 @@
-"""Whether packages are installed, which is asked before long work that would miss them later."""
+"""Check that packages are installed, before long work that needs them later."""
 
 from importlib.util import find_spec
 
@@ -11,7 +11,7 @@ OF_TRAINING = ("tensorboardX", "grain", *OF_SCORES)
 
 
 def check_installed(extra: str, purpose: str, *packages: str) -> None:
-    """Refuse work that would lack a package of an extra, without importing the packages.
+    """Refuse work that needs a missing package of an extra, without importing the packages.
 
     Args:
       extra, purpose: as for `needs_extra`.

@@ -21,12 +21,12 @@ _held: set[str] = set()
 
 @contextmanager
 def holding(path: Path, mark: str) -> Iterator[None]:
-    """Hold a lock, whose file begins with a word that other processes can look for.
+    """Hold a lock, whose file begins with a mark that other processes can look for.
 
-    The kernel releases a file when the process ends, however it ends. An object is written only
-    if there is none, again and again while it is held, and removed at the end. If its owner was
-    killed, the next one takes it over: at once if it sees on its own machine that the owner is
-    gone, and otherwise when nothing has been written for a minute.
+    The kernel unlocks a file when its process ends, in any way. In a bucket, an object is created
+    only if there is none, rewritten while the lock is held, and removed at the end. If its owner
+    was killed, the next process takes the lock over: at once if it sees on its machine that the
+    owner is gone, and otherwise after a minute without writes.
 
     Raises:
       BlockingIOError: another process holds the lock.
@@ -36,9 +36,9 @@ def holding(path: Path, mark: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether another process holds a lock, or seems to: an object that is still written.
+    """Return whether another process holds a lock; for an object, whether it is still rewritten.
 
-    A file is locked for a moment to find out, and nothing is written.
+    The check locks a file for a moment, and writes nothing.
     """
     if isinstance(path, BucketPath):
         with suppress(FileNotFoundError):
@@ -108,7 +108,7 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Return whether a lock is there whose owner is gone; raise a `BlockingIOError` if it lives."""
+    """Return whether there is a lock whose owner is gone; raise a `BlockingIOError` if it lives."""
     seen = _content_of(path)
     if seen and len(seen.split()) == 1:
         return True  # the file of a directory, from which the run was copied
@@ -135,7 +135,7 @@ def _is_abandoned(path: BucketPath) -> bool:
 
 
 def _beat(path: BucketPath, mark: str, ended: threading.Event) -> None:
-    """Write a lock again and again; end the program as SIGTERM would if another has taken it."""
+    """Rewrite a lock repeatedly; end the program like SIGTERM if another process has taken it."""
     count = 0
     while not ended.wait(_BEAT_SECONDS):
         count += 1
@@ -159,13 +159,13 @@ def _mark_of(path: BucketPath) -> str:
 
 
 def _this_process() -> str:
-    """Return this process as MACHINE/NUMBER-START, by which others can tell whether it lives."""
+    """Return this process as MACHINE/NUMBER-START, which identifies it to others."""
     number = str(os.getpid())
     return f"{_machine()}/{number}-{_start_of(number)}"
 
 
 def _machine() -> str:
-    """Return a name that differs between machines, and containers with processes of their own."""
+    """Return a name that differs between machines, and containers with separate processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
@@ -174,7 +174,7 @@ def _machine() -> str:
 
 
 def _start_of(number: str) -> str:
-    """Return the time at which a process of this machine was started; empty if there is none."""
+    """Return the start time of a process of this machine; empty if there is none."""
     try:
         status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""A memory of the latest results of a function, for several threads."""
+"""A thread-safe cache of the latest results of a function."""
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
@@ -9,20 +9,20 @@ _Result = TypeVar("_Result")
 
 
 class Memo(Generic[_Result]):
-    """A function that keeps its latest results.
+    """A function that caches its latest results.
 
-    Threads that ask for the same result at once wait for one of them to make it, while others go
-    on. An error is raised, and not kept.
+    Threads that ask for the same result at once wait for one of them to compute it; others do not
+    wait. Errors are raised and not cached.
     """
 
     def __init__(self, make: Callable[..., _Result], most: int) -> None:
-        """Keep the results of `make` by its arguments, at most so many."""
+        """Cache at most `most` results of `make` by its arguments."""
         self._make, self._most = make, most
         self._kept: dict[tuple[Hashable, ...], Future[_Result]] = {}
         self._lock = Lock()
 
     def __call__(self, *arguments: Hashable) -> _Result:
-        """Return the result for some arguments, made now or kept."""
+        """Return the result for some arguments, computed or cached."""
         with self._lock:
             known = self._kept.pop(arguments, None)
             self._kept[arguments] = future = Future() if known is None else known
@@ -38,7 +38,7 @@ class Memo(Generic[_Result]):
         return future.result()
 
     def __len__(self) -> int:
-        """Return the number of results that are kept."""
+        """Return the number of cached results."""
         return len(self._kept)
 
     def clear(self) -> None:

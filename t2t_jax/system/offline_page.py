@@ -1,8 +1,8 @@
-"""Pages of HTML in one file, which a browser shows without a network.
+"""HTML pages in one file, which a browser shows without a network.
 
-A page has a body, a style and a script of its own, the files NAME.html, NAME.css and NAME.js of a
-package. `page_frame.*` beside this file have what all pages share: the frame, which lets a browser
-fetch nothing, the colours, and the functions that make elements.
+A page has a body, a style and a script: the files NAME.html, NAME.css and NAME.js of a package.
+`page_frame.*` beside this file have what all pages share: the frame, which blocks all downloads,
+the colours, and the functions that make elements.
 """
 
 import html
@@ -12,12 +12,12 @@ from typing import Any
 
 
 def offline_page(package: str | None, name: str, title: str, data: Any) -> str:
-    """Return a page, whose script finds the data as `data`.
+    """Return a page, whose script reads the data as `data`.
 
     Args:
-      package: the package with the page's own files.
+      package: the package with the page's files.
       name: the name of these files, without their endings.
-      data: what the page shows, of the kinds that JSON has.
+      data: the contents of the page, of JSON's types.
     """
     own, shared = files(package or ""), files(__package__ or "")
     frame = (shared / "page_frame.html").read_text("utf-8")

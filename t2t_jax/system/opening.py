@@ -1,4 +1,4 @@
-"""The directory of a run, by any name that it opens by: a path, a bucket, the hub or an archive."""
+"""Open a run by any name: a path, a bucket, the hub or an archive."""
 
 import lzma
 import os
@@ -29,17 +29,17 @@ _DAMAGE = (
 
 
 def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
-    """Return the path that a user names for reading, fetched or unpacked if need be.
+    """Return a path for reading, downloaded or unpacked if needed.
 
-    A name `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` is fetched from the hub, and an archive
-    of a run (.tar.gz, .tar, .zip) is unpacked, each into a cache. Any other name is that of a file
-    or directory, as `as_path` takes it.
+    A name `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` is downloaded from the hub, and an
+    archive of a run (.tar.gz, .tar, .zip) is unpacked, each into a cache. Any other name is a file
+    or directory, as for `as_path`.
 
     Args:
-      with_state: whether to fetch what a training goes on from, too.
+      with_state: whether to download also the training state for resuming.
 
     Raises:
-      UserError: the run cannot be fetched, or the archive is damaged, or is not safe to unpack.
+      UserError: the run cannot be downloaded, or the archive is damaged or unsafe to unpack.
     """
     if isinstance(name, FetchedPath):
         return name
@@ -50,7 +50,7 @@ def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
 
 
 def check_directory_name(path: Path) -> None:
-    """Refuse a name for a new directory that ends as that of an archive.
+    """Refuse a name for a new directory that ends like an archive's.
 
     Raises:
       UserError: it ends so.
@@ -123,7 +123,7 @@ def _in_tar(file: Any) -> Iterator[_Member]:
 
 
 def _root(members: Iterator[_Member]) -> PurePosixPath | None:
-    """Return the uppermost directory of an archive that has a run; None if none has."""
+    """Return the uppermost directory of an archive that has a run, if any."""
     files = [PurePosixPath(one.name) for one in members if one.kind == "file"]
     runs = {path.parent for path in files if path.name == hub.RUN_FILES[0]}
     found = sorted(runs, key=lambda path: (len(path.parts), path))
@@ -133,7 +133,7 @@ def _root(members: Iterator[_Member]) -> PurePosixPath | None:
 
 
 def _extract(members: Iterator[_Member], root: PurePosixPath, place: Path) -> None:
-    """Write the files of a run into a directory; whatever else an archive has is left there."""
+    """Write the files of a run into a directory, and skip all others of the archive."""
     for member in members:
         path = PurePosixPath(member.name)
         if not path.is_relative_to(root):

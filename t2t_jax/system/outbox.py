@@ -1,17 +1,16 @@
-"""What a run writes to a bucket: kept on this machine first, then sent in order by a thread.
+"""Uploads of a run to a bucket: each file is complete locally before a thread uploads it.
 
-A store may be away for a while. A run goes on meanwhile, as all that it writes is complete on this
-machine before it is sent, and waits there. Everything is sent in the order in which it was written:
-a state, then the best parameters, then the record in the log that says that both are there. So the
-store at any time holds what the run had written up to some moment.
+The store may be unreachable for a while. The run continues, as its files are complete and wait on
+this machine. The thread uploads everything in the order of writing: a state, then the best
+parameters, then the record in the log that says that both are there. So the store is always a
+consistent earlier version of the run.
 
-    STATE/buckets/s3/BUCKET/RUN/waiting/log.jsonl              the log, as it is to be in the store
+    STATE/buckets/s3/BUCKET/RUN/waiting/log.jsonl              the log, for the store
     STATE/buckets/s3/BUCKET/RUN/waiting/0-of-2/checkpoints/7   a part of process 0 of two
 
-STATE is the user's own directory for states of programs (`system.folders`). A run that was killed
-finds there what it has not sent. That is sent only if the log in the store is the beginning of the
-one on this machine, so that nothing is brought back to a run that was deleted, or that has gone on
-elsewhere.
+STATE is the user's state directory (`system.folders`). A killed run finds its pending uploads
+there. They are uploaded only if the log in the store is the beginning of the local one, so that
+they do not bring back files to a run that was deleted, or that has continued elsewhere.
 """
 
 import functools
@@ -42,11 +41,11 @@ returns None where nothing is to be sent any more."""
 
 
 class UnsentError(UserError):
-    """The error for a run whose end is complete on this machine, and not in the store."""
+    """The end of a run is complete on this machine, but not in the store."""
 
 
 class Outbox:
-    """The jobs that send what a run writes to a store, done one after the other by a thread."""
+    """The queue of a run's uploads to a store, which one thread executes in order."""
 
     def __init__(self, workdir: BucketPath) -> None:
         """Make an empty outbox for a run."""
@@ -61,9 +60,9 @@ class Outbox:
         self._away_since = 0.0
 
     def begin(self, stop: StopSignal) -> None:
-        """Begin a run, which the signal `stop` tells to end, and its end not to wait for long.
+        """Begin a run; after the signal `stop`, `wait` waits only briefly.
 
-        A request of an earlier run, which had given up on it, is waited for.
+        This first waits for a request of an earlier run that had given up on it.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_working)
@@ -71,9 +70,9 @@ class Outbox:
             self._gives_up.clear()
 
     def put(self, job: Job, instead_of: Job | None = None) -> None:
-        """Add a job after all others; it may take the place of the last one that has not begun.
+        """Append a job; it may replace the last one if that has not begun.
 
-        Once `wait` has given up, nothing more of the run is sent: the record of its error would
+        Once `wait` has given up, nothing more of the run is uploaded: the record of its error would
         reach the store without the checkpoints before it.
         """
         with self._changed:
@@ -117,12 +116,12 @@ class Outbox:
             warn(f"{self._workdir} is back; what has waited is sent")
 
     def wait(self) -> None:
-        """Wait until everything is sent; give up once the store has been away for ten minutes.
+        """Wait until everything is uploaded; give up once the store is unreachable for ten minutes.
 
-        After a signal to stop, it is given up after ten seconds.
+        After a signal to stop, give up after ten seconds.
 
         Raises:
-          UnsentError: something could not be sent; it stays on this machine.
+          UnsentError: something could not be uploaded; it stays on this machine.
         """
         begun = time.monotonic()
         with self._changed:
@@ -147,7 +146,7 @@ class Outbox:
         return io.TextIOWrapper(io.BufferedWriter(log), encoding="utf-8", line_buffering=True)
 
     def is_of_this_run(self) -> bool:
-        """Return whether what waits goes on from the log in the store."""
+        """Return whether the pending files continue the log in the store."""
         try:
             return (self.place / _LOG).read_bytes().startswith(self._stored_log())
         except FileNotFoundError:
@@ -157,18 +156,18 @@ class Outbox:
         return (self._workdir / _LOG).read_bytes()
 
     def send_log(self) -> None:
-        """Write the log that waits to the store, if it says more than the one there."""
+        """Upload the pending log, if it is longer than the stored one."""
         waiting = (self.place / _LOG).read_bytes()
         if waiting != self._stored_log():
             (self._workdir / _LOG).write_bytes(waiting)
 
     def clear(self, process: str | None = None) -> None:
-        """Remove what waits: that of a process, or all of it."""
+        """Remove the pending files of a process, or all of them."""
         shutil.rmtree(self.place / process if process else self.place, ignore_errors=True)
 
 
 def outbox_of(workdir: BucketPath) -> Outbox:
-    """Return the outbox of a run in this process, always the same one."""
+    """Return the outbox of a run in this process, always the same object."""
     return _outbox(workdir, os.getpid())
 
 
@@ -185,14 +184,14 @@ def _outbox(workdir: BucketPath, process: int) -> Outbox:
 
 
 def open_log(path: Path) -> io.TextIOWrapper:
-    """Open the log of a run for appending; in a bucket, its lines are sent by the run's outbox."""
+    """Open the log of a run for appending; in a bucket, the run's outbox uploads its lines."""
     if isinstance(path, BucketPath):
         return outbox_of(path.parent).open_log()
     return path.open("a", encoding="utf-8", buffering=1)
 
 
 class _Log(io.RawIOBase):
-    """A log that grows on this machine, and is sent as a whole after all that was put before."""
+    """A log that grows on this machine, and is uploaded whole after all earlier jobs."""
 
     def __init__(self, outbox: Outbox, there: BucketPath, here: Path) -> None:
         self._outbox, self._there = outbox, there

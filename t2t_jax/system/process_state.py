@@ -1,4 +1,4 @@
-"""The state of the whole process, which is put back after somebody else's code has run."""
+"""Save the state of the whole process, and restore it after foreign code has run."""
 
 import contextlib
 import fcntl
@@ -16,10 +16,10 @@ _OUT_OF_REACH = 512  # beyond what is closed by the habit of daemons, `os.closer
 
 
 class ProcessState:
-    """The standard streams, the working directory, the handlers of signals, filters of warnings."""
+    """The standard streams, the working directory, the signal handlers, the warning filters."""
 
     def __init__(self) -> None:
-        """Note the state as it is now."""
+        """Save the current state."""
         self._streams = {name: getattr(sys, name) for name in _STREAMS}
         self._filters = warnings.filters[:]
         self._directory = _opened(lambda: os.open(".", os.O_RDONLY | os.O_DIRECTORY))
@@ -31,7 +31,7 @@ class ProcessState:
         self._handlers = {number: signal.getsignal(number) for number in signals.ENDING}
 
     def put_back(self) -> None:
-        """Put the noted state back, and let a signal that has come by now take effect."""
+        """Restore the saved state, and let pending signals take effect."""
         self._put_back_warnings()
         if self._directory is not None:
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ class ProcessState:
         signals.settle()
 
     def _put_back_warnings(self) -> None:
-        """Remove new filters that make errors of warnings; others come with libraries, and stay."""
+        """Remove new filters that turn warnings into errors; other new ones stay."""
         filters: Any = warnings.filters
         kept = [one for one in filters if one[0] != "error" or one in self._filters]
         warnings.resetwarnings()  # which tells Python that they change
@@ -67,7 +67,7 @@ def _opened(open_it: Any) -> int | None:
 
 
 def _copied(number: int) -> int:
-    """Return another descriptor of an open file, as far from small numbers as the system allows."""
+    """Duplicate a file descriptor, with a number as large as the system allows."""
     try:
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
     except OSError:
@@ -83,7 +83,7 @@ def _is_same(number: int, copy: int) -> bool:
 
 
 def _reopened(stream: Any, number: int) -> Any:
-    """Return a standard stream, opened again if its object was closed."""
+    """Return a standard stream, reopened if its object was closed."""
     if stream is None or not getattr(stream, "closed", False):
         return stream
     with contextlib.suppress(OSError):

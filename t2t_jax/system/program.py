@@ -38,9 +38,9 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a program on its command line and exit with the code it returns.
 
     A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2, or
-    `HUNG` where the same command may go on.
-    A reader that goes away (`| head`) ends the program quietly, with the exit code that shells give
-    it. A signal ends it in the same way, unless the program takes the signal for a wish to stop.
+    `HUNG` if the same command may resume.
+    A reader that goes away (`| head`) ends the program quietly, with the exit code that shells
+    report. So does a signal, unless the program takes it as a request to stop.
     """
     global _begun
     _begun = time.time()
@@ -58,10 +58,10 @@ def begun() -> float | None:
 
 
 def replace_closed_streams() -> None:
-    """Put /dev/null in the place of standard streams that the caller closed (`<&-`, `>&-`).
+    """Replace standard streams that the caller closed (`<&-`, `>&-`) by /dev/null.
 
-    Call it before any other file is opened: that file would take the stream's number, and get what
-    is printed.
+    Call it before opening any other file, which would take the stream's number and receive the
+    program's output.
     """
     _closed.clear()
     for number, name in _STREAMS.items():
@@ -88,7 +88,7 @@ def command_line(command: str) -> str:
 
 
 def prepare_process() -> None:
-    """Set the state that is global to a program's process, before the program imports JAX."""
+    """Set the process-wide state of a program, before it imports JAX."""
     import absl.logging
 
     # What one run compiles, the next one finds. Without a place for it, nothing is kept.
@@ -154,7 +154,7 @@ def _name_in(error: OSError) -> str:
 def _refuse(message: str, code: int = 2) -> NoReturn:
     """Print the message in one line, and end the process.
 
-    It ends at once: threads of a failed restore would go on to complain while Python shuts down.
+    It ends at once: threads of a failed restore would print more errors while Python shuts down.
     """
     with contextlib.suppress(OSError):
         print("error:", in_one_line(message), file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
-"""Filters that keep Orbax from printing errors which this package itself reports in one line.
+"""Filters that keep Orbax from printing errors which this package reports in one line.
 
-Orbax warns of much that it is asked to do. It raises an error, and logs it as well, with the frames
-of its threads. Reads and writes that it has left unfinished report the error once more, when they
-end or are collected as garbage.
+Orbax prints many warnings. It raises an error, and also logs it with its threads' stacks.
+Unfinished reads and writes report the error again when they end or are garbage-collected.
 """
 
 import sys
@@ -22,10 +21,10 @@ _own_hook: _Hook | None = None
 
 @contextmanager
 def orbax_kept_quiet() -> Iterator[None]:
-    """Keep Orbax from printing within a `with` block, or a function that this decorates.
+    """Keep Orbax from printing within a `with` block or a decorated function.
 
-    The loggers and the hook that this concerns are those of the whole process; they are put back at
-    the end of the last such block, where several are entered at once.
+    It changes loggers and a hook of the whole process, and restores them at the end of the last
+    active block.
     """
     keep_orbax_quiet()
     try:
@@ -71,10 +70,10 @@ def _is_not_about_orbax(record: LogRecord) -> bool:
 
 
 def _without_orbax(before: _Hook) -> _Hook:
-    """Return a hook that leaves out what Orbax left unfinished, and passes all else to `before`.
+    """Return a hook that drops Orbax's unfinished work, and passes all else to `before`.
 
-    Each call makes a new hook. Another library's hook may wrap an earlier one of these; the new
-    hook calls it, and so the earlier one, which must not call the new one again.
+    Each call makes a new hook. Another library's hook may wrap an earlier one; the new hook calls
+    it, and so the earlier one, which must not call the new one again.
     """
 
     def hook(unraisable: Any) -> None:

@@ -1,8 +1,8 @@
-"""JSON files: those of a run with one object, logs with one object a line, and models' settings.
+"""JSON files: records of a run with one object, logs with one object a line, and models' settings.
 
-Every such file is read here, against a schema: the fields that its readers rely on, and what their
-values may be. Somebody may be writing the file, a kill may have cut it, a disk may have damaged it,
-and a model that is imported may come from anybody.
+This module reads every such file against a schema: the fields that its readers rely on, and their
+possible values. Somebody may be writing the file, a kill may have cut it, a disk may have damaged
+it, and an imported model may come from anybody.
 """
 
 import json
@@ -35,7 +35,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Each:
-    """A list or an object whose values are all of one kind."""
+    """A list or an object whose values all have one kind."""
 
     container: type[list[Any]] | type[dict[str, Any]]
     """`list` or `dict`."""
@@ -45,7 +45,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields that the readers of a record rely on, and the kinds of the fields' values."""
+    """The fields that the readers of a record rely on, and the kinds of their values."""
 
     required: Mapping[str, "Kinds"] = field(default_factory=dict)
     """Fields that a record must have, and their kinds."""
@@ -62,12 +62,12 @@ NUMBER = (int, float, NoneType)
 
 
 def as_line(record: Mapping[str, Any]) -> str:
-    """Return a record as one line of JSON, with null in the place of NaN and infinity."""
+    """Return a record as one line of JSON, with null instead of NaN and infinity."""
     return json.dumps(_finite(record), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
-    """Return a value of JSON, at any depth of which null stands for NaN and infinity."""
+    """Replace NaN and infinity by null, at any depth of a JSON value."""
     if isinstance(value, Mapping):
         return {name: _finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def _finite(value: Any) -> Any:
 
 
 def parse_object(text: str | bytes, schema: Schema) -> Record:
-    """Return the JSON object that a text holds, or raise a `ValueError` if it does not fit."""
+    """Parse a JSON object, or raise a `ValueError` if it does not fit."""
     try:
         record = json.loads(text)
     except RecursionError as error:
@@ -94,7 +94,7 @@ def check(record: Any, schema: Schema, place: str = "") -> None:
 
     Args:
       record: an object of JSON.
-      schema: the fields that it has to have, and their kinds.
+      schema: the required fields and their kinds.
       place: the names of the fields that lead to the object, each with a dot after it.
 
     Raises:
@@ -126,7 +126,7 @@ def _check_value(value: Any, kinds: Kinds, place: str) -> None:
 
 
 def _is_of(value: Any, kind: Kind) -> bool:
-    """Return whether a value is of a type, or a number within bounds. True is no number."""
+    """Return whether a value is of a type, or a number within bounds. True is not a number."""
     if isinstance(kind, Between):
         return _is_of(value, int) | _is_of(value, kind.type) and kind.low <= value <= kind.high
     if isinstance(value, bool):
@@ -135,7 +135,7 @@ def _is_of(value: Any, kind: Kind) -> bool:
 
 
 def _names_of(kinds: Kinds) -> str:
-    """Return the names of the kinds that a value may have, for errors."""
+    """Return the names of the allowed kinds, for errors."""
     match kinds:
         case tuple():
             return " or ".join(map(_names_of, kinds))
@@ -149,10 +149,10 @@ def _names_of(kinds: Kinds) -> str:
 
 
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
-    """Return the object that a JSON file of a run holds.
+    """Read the object in a JSON file of a run.
 
     Raises:
-      UserError: the file cannot be read, or does not fit the schema; the latter names the way out.
+      UserError: the file cannot be read, or does not fit the schema; then it names the remedy.
     """
     try:
         return parse_object(regular(path).read_bytes(), schema)
@@ -163,14 +163,14 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
 
 
 def read_records(path: Path, schema: Schema) -> list[Record]:
-    """Return the complete records of a log, the oldest first; [] if there is no file."""
+    """Return the complete records of a log, oldest first; [] if there is no file."""
     return [record for _, record in read_record_lines(path, schema)]
 
 
 def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
-    """Return the complete records of a log, each with its line as it stands in the file.
+    """Return the complete records of a log, each with its line in the file.
 
-    A last line without its end was cut by a kill, or is still being written: it is left out. So is
+    A last line without its end was cut by a kill, or is still being written: it is skipped. So is
     a line that does not fit the schema, with a warning that names it.
 
     Raises:
@@ -194,7 +194,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a record to a log, on a line of its own even where a kill has cut the last one.
+    """Append a record to a log, on a separate line even if a kill has cut the last one.
 
     Raises:
       OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Checks for regular files: a named pipe or a device may never come to its end."""
+"""Check for regular files: reading a named pipe or a device may never end."""
 
 import errno
 import os
@@ -9,10 +9,10 @@ from t2t_jax.errors import UserError
 
 
 def regular(path: Path) -> Path:
-    """Return the path itself, if it leads to a regular file, also over links.
+    """Return the path itself, if it leads to a regular file, also through links.
 
     Raises:
-      OSError: there is nothing, or something else, such as a directory or a named pipe.
+      OSError: the file is missing, or is something else, such as a directory or a named pipe.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -25,7 +25,7 @@ def regular(path: Path) -> Path:
 def check_regular(path: Path) -> None:
     """Refuse a path to a directory, a pipe or a device, before it is opened.
 
-    The file may be missing: whoever opens it says so.
+    The file may be missing: opening it reports that.
     """
     try:
         regular(path)

@@ -1,4 +1,4 @@
-"""The reader of files of safetensors, which trusts none of them."""
+"""Read safetensors files, without trusting them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ _READABLE = {"F64", "F32", "F16", "BF16", "BOOL", *_INTEGERS}  # buffers may be 
 
 
 def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-    """Read a file of safetensors: return its arrays and its metadata.
+    """Read the arrays and the metadata of a safetensors file.
 
     Raises:
-      UserError: the file is missing or damaged, or has a dtype that cannot be read.
+      UserError: the file is missing or damaged, or has an unreadable dtype.
     """
     with _reading(file) as opened:
         names = opened.keys()
@@ -34,7 +34,7 @@ def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, st
 
 
 def read_metadata(file: Path) -> Mapping[str, str]:
-    """Read the metadata of a file of safetensors.
+    """Read the metadata of a safetensors file.
 
     Raises:
       UserError: the file is missing or damaged.

@@ -1,14 +1,14 @@
-"""Signals that end a program: the one place where all programs receive them.
+"""Signals that end a program: the one module that receives them for all programs.
 
-A handler of Python's own raises an exception wherever the main thread happens to be. Callbacks of
-JAX swallow it there, a restore takes it for a damaged checkpoint, and during one long call of XLA
-nothing happens at all. So here a signal never becomes an exception.
+A Python signal handler raises an exception wherever the main thread is. JAX's callbacks swallow it
+there, a restore mistakes it for a damaged checkpoint, and during a long XLA call no handler runs at
+all. So here a signal never becomes an exception.
 
-Within `watching`, which every program enters before it imports anything large, the handler that is
-written in C passes the signal's number to a thread, at once, whatever the main thread does. Within
-a `StopSignal`, such as that of the training loop, the thread notes the first signal as a wish to
-stop. Any other signal ends the program: the thread removes unfinished files, and has the system end
-the process by that same signal, as a shell expects it.
+Within `watching`, which every program enters before it imports anything large, Python's C handler
+passes the signal's number to a thread, at once, whatever the main thread does. Within a
+`StopSignal`, such as that of the training loop, the thread notes the first signal as a request to
+stop. Any other signal ends the program: the thread removes unfinished files, and ends the process
+by that same signal, as a shell expects it.
 
 A signal that was ignored when the program was started, as by `nohup`, stays ignored.
 """
@@ -41,13 +41,13 @@ _attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
 
 
 class _Left(BaseException):
-    """The exception that a safe point raises, to leave work that a signal has made unwanted."""
+    """The exception that a safe point raises, to abandon work after a signal."""
 
 
 def safe_point() -> None:
-    """Mark a place at which the work that `StopSignal.attempt` does may be left for ever.
+    """Mark a point at which `StopSignal.attempt` may abandon its work.
 
-    Between two safe points there should be no more work than a user wants to wait for.
+    Keep the work between two safe points short enough for a waiting user.
     """
     stop = _attempt.get()
     if stop is not None and stop.number:
@@ -57,9 +57,9 @@ def safe_point() -> None:
 class StopSignal:
     """The first SIGTERM, SIGINT or SIGHUP within a `with` block; a second one ends the program.
 
-    In a process that does not watch signals, such as a notebook, the block receives them by itself.
-    It can do so on the main thread alone: on another thread it receives none, and each signal does
-    what it did before.
+    In a process that does not watch signals, such as a notebook, the block receives them itself.
+    This works only on the main thread: on another thread it receives none, and each signal keeps
+    its previous effect.
 
     Attributes:
       number: the signal's number; 0 while there has been none.
@@ -71,7 +71,7 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
-        """Receive signals from now on, in place of whoever received them before."""
+        """Receive signals from now on, instead of the previous receiver."""
         if _watched:
             _stops.append(self)
         elif threading.current_thread() is threading.main_thread():
@@ -80,15 +80,15 @@ class StopSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave signals to whoever received them before."""
+        """Leave signals to the previous receiver."""
         if self in _stops:
             _stops.remove(self)
         self._put_back()
 
     def attempt(self, work: Callable[[], _T]) -> _T | None:
-        """Do work that can be done again, such as an evaluation, as long as no signal comes.
+        """Do repeatable work, such as an evaluation, as long as no signal comes.
 
-        Return None where a signal had come before, or came before the last of the safe points.
+        Return None if a signal came before, or before the last of the safe points.
         """
         before = _attempt.set(self)
         try:
@@ -141,14 +141,14 @@ def watching() -> Iterator[None]:
 
 
 def descriptors() -> tuple[int, ...]:
-    """Return the descriptors through which signals are received, which nobody else may close."""
+    """Return the descriptors that receive signals, which nobody else may close."""
     return _pipe
 
 
 def settle() -> None:
-    """Watch signals as before, and wait until each that has come by now has taken effect.
+    """Watch signals as before, and wait until all pending ones have taken effect.
 
-    Call it on the main thread after somebody else's code, which may have redirected signals.
+    Call it on the main thread after foreign code, which may have redirected signals.
     """
     if _pipe and threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)
@@ -163,7 +163,7 @@ def _not_ignored() -> list[int]:
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:
-    """Do nothing on the main thread about a signal: the thread that listens has received it."""
+    """Do nothing on the main thread about a signal: the listening thread has received it."""
 
 
 def _listen(wakeups: int) -> None:

@@ -1,4 +1,4 @@
-"""The file SHA256SUMS of a directory: the hash of every file, as `sha256sum --check` takes it."""
+"""The file SHA256SUMS of a directory: the hash of every file, for `sha256sum --check`."""
 
 import hashlib
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ def write_sums(directory: Path) -> None:
 
 
 def check_sums(directory: Path, names: Iterable[str]) -> None:
-    """Refuse a directory in which one of some files is not what its SHA256SUMS says.
+    """Refuse a directory in which one of some files does not match its SHA256SUMS.
 
     A directory without SHA256SUMS is not checked.
 
     Raises:
-      UserError: a file is missing, or its hash is another one or is not listed.
+      UserError: a file is missing, or its hash is different or missing.
     """
     if not (directory / SUMS).is_file():
         return
@@ -45,13 +45,13 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
 
 
 def _listed(directory: Path) -> dict[str, str]:
-    """Return the hashes that a directory's SHA256SUMS has, by name."""
+    """Return the hashes in a directory's SHA256SUMS by name."""
     text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
     rows = (row.partition("  ") for row in text.splitlines())
     return {name: digest for digest, _, name in rows}
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """Return the hash of a file in hexadecimal digits, by a kind that `hashlib` names."""
+    """Return the hash of a file in hexadecimal digits, by a `hashlib` algorithm."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
