@@ -1,11 +1,11 @@
-"""Logical axes, which modules name, and the axes of the mesh that they are split over.
+"""Logical axes, which modules name, and the mesh axes that split them.
 
-    data      each device takes its own rows of the batch
-    fsdp      each device takes its own rows, too, and keeps only its part of every matrix and of
-              the optimiser's state (the parts are gathered for as long as a layer needs them)
+    data      each device takes its rows of the batch
+    fsdp      each device takes its rows, too, and keeps only its part of every matrix and of the
+              optimiser's state (the parts are gathered for as long as a layer needs them)
     tensor    the devices share the heads, the feed-forward network's inner width and the vocabulary
 
-This is the one place where a logical axis becomes mesh axes.
+Only this module maps logical axes to mesh axes.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _MeshAxes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class AxisRules:
-    """The mesh axes that each logical axis is split over, the outermost first."""
+    """The mesh axes that split each logical axis, outermost first."""
 
     vocab: _MeshAxes = ("tensor",)
     """The entries of the vocabulary."""
@@ -51,10 +51,10 @@ class AxisRules:
     """The axis of activations that is d_model wide."""
 
     def spec(self, names: Sequence[str | None]) -> PartitionSpec:
-        """Return the mesh axes over which each axis of an array is split, given its logical axes.
+        """Return the mesh axes that split each axis of an array, given its logical axes.
 
         Raises:
-          ValueError: a name is no logical axis, or two axes would be split over one mesh axis.
+          ValueError: a name is no logical axis, or one mesh axis would split two axes.
         """
         known = vars(self)
         unknown = [name for name in names if name is not None and name not in known]
@@ -84,9 +84,9 @@ _declares: ContextVar[bool] = ContextVar("declares", default=False)
 
 @contextlib.contextmanager
 def declaring() -> Iterator[None]:
-    """Let parameters that are made within come in the boxes that declare what they are.
+    """Put the parameters made within the context into boxes that declare their axes.
 
-    Everywhere else, a module's `init` gives plain arrays.
+    Elsewhere, a module's `init` returns plain arrays.
     """
     before = _declares.set(True)
     try:
@@ -100,7 +100,6 @@ def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], *
 
     Args:
       box: the class of the box, `nn.LogicallyPartitioned` or one that inherits from it.
-      value: the array.
       axes: the logical axes of the parameter.
       facts: the other fields of the box.
     """
@@ -108,7 +107,7 @@ def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], *
 
 
 def named(initialize: Any, *axes: str | None) -> Any:
-    """Return an initialiser of parameters whose boxes have the names of their axes; see `boxed`."""
+    """Return an initialiser of parameters whose boxes name their axes; see `boxed`."""
     return lambda *how: boxed(nn.LogicallyPartitioned, initialize(*how), axes)
 
 
@@ -117,7 +116,7 @@ _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 @contextlib.contextmanager
 def on_mesh(mesh: Mesh | None) -> Iterator[None]:
-    """Let `constrain` take effect in what is traced within, for the devices of a mesh.
+    """Let `constrain` take effect in code traced within the context, for the devices of a mesh.
 
     Args:
       mesh: the devices that the traced program is compiled for; None constrains nothing.
@@ -130,9 +129,9 @@ def on_mesh(mesh: Mesh | None) -> Iterator[None]:
 
 
 def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:
-    """Have the compiler split `x` as its logical axes say.
+    """Have the compiler split `x` by its logical axes.
 
-    Outside of `on_mesh`, and on a single device, `x` comes back as it is.
+    Outside of `on_mesh`, and on a single device, `x` is returned unchanged.
 
     Without the constraint, the compiler may choose to split activations as the matrices are, and
     to add up partial sums of them, which are larger.
@@ -144,9 +143,9 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
 
 
 def is_divided(x: Shaped[Array, "..."], *names: str | None) -> bool:
-    """Return whether the devices have equal parts of `x`, split as its logical axes say.
+    """Return whether `x`, split by its logical axes, has equal parts on the devices.
 
-    Outside of `on_mesh` the answer is False, as the devices are not known.
+    Outside of `on_mesh` the answer is False, as the devices are unknown.
     """
     mesh = _mesh.get()
     if mesh is None:
@@ -163,10 +162,9 @@ def in_parts(
     taken: Sequence[Sequence[str | None]],
     given: Sequence[str | None],
 ) -> Callable[..., Array]:
-    """Return a function that each device computes of its parts of the arguments.
+    """Return a function that each device computes on its parts of the arguments.
 
-    This is for kernels that the compiler cannot split by itself. On a single device, `function`
-    itself is returned.
+    Use it for kernels that the compiler cannot split. On a single device, it returns `function`.
 
     Args:
       function: a function of arrays, for which `is_divided` is True.
@@ -184,7 +182,7 @@ def in_parts(
 
 
 def _rules(mesh: Mesh) -> AxisRules:
-    """Return the rules by which nothing is split over axes of the mesh that `jax.vmap` maps."""
+    """Return the rules that split nothing over mesh axes mapped by `jax.vmap`."""
     mapped = [axis for axis in mesh.axis_names if _is_mapped(axis)]
     kept = {
         name: tuple(axis for axis in axes if axis not in mapped)
@@ -203,10 +201,9 @@ def _is_mapped(axis: str) -> bool:
 
 
 def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
-    """Return the layouts of the arrays of a tree over a mesh.
+    """Return the shardings of the arrays of a tree over a mesh.
 
     Args:
-      mesh: the devices.
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
       shapes: the same tree, of arrays or of anything that has their shapes.
 

@@ -1,8 +1,8 @@
-"""The options of XLA that programs on accelerators are compiled with, their values and reasons.
+"""The XLA options for programs on accelerators, with their values and reasons.
 
-They are handed over with the program that is compiled, so nothing in the environment changes, other
-programs are compiled as before, and `--compile-only` compiles with the same ones. What `XLA_FLAGS`
-or `LIBTPU_INIT_ARGS` sets is left out here: the user's own value holds.
+They are passed with the program to compile, so the environment and other programs stay unchanged,
+and `--compile-only` uses the same ones. Options in the user's `XLA_FLAGS` or `LIBTPU_INIT_ARGS` are
+left out here, so the user's values take effect.
 """
 
 import os
@@ -17,13 +17,13 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 @dataclass(frozen=True)
 class CompilerOption:
-    """An option that XLA does not set by itself.
+    """An option that XLA does not set by default.
 
     Attributes:
       name: the flag, without dashes.
-      value: the value that the flag is set to.
-      reason: what the option changes, who says so, and what effect was measured.
-      for_one: whether the option is set for a single device too.
+      value: the value of the flag.
+      reason: the effect of the option, its source, and the measured gain.
+      for_one: whether to set the option for a single device too.
     """
 
     name: str
@@ -83,9 +83,9 @@ _VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
-    """Return the options that a training step on a mesh is compiled with, by their names.
+    """Return the compiler options of a training step on a mesh, by name.
 
-    There are none for CPUs. Searches are compiled as XLA chooses.
+    There are none for CPUs. Searches use XLA's defaults.
 
     Args:
       mesh: the devices, which may be described ones.
@@ -115,9 +115,5 @@ def _is_known(option: CompilerOption, device: jax.Device) -> bool:
 
 
 def described_options(mesh: Mesh) -> str:
-    """Return the options of training on a mesh as flags that would set them, or an empty text.
-
-    Args:
-      mesh: the devices.
-    """
+    """Return the training options on a mesh as command-line flags, or an empty text."""
     return " ".join(f"--{name}={str(v).lower()}" for name, v in compiler_options(mesh).items())

@@ -1,4 +1,4 @@
-"""The memory of the devices: its size, and the error to raise where it does not suffice."""
+"""The size of the devices' memory, and the error when it does not suffice."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 @contextmanager
 def within_memory(*, decoding: bool = False) -> Iterator[None]:
-    """Turn an exception for lack of memory within the context into a `UserError` of one line.
+    """Turn an out-of-memory exception within the context into a `UserError` of one line.
 
     Args:
       decoding: whether the work is decoding, and not training.
@@ -44,7 +44,7 @@ def within_memory(*, decoding: bool = False) -> Iterator[None]:
 
 
 def memory_of_a_device(mesh: Mesh) -> int | None:
-    """Return the bytes that a program may use on each device; None where that is not known.
+    """Return the bytes that a program may use on each device, if known.
 
     CPU devices of a process share the memory that is left on its host.
     """
@@ -56,10 +56,10 @@ def memory_of_a_device(mesh: Mesh) -> int | None:
 
 
 def attached_memory(device: jax.Device) -> int | None:
-    """Return the bytes that a program may use, as the device itself says.
+    """Return the bytes that a program may use, as reported by the device.
 
     Returns:
-      The bytes; None if the device does not say, as one of a topology that is only described.
+      The bytes; None if the device reports none, as in a described topology.
     """
     try:
         stats = device.memory_stats()
@@ -69,12 +69,12 @@ def attached_memory(device: jax.Device) -> int | None:
 
 
 def bytes_of_a_device(tree: object) -> int:
-    """Return the bytes that the arrays of a tree, or described arrays, take on each device."""
+    """Return the bytes that a tree of real or described arrays takes on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 
 def gib(size: int | None) -> str:
-    """Return a number of bytes, which may not be known, as text."""
+    """Format a number of bytes, which may be unknown."""
     return "not known" if size is None else f"{size / 2**30:,.1f} GiB"

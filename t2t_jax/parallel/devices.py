@@ -1,4 +1,4 @@
-"""The devices that JAX has, and what is said if there are none, or if a GPU is left unused."""
+"""The devices of JAX, an error if there are none, and a warning about an unused GPU."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,11 +12,11 @@ from t2t_jax.system.host import check_threads, processor_name
 
 
 def all_devices() -> Sequence[Any]:
-    """Return the devices of all processes that have met.
+    """Return the devices of all connected processes.
 
     Raises:
-      UserError: JAX finds no device of the platform that is asked for, or computes in 64 bits, or
-        the system lets it start too few threads.
+      UserError: JAX finds no device of the requested platform, or computes in 64 bits, or the
+        system's limit on threads is too low.
     """
     _check()
     return jax.devices()
@@ -33,17 +33,17 @@ def local_devices() -> Sequence[Any]:
 
 
 def hardware_name(devices: Sequence[Any]) -> str:
-    """Return the number and the model of some devices of one kind, as "8 × NVIDIA H200"."""
+    """Return the number and the model of some devices of one kind, such as "8 × NVIDIA H200"."""
     first = devices[0]
     model = processor_name() if first.platform == "cpu" else first.device_kind
     return f"{len(devices)} × {model}"
 
 
 def warn_of_unused_gpu(root: Path = Path("/")) -> None:
-    """Warn if this machine has an NVIDIA GPU and JAX computes on the processor, unasked.
+    """Warn if this machine has an NVIDIA GPU but JAX uses the CPU by default.
 
     Args:
-      root: the directory below which the devices of the system are; another one is for tests.
+      root: the root directory of the system's device files; tests pass another.
     """
     asked = jax.config.values["jax_platforms"]
     if asked or jax.default_backend() != "cpu" or not (root / "dev/nvidia0").exists():
@@ -66,7 +66,7 @@ def _check() -> None:
 
 @cache
 def _start() -> None:
-    """Have JAX start its platforms, which it does once in a process."""
+    """Start JAX's platforms, which happens once in a process."""
     check_threads()
     try:
         jax.devices()

@@ -16,10 +16,9 @@ _SECONDS_TO_BE_SEEN = 60.0
 
 @contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Make the directory if need be, and lock it within a block as `system.lock` does.
+    """Create the directory if needed, and lock it within a block with `system.lock`.
 
-    Process 0 holds the lock, and other processes check that they see the same directory. While
-    another process trains in it, it is refused.
+    Process 0 holds the lock, and other processes check that they see the same directory.
 
     Raises:
       UserError: another process trains in the directory, or not all processes see the same one.
@@ -40,10 +39,10 @@ def locked(workdir: Path) -> Iterator[None]:
 
 
 def check_free(workdir: Path) -> None:
-    """Refuse a directory that another process trains in.
+    """Refuse a directory in which another process trains.
 
     Raises:
-      UserError: a process trains in it, here or where the file system has the same locks.
+      UserError: a process trains in it, here or on a host that shares the file system's locks.
     """
     if is_held(workdir / _LOCK):
         raise _is_held(workdir)
@@ -66,7 +65,7 @@ def _check_shared(workdir: Path, mark: int) -> None:
 
 
 def _finds(path: Path, mark: int) -> bool:
-    """Return whether the mark is in a file, or appears soon, as files of another host do."""
+    """Return whether a file has the mark, or gets it soon: files of another host appear late."""
     latest = time.monotonic() + _SECONDS_TO_BE_SEEN
     while True:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The peaks of devices as their vendors state them. Measured figures are lower."""
+"""The peaks of devices from their vendors. Measured figures are lower."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ class Hardware:
     """The published peaks of a device.
 
     Attributes:
-      flops_per_s: floating point operations a second of matrix products in bfloat16 that add up in
-        float32, without sparsity. TPUs compute float32 products this way too, by default; GPUs
-        take at least twice as long for them.
+      flops_per_s: FLOP/s of bfloat16 matmuls that accumulate in float32, without sparsity. By
+        default TPUs compute float32 matmuls this way too; GPUs take at least twice as long for
+        them.
       memory_bytes: the size of the memory that holds arrays.
-      memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
-      sent_bytes_per_s: bytes sent to other devices in a second, over all links together; as many
-        can be received in the same time.
-      clock_hz: cycles a second, of devices whose compiler counts them; None for others. It follows
-        from the peak and the number of units, each of 2 x 128 x 128 operations a cycle.
+      memory_bytes_per_s: bytes per second that this memory reads or writes.
+      sent_bytes_per_s: bytes per second sent to other devices, over all links together; as many can
+        be received in the same time.
+      clock_hz: cycles per second, for devices whose compiler counts them; None for others. It
+        follows from the peak and the number of units, each of 2 x 128 x 128 FLOPs a cycle.
     """
 
     flops_per_s: float
@@ -58,10 +58,10 @@ directions."""
 
 
 def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
-    """Return the peaks of each of some devices of one kind; None if their kind is not known.
+    """Return the peaks of each device; all devices have one kind. None if the kind is unknown.
 
-    Where a chip's cores are devices of their own, as those of TPU v4 in a described topology, each
-    has an equal part of the chip.
+    If a chip's cores are separate devices, as those of TPU v4 in a described topology, each has an
+    equal part of the chip.
     """
     chip = CHIPS.get(devices[0].device_kind)
     cores = 1 + max(getattr(device, "core_on_chip", 0) or 0 for device in devices)
@@ -77,7 +77,7 @@ def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
 
 
 def usable_memory(devices: Sequence[jax.Device]) -> int | None:
-    """Return the bytes that a program may use on each device: its own figure, or else the peak."""
+    """Return the bytes that a program may use on each device: its reported size, or the peak."""
     attached = attached_memory(devices[0])
     known = peaks(devices)
     return attached if attached is not None or known is None else known.memory_bytes

@@ -1,4 +1,4 @@
-"""A mesh of devices, and how batches lie on it. One device is a mesh of one."""
+"""A mesh of devices, and the layout of batches on it. One device is a mesh of one."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,12 +26,11 @@ _T = TypeVar("_T")
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
-    With several slices or hosts of GPUs, `fsdp` and `tensor` stay within one where they fit
+    With several slices or hosts of GPUs, `fsdp` and `tensor` stay within one if they fit
     (`parallel.slices`).
 
     Args:
-      config: the sizes of the axes.
-      devices: the devices of the mesh; None is all devices of all processes.
+      devices: None is all devices of all processes.
 
     Raises:
       UserError: the sizes do not fit the number of devices or their slices.
@@ -42,7 +41,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def mesh_shape(config: MeshConfig, num_devices: int, num_processes: int) -> tuple[int, int, int]:
-    """Return the sizes of the axes of a mesh, without a look at any device.
+    """Return the sizes of the axes of a mesh, without access to any device.
 
     Raises:
       UserError: the sizes of the config do not fit the number of devices.
@@ -71,7 +70,7 @@ def mesh_shape(config: MeshConfig, num_devices: int, num_processes: int) -> tupl
 
 
 def mesh_of(params: Any) -> Mesh:
-    """Return the mesh of the devices that a model's parameters are on."""
+    """Return the mesh of a model's parameters."""
     sharding = jax.tree.leaves(params)[0].sharding
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
     if isinstance(mesh, Mesh) and mesh.axis_names == AXES:
@@ -81,24 +80,24 @@ def mesh_of(params: Any) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the layout in which every device has the whole array."""
+    """Return the sharding in which every device has the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """Return the layout of a batch `[passes, rows, length]`: equal parts of each pass's rows."""
+    """Return the sharding of a batch `[passes, rows, length]`: equal parts of each pass's rows."""
     return NamedSharding(mesh, PartitionSpec(None, *RULES.spec(["batch"])))
 
 
 def row_parts(mesh: Mesh) -> int:
-    """Return the number of parts, on different devices, into which a batch's rows are cut."""
+    """Return the number of parts of a batch's rows on different devices."""
     return math.prod(mesh.shape[axis] for axis in RULES.batch)
 
 
 def put_rows(x: Shaped[np.ndarray, "rows ..."], mesh: Mesh) -> Shaped[Array, "rows ..."]:
-    """Split an array, which every process has whole, over devices by its rows.
+    """Split an array, which every process has whole, over devices by rows.
 
-    The number of rows has to be a multiple of `row_parts`.
+    The number of rows must be a multiple of `row_parts`.
     """
     rows = NamedSharding(mesh, RULES.spec(["batch"]))
     return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
@@ -125,7 +124,7 @@ class BatchLayout(NamedTuple):
 
     Attributes:
       mesh: the devices.
-      passes: the number of parts that are computed one after the other.
+      passes: the number of sequential passes.
       rows_per_pass: the rows of each pass, a multiple of `row_parts`. Rows beyond those of the
         batch are empty.
     """
@@ -135,7 +134,7 @@ class BatchLayout(NamedTuple):
     rows_per_pass: int
 
     def local_rows(self) -> Int[np.ndarray, " n"]:
-        """Return the numbers of the rows that devices of this process compute, in order."""
+        """Return the indices of this process's rows, in order."""
         if len(self.mesh.local_devices) == self.mesh.size:
             in_pass = np.arange(self.rows_per_pass)
         else:
@@ -148,8 +147,8 @@ class BatchLayout(NamedTuple):
         """Put a batch on the devices.
 
         Args:
-          batch: arrays `[rows, length]`: the `local_rows` of the global batch; empty ones at the
-            end may be left out.
+          batch: arrays `[rows, length]`: the `local_rows` of the global batch, possibly without the
+            empty ones at the end.
 
         Returns:
           Arrays `[passes, rows_per_pass, length]`, over all devices of all processes.
@@ -177,11 +176,9 @@ def batch_layout(
     """Cut a global batch into passes small enough for the devices.
 
     Args:
-      mesh: the devices.
       rows: the rows of the global batch.
       length: the length of the batch's longer side.
-      tokens_per_device: most positions of one side that a device may hold in a pass; None puts
-        everything in one pass.
+      tokens_per_device: most positions of one side on a device in a pass; None makes one pass.
     """
     parts, passes = row_parts(mesh), 1
     if tokens_per_device is not None:

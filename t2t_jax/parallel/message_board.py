@@ -1,14 +1,14 @@
-"""The texts that processes leave for each other in the store of JAX's coordination service.
+"""Messages between processes, in the store of JAX's coordination service.
 
 Process 0 keeps the store. Unlike an exchange between devices, it answers while another process is
-dead or stuck. A single process has no store: what it leaves is gone, and it finds nothing.
+dead or stuck. A single process has no store: its messages are lost, and it reads none.
 """
 
 from jax._src.distributed import global_state  # it has no public name
 
 
 def leave(key: str, text: str) -> None:
-    """Leave a text under a key, in the place of what was there before.
+    """Write a text under a key, and replace the previous one.
 
     Raises:
       JaxRuntimeError: process 0 is gone.
@@ -18,7 +18,7 @@ def leave(key: str, text: str) -> None:
 
 
 def texts_under(key: str) -> dict[int, str]:
-    """Return the texts whose keys are a key, a slash and a number, by these numbers.
+    """Return the texts under keys of the form `KEY/NUMBER`, by number.
 
     Raises:
       JaxRuntimeError: process 0 is gone.

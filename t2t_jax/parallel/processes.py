@@ -1,8 +1,8 @@
-"""Several processes as one program: how they find each other, and how they agree.
+"""Several processes as one program: how they connect, and how they agree.
 
-A process sees the devices of its own host. Once it has joined the others, `jax.devices()` are those
-of all, and a program on them runs when all processes start it, in the same order. So what decides
-which program comes next must be the same everywhere: the functions here see to that.
+A process sees the devices of its host. Once it has joined the others, `jax.devices()` lists the
+devices of all. A program on them runs when all processes start it, in the same order. So every
+decision about the next program must be the same in all processes: these functions ensure that.
 """
 
 import hashlib
@@ -42,18 +42,18 @@ def join(
 ) -> None:
     """Connect to the other processes of this run; call it before JAX is asked for its devices.
 
-    Without arguments the environment says which they are: that of Slurm, Open MPI, a TPU pod or a
-    Kubernetes job, as far as JAX knows it. Where it tells of no others, nothing happens. Slurm and
-    Open MPI give each process one GPU of its host (JAX_LOCAL_DEVICE_IDS names others).
+    Without arguments the environment identifies them: Slurm, Open MPI, a TPU pod or a Kubernetes
+    job, as far as JAX knows it. If it names no others, nothing happens. Slurm and Open MPI give
+    each process one GPU of its host (JAX_LOCAL_DEVICE_IDS names others).
 
     Args:
-      coordinator: HOST:PORT of process 0, where it listens and the others call.
-      num_processes: number of processes; 1 trains alone, whatever the environment says.
-      process_id: number of this process, from 0.
+      coordinator: HOST:PORT of process 0, where it listens and the others connect.
+      num_processes: 1 trains in one process, whatever the environment says.
+      process_id: index of this process, from 0.
       minutes: how long to wait for the others.
 
     Raises:
-      UserError: the arguments do not fit, or the processes did not meet.
+      UserError: the arguments do not fit, or the processes did not connect.
     """
     if num_processes == 1:
         return
@@ -92,15 +92,15 @@ def _check_place(coordinator: str, num_processes: int, process_id: int) -> None:
 
 
 def _has_others() -> bool:
-    """Return whether the environment tells of several processes; none of them is contacted."""
+    """Return whether the environment names several processes, without contacting any."""
     return _tasks() > 1 or _is_on_tpu_pod() or _is_in_kubernetes_job()
 
 
 def _tasks() -> int:
     """Return the number of tasks of this Slurm step or Open MPI program.
 
-    A program that Slurm starts for one task has its job's port to itself only by chance; and in
-    the shell of an allocation SLURM_NTASKS counts tasks that nobody started.
+    If Slurm starts a program for one task, others may use its job's port; and in the shell of an
+    allocation SLURM_NTASKS counts tasks that nobody started.
     """
     counts = (os.environ.get(n, "") for n in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     return max(int(count) if count.isdecimal() else 1 for count in counts)
@@ -117,12 +117,12 @@ def _is_on_tpu_pod() -> bool:
 
 
 def _is_in_kubernetes_job() -> bool:
-    """Return whether this is a pod of an indexed job, of which JAX asks Kubernetes.
+    """Return whether this is a pod of an indexed job, for which JAX queries Kubernetes.
 
-    A pod with TPUs is told of the others by its environment.
+    A pod with TPUs learns of the others from its environment.
 
     Raises:
-      UserError: the package is missing without which JAX cannot ask, and every pod would be alone.
+      UserError: the package for JAX's query is missing, so every pod would train separately.
     """
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
         return False
@@ -167,13 +167,13 @@ def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: floa
 
 
 def is_main() -> bool:
-    """Return whether this is process 0, which alone writes files that all processes share."""
+    """Return whether this is process 0, the only one that writes shared files."""
     return jax.process_index() == 0
 
 
 @cache
 def _copies() -> tuple[Any, Callable[[Any], Any]]:
-    """Return a layout of one row a device, and a function that gives all devices all rows."""
+    """Return a sharding of one row a device, and a function that gives all devices all rows."""
     mesh = Mesh(np.asarray(jax.devices()), ("devices",))
     rows = NamedSharding(mesh, PartitionSpec("devices"))
     whole = NamedSharding(mesh, PartitionSpec())
@@ -182,14 +182,14 @@ def _copies() -> tuple[Any, Callable[[Any], Any]]:
 
 @cache
 def _first_devices() -> Int[np.ndarray, " processes"]:
-    """Return the place of the first device of each process among all devices."""
+    """Return the index of the first device of each process among all devices."""
     return np.unique([device.process_index for device in jax.devices()], return_index=True)[1]
 
 
 def _start_exchange(numbers: Sequence[int]) -> Any:
-    """Start to tell all processes some numbers; the array is ready once all have called.
+    """Start to send some numbers to all processes; the array is ready once all have called.
 
-    Its rows are those of the devices; all devices of a process have what that process said.
+    It has a row for each device; all devices of a process have its numbers.
     """
     rows, copy = _copies()
     own = np.tile(np.asarray(numbers, np.int32), (jax.local_device_count(), 1))
@@ -197,7 +197,7 @@ def _start_exchange(numbers: Sequence[int]) -> Any:
 
 
 def agree(proposal: int) -> int:
-    """Return the largest of the numbers that the processes propose.
+    """Return the largest of the processes' proposals.
 
     The call waits until every process has made it, so it is a barrier, too.
 
@@ -210,12 +210,12 @@ def agree(proposal: int) -> int:
 
 
 def of_main(value: int) -> int:
-    """Return the number that process 0 gives, on all processes; other numbers are ignored."""
+    """Return process 0's number on all processes; other numbers are ignored."""
     return agree(value if is_main() else 1 - 2**31)
 
 
 def one_without(holds: bool) -> int | None:
-    """Return the number of a process for which `holds` is False; None if there is none."""
+    """Return the index of a process for which `holds` is False, if there is one."""
     found = agree(-1 if holds else jax.process_index())
     return None if found < 0 else found
 
@@ -224,23 +224,23 @@ class Agreement:
     """A form of `agree` that answers two calls late, so that no process waits for computations.
 
     Attributes:
-      seconds: what each process, in their order, said in the call that was answered last; None
-        before there is an answer, and for a single process.
+      seconds: the `seconds` of each process, in order, in the last answered call; None before the
+        first answer, and for a single process.
     """
 
     def __init__(self) -> None:
-        """Begin without any proposal."""
+        """Start without proposals."""
         self._under_way: deque[Any] = deque()
         self.seconds: Float[np.ndarray, " processes"] | None = None
 
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:
-        """Return the largest number that was proposed two calls ago; 0 in the first two calls.
+        """Return the largest proposal of two calls ago; 0 in the first two calls.
 
-        A single process gets its own number back at once. The answers to the last two calls are
-        never given out: where they matter, call `agree`.
+        A single process gets its number back at once. The answers to the last two calls are never
+        returned: if they matter, call `agree`.
 
         Args:
-          proposal: a number as for `agree`; 0 stands for no proposal.
+          proposal: a number as for `agree`; 0 means no proposal.
           seconds: a time that all processes learn, up to half an hour, in steps of a microsecond.
         """
         if jax.process_count() == 1:
@@ -267,10 +267,10 @@ def hosts() -> tuple[str, ...]:
 
 
 def check_same(facts: Mapping[str, str]) -> None:
-    """Refuse to go on unless all processes have the same facts.
+    """Refuse to continue unless all processes have the same facts.
 
     Args:
-      facts: texts by their names; all processes have the same names in the same order.
+      facts: texts by name; all processes have the same names in the same order.
 
     Raises:
       UserError: on every process, naming a fact and the first process that differs from process 0.
@@ -293,7 +293,7 @@ def bound_together() -> Iterator[None]:
     """Turn the loss of another process within the context into an error of one line.
 
     Raises:
-      LostProcessError: another process is gone, which ends the work of all.
+      LostProcessError: another process is gone, which ends the run for all.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Who has come to the rendezvous: JAX's own service does not tell whom it waits for.
+"""Track which processes have connected, as JAX's service does not report whom it waits for.
 
-Process 0 listens on the port after that of JAX's service, and the others call there and say their
-number. All of this is for the error that names the missing: where the port cannot be had or
-reached, the error says less, and nothing else changes.
+Process 0 listens on the port after that of JAX's service, and the others connect and send their
+index. This only serves the error that names the missing processes: if the port is unavailable, the
+error says less, and nothing else changes.
 """
 
 import socket
@@ -16,27 +16,27 @@ _MOST_NAMED = 16
 
 
 class RollCall:
-    """The processes that have come so far, heard of while JAX waits for the others."""
+    """The processes that have connected so far, while JAX waits for the others."""
 
     def __init__(self) -> None:
-        """Begin with nobody present."""
+        """Start with no process present."""
         self._present: set[int] = set()
         self._is_answered = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
 
     def __enter__(self) -> "RollCall":
-        """Begin to listen, or to call, once JAX knows where process 0 is."""
+        """Start to listen, or to connect, once JAX knows the address of process 0."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End listening or calling."""
+        """Stop listening or connecting."""
         self._over.set()
         self._thread.join(2 * _CALL_SECONDS)
 
     def result(self) -> str:
-        """Return who is missing, as far as this process knows."""
+        """Return which processes are missing, as far as this process knows."""
         count, own = global_state.num_processes, global_state.process_id
         if not global_state.coordinator_address:
             return "the place of process 0 is not known yet"

@@ -1,9 +1,9 @@
-"""Devices laid out by the links between them: fast ones within a slice, slow ones between slices.
+"""Arrange devices by the links between them: fast ones within a slice, slow ones between slices.
 
 A slice is a set of devices with fast links: the chips of a TPU slice, or the GPUs of a host. XLA
 numbers them (`slice_index`): slices of TPUs by their system, GPUs by the boot identifier of their
-host (xla/pjrt/distributed/topology_util.cc) or as `JAX_PARTITION_INDEX` says, where NVLinks join
-several hosts.
+host (xla/pjrt/distributed/topology_util.cc) or by `JAX_PARTITION_INDEX`, if NVLinks join several
+hosts.
 """
 
 import math
@@ -19,11 +19,11 @@ from t2t_jax.errors import UserError
 
 
 def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """Arrange devices so that most of the data sent goes over the fast links.
+    """Arrange devices so that most of the communication uses the fast links.
 
-    The axis `data`, over which gradients are added up once a step, lies between slices. Where
-    `fsdp` times `tensor` devices are more than a slice has, or do not divide it, the outer part of
-    `fsdp`, and at last of `tensor`, lies between slices, too, as far as it has to.
+    The axis `data`, over which gradients are added up once a step, crosses slices. If `fsdp` times
+    `tensor` devices are more than a slice has, or do not divide it, the outer part of `fsdp`, and
+    at last of `tensor`, also crosses slices, as far as necessary.
 
     Args:
       shape: the sizes of the axes `data`, `fsdp` and `tensor`.
@@ -60,7 +60,7 @@ def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
 def _over_unequal_slices(
     fsdp: int, tensor: int, devices: Sequence[Any], found: Sequence[int]
 ) -> np.ndarray:
-    """Arrange the devices of each slice by themselves, one slice after the other along `data`."""
+    """Arrange the devices of each slice separately, one slice after the other along `data`."""
     parts = []
     for index in sorted(set(found)):
         own = [device for device, other in zip(devices, found, strict=True) if other == index]
@@ -79,7 +79,7 @@ def between_slices(mesh: Mesh) -> dict[str, int]:
     """Return the number of slices along each axis of a mesh; 1 is an axis within a slice.
 
     Args:
-      mesh: the devices, as `laid_out` arranges them.
+      mesh: a mesh from `laid_out`.
     """
     found = np.asarray(_slice_indices(list(mesh.devices.flat))[1]).reshape(mesh.devices.shape)
     first = found[:, 0, 0], found[0, :, 0], found[0, 0, :]
@@ -92,7 +92,7 @@ def described_slices(mesh: Mesh) -> str:
     """Return the axes of a mesh that cross the slow links, as text; empty for a single slice.
 
     Args:
-      mesh: the devices, as `laid_out` arranges them.
+      mesh: a mesh from `laid_out`.
     """
     crossing = {name: parts for name, parts in between_slices(mesh).items() if parts > 1}
     if not crossing:
@@ -102,10 +102,10 @@ def described_slices(mesh: Mesh) -> str:
 
 
 def _slice_indices(devices: Sequence[Any]) -> tuple[str, list[int]]:
-    """Return the attribute by which devices are of different slices, and its value for each.
+    """Return the attribute that identifies the slice of a device, and its value for each.
 
-    Described GPUs all have the slice 0. Their hosts are known by their processes, none of which
-    this process has met.
+    Described GPUs all have the slice 0. Their processes identify their hosts, and this process has
+    met none of them.
     """
     by_slice = [getattr(device, "slice_index", None) or 0 for device in devices]
     is_gpu = getattr(devices[0], "platform", "") == "gpu"
