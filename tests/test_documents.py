@@ -5,7 +5,6 @@ each command is run by a shell as it is written, one after the other, in a direc
 configs describe tiny models of the same names. What only another machine can run is named here.
 """
 
-import ast
 import contextlib
 import io
 import os
@@ -311,39 +310,6 @@ def test_every_test_that_is_named_exists():
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAPER = ROOT / "docs/paper"
-_SHOWN = re.compile(
-    r"^```\{literalinclude\} (\S+)\n:pyobject: (\S+)\n(?::dedent:\n)?```$", re.MULTILINE
-)
-_HELD = re.compile(r"\[`(tests/\S+\.py)::\w+`\]\((\S+)\)")
-
-
-def _is_defined(path, name):
-    """Whether a file of Python defines a name, such as a class or a method `Class.method` of it."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    for part in name.split("."):
-        defined = [x for x in body if getattr(x, "name", None) == part]
-        if not defined:
-            return False
-        body = defined[0].body
-    return True
-
-
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.name) for p in sorted(PAPER.glob("[0-9]*.md"))]
-)
-def test_a_page_of_the_paper_has_an_equation_code_that_exists_numbers_and_tests(path):
-    text = path.read_text(encoding="utf-8")
-    assert "\n```{math}\n" in text
-    assert len(blocks(path, "python")) == 1
-    shown = _SHOWN.findall(text)
-    assert len(shown) == text.count("{literalinclude}") > 0
-    for file, name in shown:
-        assert _is_defined(path.parent / file, name), f"{file}: {name}"
-    # That the tests themselves exist, the test of all names of tests says.
-    held = _HELD.findall(text)
-    assert len(held) == text.count("`tests/") - text.count("`tests/kernels/`") > 0
-    for file, link in held:
-        assert (path.parent / link).resolve() == ROOT / file
 
 
 def _anchors(path):
@@ -373,17 +339,6 @@ def test_every_document_is_on_the_map_of_the_readme():
     linked |= {(PAPER / name) for name in LINK.findall((PAPER / "index.md").read_text("utf-8"))}
     # The landing page of the site is the README itself.
     assert {*DOCUMENTS} - {ROOT / "README.md", ROOT / "docs/index.md"} <= linked
-
-
-_DIRECTIVE = re.compile(r"^`{3,}\{(literalinclude|include|image|figure)\} +(\S+)", re.MULTILINE)
-_MADE_BY_THE_BUILD = ("_figures", "_repository")
-
-
-@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in IN_DOCS])
-def test_every_file_that_a_directive_shows_exists(path):
-    for _, target in _DIRECTIVE.findall(path.read_text(encoding="utf-8")):
-        made = not {*_MADE_BY_THE_BUILD}.isdisjoint(Path(target).parts)
-        assert made or (path.parent / target).is_file(), f"{path.name}: {target}"
 
 
 # Where a path in a document may begin; a run directory is no part of the repository.
