@@ -60,6 +60,7 @@ REMOVED: dict[str, Removed] = {
     "data.image_shift": Removed("shifted images", unused=(0,)),
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
     "evaluation.metric": Removed("external metrics", prefixes=("cmd:", "comet:")),
+    "model.output_transform": Removed("output transforms of BERT", unused=(False,)),
 }
 """Deleted config fields and values by dotted path. Rows stay for good, as older runs have them."""
 

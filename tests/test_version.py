@@ -114,6 +114,7 @@ USED = {
     "data.image_resize": True,
     "data.image_shift": 1,
     "data.whole_words": True,
+    "model.output_transform": True,
     "evaluation.metric": "cmd:wc -l",
 }
 """A value of each deleted field, or a deleted value of a field, with which a run is refused."""

@@ -17,7 +17,7 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
         total += norm * ((model.norm_order == "pre") + model.embedding_norm)
         learned = model.positions.parameters(model).values()
         total += sum(math.prod(each.shape) for each in learned)
-    total += sum(layer.weights + layer.vectors for layer in model.linear_layers)
+    total += sum(model.input_projection)
     embeddings = sum(model.entries(vocab_size).values()) * model.d_model  # and output projections
     return total + embeddings + vocab_size * model.output_bias
 
@@ -61,8 +61,7 @@ def model_flops_per_step(
             remembered = other.memory_parameters
         of_source += stack.num_layers * (layer * stack.reads_source + remembered)
         of_target += stack.num_layers * layer * stack.reads_target
-    of_source += sum(layer.weights for layer in model.linear_layers if layer.of_source)
-    of_target += sum(layer.weights for layer in model.linear_layers if not layer.of_source)
+    of_source += model.input_projection.weights
     of_target += vocab_size * model.d_model
     return 6 * (source_tokens * of_source + target_tokens * of_target)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from t2t_jax.config.checks import INFINITY, check_fits, check_positive, require
 from t2t_jax.config.fields import SIZE, left_open, read_where
-from t2t_jax.config.model import LinearLayer, ModelConfig, Side, Stack, StartToken
+from t2t_jax.config.model import InputProjection, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
 
@@ -184,23 +184,12 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
 class EncoderAloneConfig(WithEncoder):
     """The fields of networks that are an encoder alone, which predicts labels."""
 
-    output_transform: bool = False
-    """Put a linear layer, the activation of feed_forward and a norm ahead of the output projection,
-    as BERT has them."""
-
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """Return the encoder."""
         n = self.num_encoder_layers
         constants = self.deep_norm(2 * n, 8 * n)
         return (Stack(n, True, False, self.attention_of("encoder"), None, *constants),)
-
-    @property
-    def linear_layers(self) -> tuple[LinearLayer, ...]:
-        """Return the transform of the output, if there is one; see `ModelConfig.linear_layers`."""
-        width = self.d_model
-        vectors = width + self.normalization.num_parameters(width)
-        return (LinearLayer(width * width, vectors, False),) if self.output_transform else ()
 
 
 @dataclass(frozen=True)
@@ -253,11 +242,9 @@ class ImageEncoderConfig(EncoderAloneConfig):
         return {"output": "output_projection"}
 
     @property
-    def linear_layers(self) -> tuple[LinearLayer, ...]:
+    def input_projection(self) -> InputProjection:
         """Return the projection of patches, with its bias and the class token, too."""
-        width = self.d_model
-        projection = LinearLayer(self.patch_values * width, 2 * width, True)
-        return projection, *super().linear_layers
+        return InputProjection(self.patch_values * self.d_model, 2 * self.d_model)
 
 
 @dataclass(frozen=True)

@@ -64,15 +64,13 @@ class Stack(NamedTuple):
         return [self.self_attention] if cross is None else [self.self_attention, cross]
 
 
-class LinearLayer(NamedTuple):
-    """A linear layer outside of the stacks, as the costs of a network count it."""
+class InputProjection(NamedTuple):
+    """The size of what a network reads another input than tokens with."""
 
-    weights: int
-    """Numbers of its matrix, which every position of the source or the target meets."""
-    vectors: int
-    """Other numbers that are learned with it: biases, norms and tokens."""
-    of_source: bool
-    """Whether positions of the source meet it, and not those of the target."""
+    weights: int = 0
+    """Numbers of its matrix, which every position of a source meets."""
+    vectors: int = 0
+    """Other numbers that are learned with it, such as biases."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +263,9 @@ class ModelConfig(ABC):
         """Return the rows of a learned position table."""
 
     @property
-    def linear_layers(self) -> tuple[LinearLayer, ...]:
-        """Return the linear layers outside of the stacks, but for embeddings and output."""
-        return ()
+    def input_projection(self) -> InputProjection:
+        """Return the parameters by which sources are read, if these are no tokens."""
+        return InputProjection()
 
     @property
     def longest_sentence(self) -> float:

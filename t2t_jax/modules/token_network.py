@@ -185,8 +185,13 @@ class TokenNetwork(nn.Module):
           context: the context of the stack, which has the positions of the tokens.
         """
         embedding = getattr(self, self.config.embeddings[side])
-        encoding = getattr(self, f"{side}_position")
-        x = encoding(embedding(tokens), context.positions, context.length)
+        return self.with_positions(side, embedding(tokens), context)
+
+    def with_positions(
+        self, side: Side, x: Float[Array, "b t d_model"], context: Context
+    ) -> Float[Array, "b t d_model"]:
+        """Add the positions to embeddings, and normalise the sum if the config says so."""
+        x = getattr(self, f"{side}_position")(x, context.positions, context.length)
         if self.config.embedding_norm:
             x = getattr(self, f"{side}_embedding_norm")(x)
         return constrain(x, "batch", "length", "channels")

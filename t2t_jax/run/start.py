@@ -15,13 +15,12 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.state import TrainState, abstract_state, create_state
 from t2t_jax.workdir import is_run, read_config, read_vocabulary
 
-_HEAD = "output_projection", "output_bias", "output_transform"
+_HEAD = "output_projection", "output_bias"
 _OF_HEAD = (
     "share_embeddings",
     "share_target_embedding",
     "source_vocab_size",
     "output_bias",
-    "output_transform",
 )
 _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "compute_dtype"
 

@@ -15,7 +15,6 @@ from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import decode
 from t2t_jax.decoding.strategies import Greedy
-from t2t_jax.modules.encoder_model import Linear
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer, TransformerDecoding
 from t2t_jax.parallel.mesh import make_mesh
@@ -71,7 +70,7 @@ class Listener(Transformer):
 
     def setup(self):
         super().setup()
-        self.projection = Linear(_VALUES, self.config.d_model, grows=False)
+        self.projection = nn.Dense(self.config.d_model)
 
     @property
     def sources(self):
@@ -82,7 +81,7 @@ class Listener(Transformer):
         return Batch(_FORM.inputs(_FORM.padded([_FORM.blank(4)], 1, 4)), one)
 
     def embed_inputs(self, inputs, context):
-        x = self.projection(inputs.values, context)
+        x = self.projection(inputs.values)
         return self.source_position(x, context.positions, context.length)
 
 

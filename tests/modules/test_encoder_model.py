@@ -1,7 +1,4 @@
-"""An encoder alone: where labels are predicted from, and that rows do not see each other.
-
-That it computes what BERT and ViT compute is in `tests/interchange/test_pretrained.py`.
-"""
+"""An encoder alone: where labels are predicted from, and that rows do not see each other."""
 
 from functools import partial
 
@@ -41,7 +38,7 @@ IMAGES = {path: value for path, value in TEXT.items() if path not in _OF_TEXT} |
 }
 KINDS = {
     "plain": TEXT,
-    "transformed": TEXT | {"model.output_transform": True, "model.embedding_norm": True},
+    "normalised": TEXT | {"model.embedding_norm": True},
     "rotary": TEXT | {"model.position": "rotary", "model.norm_order": "pre"},
     "alibi": TEXT | {"model.position": "alibi", "model.norm_order": "deep"},
     "window": TEXT | {"model.attention_window": 3, "model.position": "relative_bias"},

@@ -106,7 +106,6 @@ _NOT_STATED = {
     "model.architecture",
     "model.prefix_attention",
     "model.patch_size",
-    "model.output_transform",
     "model.image_size",
     "model.image_channels",
     "model.d_k",  # is in there as model.key_size

@@ -216,7 +216,7 @@ _ENCODER = {
 }
 _FAMILIES = {
     "decoder": {"model__architecture": "decoder_only", "model__prefix_attention": True},
-    "encoder": {**_ENCODER, "model__output_transform": True, "model__output_bias": True},
+    "encoder": {**_ENCODER, "model__output_bias": True},
     "images": {
         "model__architecture": "image_encoder",
         "model__patch_size": 2,

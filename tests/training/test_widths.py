@@ -16,7 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.functional.attention import repeat_heads
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.embedding import TokenEmbedding
-from t2t_jax.modules.encoder_model import Linear
+from t2t_jax.modules.encoder_model import PatchProjection
 from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.modules.models import build
 from t2t_jax.modules.stack import LayerStack
@@ -27,7 +27,7 @@ from t2t_jax.training.step import train_step
 
 # Few tokens: what is learned of other tokens adds noise, which is larger in narrow networks.
 _LENGTH, _VOCAB, _STEPS = 8, 256, 3
-_KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, Linear, LayerStack, TokenNetwork
+_KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, PatchProjection, LayerStack, TokenNetwork
 _METHODS = "__call__", "attend_to_encoded", "queries", "keys_values"
 _SMALL = {
     "model.d_model": 64,

@@ -120,16 +120,12 @@ def _outputs(
     model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: _Side
 ) -> list[_Box]:
     """Return the boxes above the layers of the stack that predicts."""
-    boxes = []
-    if transform := params.get("output_transform"):
-        boxes.append(_Box("output transform", _numbers(transform), "feed_forward", False))
     matrix, embeddings = model.embeddings["output"], model.embeddings
     shared = " (shared)" if embeddings.get(side) == matrix else ""
     places = f"{side[0]}, " if side in embeddings else ""
     bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
     size = f"[{model.d_model}, {vocab_size:,}]{bias}"
     return [
-        *boxes,
         _Box(f"output projection{shared}", size, "output", False),
         _Box("softmax", f"[b, {places}{vocab_size:,}]", "output", False),
     ]
