@@ -17,8 +17,8 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config, EncoderDecoderConfig, registry
 from t2t_jax.config.families import FAMILIES
+from t2t_jax.tasks.encoder_only import MASKED
 from t2t_jax.tasks.language_modelling import generate
-from t2t_jax.tasks.masked_language_modelling import fill
 
 RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
 IDS = [path.name for path in RELEASED]
@@ -61,7 +61,7 @@ def _completed(translator, inputs):
     """Continue prompts, or fill in masks, by the task of a model."""
     if translator.config.data.task == "language_modelling":
         return generate(translator, inputs, max_tokens=20, temperature=0.0)
-    return fill(translator, inputs)
+    return MASKED.lines(translator, inputs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""The command that labels text or images, or fills in hidden words, with an encoder alone."""
+"""The command that labels text or images, or fills in hidden words, with an encoder-only model."""
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,31 +25,24 @@ class PredictCommand(RunFlags):
     x_test, images or x is [n, height, width] or [n, height, width, channels], of uint8."""
     output: Path | None = None
     """File to write, all of it or nothing; None is the standard output."""
-    probabilities: bool = False
-    """Write the probability after each label, as in NN:0.98."""
 
     def run(self) -> int:
         """Write a line for every input, and return the exit code."""
+        from t2t_jax.data.images import images_in
         from t2t_jax.tasks import task_of
-        from t2t_jax.tasks.task import Predicting
 
         with writing(self.output) as file:
             translator = load_for("predict", [self.workdir], self)
-            config, done = translator.config, 0
-            task = task_of(config.data.corpus, config.data.task)
-            assert isinstance(task, Predicting)
-            with self._inputs(isinstance(config.model, ImageEncoderConfig)) as chunks:
+            config, first = translator.config, 1
+            task: Any = task_of(config.data.corpus, config.data.task)
+            opened: Any = reading(self.input)
+            if isinstance(config.model, ImageEncoderConfig):
+                if self.input is None:
+                    raise UserError("the model reads images; give a file with --input FILE.npz")
+                opened = nullcontext([images_in(self.input)])
+            with opened as chunks:
                 for inputs in chunks:
-                    lines = task.lines(translator, inputs, done + 1, self.probabilities)
+                    lines = task.lines(translator, inputs, first)
                     file.writelines(f"{line}\n".encode() for line in lines)
-                    done += len(inputs)
+                    first += len(inputs)
         return 0
-
-    def _inputs(self, are_images: bool) -> AbstractContextManager[Iterable[list[Any]]]:
-        from t2t_jax.data.images import images_in
-
-        if not are_images:
-            return reading(self.input)
-        if self.input is None:
-            raise UserError("the model reads images; give a file of arrays with --input FILE.npz")
-        return nullcontext([images_in(self.input)])

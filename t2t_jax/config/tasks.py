@@ -36,6 +36,9 @@ class TaskFacts:
     """Whether the targets of the task are labels, which share no matrix with subwords."""
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
+    task: str = ""
+    """The place of the task, as MODULE:NAME; "" is the `TASK` of the module of `t2t_jax.tasks` that
+    has the row's name."""
 
 
 class _Tasks(Rows[TaskFacts]):
@@ -47,7 +50,8 @@ class _Tasks(Rows[TaskFacts]):
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
-_OF_LABELS = ("predict", "explore")
+_OF_LABELS = ("predict",)
+_ENCODER_ONLY = "t2t_jax.tasks.encoder_only"
 
 TASKS = _Tasks(
     translation=TaskFacts(
@@ -78,8 +82,9 @@ TASKS = _Tasks(
         ("encoder_only",),
         "t2t_jax.data.corpus:document_splits",
         ("masked_nll", "-NLL of what is hidden"),
-        ("predict", "explore"),
+        ("predict",),
         hub_task="fill-mask",
+        task=f"{_ENCODER_ONLY}:MASKED",
     ),
     classification=TaskFacts(
         ("encoder_only",),
@@ -88,6 +93,7 @@ TASKS = _Tasks(
         _OF_LABELS,
         predicts_labels=True,
         hub_task="text-classification",
+        task=f"{_ENCODER_ONLY}:CLASSIFICATION",
     ),
     tagging=TaskFacts(
         ("encoder_only",),
@@ -96,6 +102,7 @@ TASKS = _Tasks(
         _OF_LABELS,
         predicts_labels=True,
         hub_task="token-classification",
+        task=f"{_ENCODER_ONLY}:TAGGING",
     ),
     image_classification=TaskFacts(
         ("image_encoder",),
@@ -104,6 +111,7 @@ TASKS = _Tasks(
         _OF_LABELS,
         predicts_labels=True,
         hub_task="image-classification",
+        task=f"{_ENCODER_ONLY}:IMAGES",
     ),
 )
 """The tasks by the names of their modules."""

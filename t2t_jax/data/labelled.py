@@ -1,16 +1,31 @@
-"""Sentences with labels: one label for a whole sentence, or one for each of some words."""
+"""Examples of encoder-only networks: text or images with labels, and text with hidden subwords.
 
-from collections.abc import Iterable
+Hidden subwords follow Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers",
+section 3.1 and appendix A.1: of the subwords that are chosen, 80% are hidden behind `<mask>`, 10%
+become random subwords, and 10% stay as they are.
+"""
+
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Integer
+from jaxtyping import Int32, Integer, UInt8
 
-from t2t_jax.batch import Batch, Sequence
-from t2t_jax.data.rows import BatchShape, Chosen
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
+from t2t_jax.config import DataConfig
+from t2t_jax.data.rows import BatchShape, Chosen, filled, random_bits
 from t2t_jax.data.tokenized import OfText, TokenizedSplit, flattened, joined
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+
+MASK = "<mask>"
+"""The entry of a vocabulary that hides a subword."""
+_SPECIAL = PAD_ID, EOS_ID, BOS_ID, UNK_ID
+_STREAM = 1 << 33  # apart from that of `data.batching`
+_LATER = np.uint64(2**64 - 1)
+_HIDDEN, _OTHER = 0.8, 0.1
 
 
 class Labelled(NamedTuple):
@@ -26,10 +41,33 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledText(OfText):
-    """Sentences with labels, the sources of `pairs`; its targets are numbers (see `flat`)."""
+    """Sentences, the sources of `pairs`, with labels at some positions.
+
+    A number among the targets of `pairs` is `position * (num_labels + 1) + label + 1`.
+    """
 
     num_labels: int
     """The number of different labels."""
+
+    @classmethod
+    def of(
+        cls, sentences: Sequence_[Labelled], num_labels: int, skipped: dict[str, int] | None = None
+    ) -> "LabelledText":
+        """Make the examples of sentences; `skipped` counts those left out, by reason."""
+        targets = [
+            [p * (num_labels + 1) + x + 1 for p, x in zip(one.positions, one.labels, strict=True)]
+            for one in sentences
+        ]
+        sides = [one.tokens for one in sentences], targets
+        sources, labels = (joined([flattened(side, np.int32)], np.int32) for side in sides)
+        left_out = skipped or {}
+        num_read = len(sentences) + sum(left_out.values())
+        return cls(TokenizedSplit(*sources, *labels, left_out, num_read), num_labels)
+
+    @property
+    def sentences(self) -> list[Int32[np.ndarray, " _"]]:
+        """Return the ids of each sentence's subwords."""
+        return np.split(self.pairs.source_tokens, self.pairs.source_offsets[1:])[:-1]
 
     @property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
@@ -53,26 +91,160 @@ class LabelledText(OfText):
         """Return the arrays of a batch, in which unknown labels have segment 0, and so no loss."""
         inputs, (both, segments, _) = self.pairs.batch(chosen, shape, step, numbers)
         positions, labels = np.divmod(both, self.num_labels + 1)
-        known = labels > 0
-        targets = np.where(known, labels - 1, 0), np.where(known, segments, 0)
-        return Batch(inputs, Sequence(*targets, np.where(known, positions, 0)))
+        targets = labels - 1, segments, positions
+        return Batch(inputs, Sequence(*(np.where(labels > 0, x, 0) for x in targets)))
 
 
-def flat(
-    sentences: Iterable[Labelled], num_labels: int, skipped: dict[str, int], num_read: int
-) -> TokenizedSplit:
-    """Return sentences as flat arrays, in which one number stands for a label and its position.
+@dataclass(frozen=True)
+class MaskedText(OfText):
+    """Sequences of text, the targets of `pairs`, in which each step hides other subwords."""
 
-    The numbers of sentences left out, by reason, and of those in the corpus are handed on.
+    mask: int
+    """The id that hides a subword."""
+    vocab_size: int
+    """The number of entries of the vocabulary."""
+    share: float
+    """The share of the subwords that are predicted."""
+    seed: int = 0
+    """The seed of the choice of subwords."""
+
+    @classmethod
+    def of(
+        cls, text: TokenizedSplit, data: DataConfig, vocabulary: Vocabulary, seed: int = 0
+    ) -> "MaskedText":
+        """Make the examples of a run's text; the seed of dev and test is 0."""
+        return cls(text, mask_id(vocabulary), len(vocabulary), data.masked_share, seed)
+
+    @property
+    def source_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Return the number of subwords of each sequence."""
+        return self.pairs.target_lengths
+
+    @property
+    def target_tokens(self) -> Integer[np.ndarray, " total"]:
+        """Return the subwords of all sequences."""
+        return self.pairs.target_tokens
+
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+        """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
+        return shape._replace(target_length=masked_room(self.share, shape.source_length))
+
+    def batch(
+        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> Batch:
+        """Return a batch; seed, step and row decide which subwords are hidden."""
+        length = shape.source_length
+        sides = np.asarray(self.pairs.target_tokens), np.asarray(self.pairs.target_offsets)
+        text = filled(*sides, chosen, (shape.rows, length))
+        stream = np.array([self.seed, _STREAM], np.uint64)
+        raw = random_bits(stream, numbers, step, 2 * length)  # [rows, 2 * length]
+        order, fate = raw[:, :length], raw[:, length:]
+        # The share of each row's subwords whose numbers in `order` are lowest, at least one.
+        candidate = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
+        count = candidate.sum(1, keepdims=True)
+        most = np.where(count, np.maximum(1, np.floor(self.share * count + 0.5)), 0)
+        ranking = np.argsort(np.where(candidate, order, _LATER), axis=1, kind="stable")
+        picked = np.zeros_like(candidate)
+        np.put_along_axis(picked, ranking, np.arange(length) < most, axis=1)
+        chance = (fate >> np.uint64(40)) / 2.0**24  # uniform in [0, 1)
+        others = (fate % np.uint64(self.vocab_size - len(_SPECIAL))).astype(np.int32)
+        shown = np.select(
+            [~picked, chance < _HIDDEN, chance < _HIDDEN + _OTHER],
+            [text.tokens, self.mask, others + len(_SPECIAL)],
+            text.tokens,
+        ).astype(np.int32)
+        positions = np.argsort(~picked, axis=1, kind="stable")[:, : shape.target_length]
+        is_target = np.take_along_axis(picked, positions, axis=1)
+        targets = (np.where(is_target, np.take_along_axis(x, positions, 1), 0) for x in text)
+        return Batch(text._replace(tokens=shown), Sequence(*targets))
+
+
+def masked_room(share: float, length: int) -> int:
+    """Return the most subwords that are predicted of a row, rounded up to a multiple of 8."""
+    return -(-max(1, int(share * length + 0.5)) // 8) * 8
+
+
+def mask_id(vocabulary: Vocabulary) -> int:
+    """Return the id that hides a subword.
+
+    Raises:
+      UserError: the vocabulary has no mask.
     """
-    kept = list(sentences)
-    sources = joined([flattened([one.tokens for one in kept], np.int32)], np.int32)
-    targets = joined([flattened([_numbers(one, num_labels) for one in kept], np.int32)], np.int32)
-    return TokenizedSplit(*sources, *targets, skipped, num_read)
+    [pieces] = vocabulary.pieces([range(vocabulary.source_size)])
+    if MASK not in pieces:
+        raise UserError(
+            f"the vocabulary has no {MASK}, which hides a subword; start from a run of masked "
+            "language modelling, or let the run learn a vocabulary of its own"
+        )
+    return pieces.index(MASK)
 
 
-def _numbers(one: Labelled, num_labels: int) -> list[int]:
+def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[int]:
+    """Return the subwords of a line without the spaces before its masks, as training has them.
+
+    A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
+    stands for its space too. `mask_id` gives the id of a mask.
+    """
     return [
-        position * (num_labels + 1) + label + 1
-        for position, label in zip(one.positions, one.labels, strict=True)
+        token
+        for token, following in zip(ids, [*ids[1:], PAD_ID], strict=True)
+        if following != mask or vocabulary.spelling(token) != b" "
     ]
+
+
+@dataclass(frozen=True)
+class LabelledImages(LabelledText):
+    """Images of one size with a label each, as sentences of patches.
+
+    The tokens of `pairs` are rows of `patches`; row 0 is the class token and padding.
+    """
+
+    patches: UInt8[np.ndarray, "n values"]
+    """The numbers of all patches, image by image and from left to right."""
+
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+        """Return the shape of a batch, in which a row of `most` images has no padding."""
+        return BatchShape(shape.rows, most * int(self.source_lengths[0]), most)
+
+    def batch(
+        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> Batch:
+        """Return the arrays of a batch, which depend on neither step nor row."""
+        (tokens, *segments), targets = super().batch(chosen, shape, step, numbers)
+        return Batch(Patches(self.patches[tokens], *segments), targets)
+
+
+def labelled_images(
+    images: Sequence_[Any], labels: Sequence_[int], num_labels: int, model: Any, first: int = 1
+) -> LabelledImages:
+    """Make examples of images.
+
+    Args:
+      images: arrays of `uint8`, `[height, width, channels]`, or `[height, width]` if grey.
+      labels: the number of each image's label; -1 for an unknown label.
+      num_labels: the number of different labels.
+      model: the section `model` of a config, an `ImageEncoderConfig`.
+      first: number of the first image, by which errors name images.
+
+    Raises:
+      UserError: an image is of another kind or size than the model reads.
+    """
+    shape = model.image_size, model.image_size, model.image_channels
+    arrays = [np.asarray(x)[:, :, None] if np.ndim(x) == 2 else np.asarray(x) for x in images]
+    for number, array in enumerate(arrays, first):
+        if array.dtype != np.uint8 or array.shape != shape:
+            raise UserError(
+                f"image {number} is an array {list(array.shape)} of {array.dtype}, but the model "
+                f"reads images {list(shape)} of uint8 (model.image_size and model.image_channels); "
+                "convert it, or set these fields"
+            )
+    n, size = model.image_size // model.patch_size, model.patch_size
+    # [images, rows of patches, rows, columns of patches, columns, channels]
+    cut = np.array(arrays, np.uint8).reshape(-1, n, size, n, size, model.image_channels)
+    rows = cut.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
+    patches = np.pad(rows, ((1, 0), (0, 0)))
+    tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
+    offsets, targets = np.arange(len(images) + 1), np.array(labels, np.int32) + 1
+    starts = offsets * (n * n + 1)
+    pairs = TokenizedSplit(tokens.ravel(), starts, targets, offsets, {}, len(images))
+    return LabelledImages(pairs, num_labels, patches)

@@ -14,11 +14,11 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.scoring import batches, tokens_per_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.inspect.encoder_maps import examples_of
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
+from t2t_jax.tasks import task_of
 
 
 class EncoderStates(NamedTuple):
@@ -87,11 +87,8 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
     if translator.config.model.decodes:
         translator.check_translates()
         return translator.encode(lines)
-    if not lines:
-        return []
-    examples: Any = examples_of(translator, lines, first_line)
-    starts = examples.pairs.source_offsets[1:-1]
-    return [part.tolist() for part in np.split(examples.pairs.source_tokens, starts)]
+    task: Any = task_of(translator.config.data.corpus, translator.config.data.task)
+    return [x.tolist() for x in task.unlabelled(translator, lines, first_line).sentences]
 
 
 @partial(jax.jit, static_argnums=0)

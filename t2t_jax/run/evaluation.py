@@ -159,6 +159,11 @@ def prepare_evaluation(
     pairs = task.examples(config, corpus, vocabulary, split, longest)
     if not len(pairs):
         raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
+    if not len(pairs.target_tokens):
+        raise UserError(
+            f"the {split} split of {corpus.name} has no label that its train split has, so there "
+            "is nothing to score; check its labels, or remove it"
+        )
     return pairs
 
 

@@ -1,13 +1,13 @@
 """The tasks that models are trained for, with their vocabularies, examples, scores and reports.
 
-A task is a module of this package whose `TASK` has all members of `tasks.task.Task`, and a row of
-the table `config.tasks.TASKS`. The scheme of a corpus, the part of its name before the colon,
+A task is a row of the table `config.tasks.TASKS`, and an object with all members of
+`tasks.task.Task`: the `TASK` of the module of this package that has the row's name, or the object
+that the row names. The scheme of a corpus, the part of its name before the colon,
 decides on its task, unless `data.task` of the config names one.
 """
 
-import importlib
-
-from t2t_jax.config.tasks import task_name
+from t2t_jax.config.registry import load_named
+from t2t_jax.config.tasks import TASKS, task_name
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.errors import UserError
 from t2t_jax.tasks.task import Task as Task
@@ -29,5 +29,5 @@ def task_of(corpus: str, task: str = "auto") -> Task:
             f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
             "one task; train a model for each"
         )
-    found: Task = importlib.import_module(f"{__name__}.{name}").TASK
+    found: Task = load_named(TASKS[name].task or f"{__name__}.{name}:TASK")
     return found

@@ -261,19 +261,3 @@ class Task(Protocol):
     def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
         """Compare the kind of a run's measure with the paper's; None if there is one kind."""
         return None
-
-
-@runtime_checkable
-class Predicting(Protocol):
-    """The additional interface of a task whose models have the command `predict`."""
-
-    def lines(
-        self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
-    ) -> list[str]:
-        """Return a model's prediction for each input, as a line of text.
-
-        Args:
-          inputs: lines of text, or images.
-          first: number of the first input, by which errors name inputs.
-          probabilities: whether each label stands with its probability.
-        """

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import Config, DataConfig, network_config
-from t2t_jax.data import images as images_module
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.images import LabelledImages, checked_image, images_in
+from t2t_jax.data.images import images_in
+from t2t_jax.data.labelled import labelled_images
 from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import prepare_evaluation
-from t2t_jax.tasks.image_classification import TASK
+from t2t_jax.tasks.encoder_only import IMAGES as TASK
 
 IMAGES = {
     "model.architecture": "image_encoder",
@@ -41,8 +41,9 @@ def data(batching="bucket", tokens=24):
 
 @pytest.mark.parametrize("batching", ["bucket", "pack"])
 def test_a_row_has_the_patches_of_its_images_from_left_to_right(batching):
-    pixels, labels = images(), np.array([3, 1, 4, 1, 5], np.int32)
-    batches = Batches(LabelledImages(pixels, labels, 2), data(batching, 48), seed=0)
+    pixels, labels = images(), [3, 1, 4, 1, 5]
+    model = Config().replace(IMAGES).model
+    batches = Batches(labelled_images(pixels, labels, 6, model), data(batching, 48), seed=0)
     found = {}
     for step in range(batches.steps_per_epoch):
         inputs, targets = batches(step)
@@ -59,7 +60,7 @@ def test_a_row_has_the_patches_of_its_images_from_left_to_right(batching):
             [label] = targets.tokens[row][targets.segments[row] == segment]
             found[int(example)] = int(label)
         assert not targets.positions.any()
-    assert [found[n] for n in range(5)] == labels.tolist()
+    assert [found[n] for n in range(5)] == labels
 
 
 def corpus_of(tmp_path, **arrays):
@@ -97,10 +98,10 @@ def test_files_of_arrays_are_read_under_their_usual_names(tmp_path):
         ({"x_train": 3, "y_train": [1]}, r"x_train is an array \[\] with labels \[1\]; give"),
         ({"x_train": images(1), "y_train": 3}, r"with labels \[\]; give images"),
         ({"x_train": images(2), "y_train": np.eye(2)}, r"with labels \[2, 2\]; give images"),
-        ({"x_train": images(2), "y_train": ["a", " "]}, "label 2 of .*x_train is ''; give each"),
-        ({"x_train": images(2), "y_train": ["a\nb", "a"]}, "on one line"),
-        ({"x_train": images(1), "y_train": ["\ud800"]}, "are no text in Unicode"),
-        ({"x_train": images(1), "y_train": [b"\xff"]}, "are no text in Unicode"),
+        ({"x_train": images(2), "y_train": ["a", " "]}, "x_train has the label ''; give each"),
+        ({"x_train": images(2), "y_train": ["a\nb", "a"]}, "in one line"),
+        ({"x_train": images(1), "y_train": ["\ud800"]}, "has the label"),
+        ({"x_train": images(1), "y_train": [b"\xff"]}, "has the label"),
         ({"x_train": images(1), "y_train": np.array([{}], object)}, "Object arrays cannot be"),
     ],
 )
@@ -116,8 +117,8 @@ def test_labels_may_have_spaces_in_them_and_lose_those_around_them(tmp_path):
     config = Config().replace(IMAGES)
     vocabulary = TASK.vocabulary(config, corpus)
     assert vocabulary.labels == ("cat", "polar bear")
-    assert TASK.training_examples(config, corpus, vocabulary).labels.tolist() == [1, 0, 0, 1]
-    assert vocabulary.encode_targets(["polar bear", "", " cat"]) == [[1], [], [0]]
+    examples = TASK.training_examples(config, corpus, vocabulary)
+    assert examples.target_tokens.tolist() == [1, 0, 0, 1]
     packed = corpus_of(tmp_path, x_train=images(2), y_train=[b"cat", "Bär".encode()])
     assert packed.lines("train")[1] == ["cat", "Bär"]
 
@@ -137,22 +138,13 @@ def test_a_split_whose_labels_train_does_not_have_is_refused_before_training(tmp
     known = {"x_train": images(), "y_train": [0] * 5}
     with pytest.raises(UserError, match=r"the dev split of .* has no label that its train split"):
         _prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[1, 2]))
-    assert len(_prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[0, 2]))) == 1
+    mixed = _prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[0, 2]))
+    assert mixed.target_tokens.tolist() == [0]
 
 
 def _prepare(corpus):
     config = Config().replace(IMAGES)
     return prepare_evaluation(config, corpus, TASK.vocabulary(config, corpus), "dev")
-
-
-def test_arrays_larger_than_memory_are_refused_before_they_are_read(tmp_path, monkeypatch):
-    arrays = {"x_train": images(100), "y_train": [0] * 100, "other": np.zeros(10**6)}
-    corpus_of(tmp_path, **arrays)
-    monkeypatch.setattr(images_module, "usable_host_memory", lambda: 5000)  # without `other`
-    corpus_of(tmp_path, **arrays)
-    monkeypatch.setattr(images_module, "usable_host_memory", lambda: 2000)
-    with pytest.raises(UserError, match=r"GiB of images and labels, and .* of memory are left"):
-        corpus_of(tmp_path, **arrays)
 
 
 @pytest.mark.parametrize("read", [images_in, lambda path: _open(path)], ids=["predict", "corpus"])
@@ -166,13 +158,6 @@ def test_what_is_no_file_is_refused_in_its_place(tmp_path, read):
 
 def _open(path):
     return open_corpus(DataConfig(task="image_classification", corpus=f"npz:{path}"))
-
-
-@pytest.mark.parametrize("shape", [(), (4,), (4, 4)])
-def test_an_array_without_images_is_not_predicted_of(tmp_path, shape):
-    np.savez(tmp_path / "a.npz", x_test=np.zeros(shape, np.uint8))
-    with pytest.raises(UserError, match=r"x_test of .*a\.npz is an array .*; give images \[n,"):
-        images_in(tmp_path / "a.npz")
 
 
 def test_no_damage_of_a_file_of_arrays_raises_anything_but_one_line(tmp_path):
@@ -213,13 +198,15 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         open_corpus(DataConfig(task="image_classification", corpus="bundled:"))
 
 
-def test_an_image_of_another_size_is_refused():
+def test_an_image_of_another_size_is_refused(tmp_path):
     model = network_config("image_encoder", patch_size=2, image_size=4)
     grey = network_config(**{**vars(model), "image_channels": 1})
-    assert checked_image(np.zeros((4, 4), np.uint8), grey, "image 1").shape == (4, 4, 1)
-    for wrong in (np.zeros((4, 4, 3)), np.zeros((4, 5, 3), np.uint8), np.zeros((4, 4), np.uint8)):
-        with pytest.raises(UserError, match="image 7 is an array"):
-            checked_image(wrong, model, "image 7")
+    assert len(labelled_images([np.zeros((4, 4), np.uint8)], [0], 1, grey)) == 1
+    np.savez(tmp_path / "a.npz", x_test=np.zeros((2, 4, 5, 3), np.uint8), x=3)
+    wrong = np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), *images_in(tmp_path / "a.npz"), "a"
+    for image in wrong:
+        with pytest.raises(UserError, match=r"image 7 is an array .*the model reads images"):
+            labelled_images([image], [0], 1, model, first=7)
 
 
 def test_digits_are_those_of_scikit_learn_in_three_parts():

@@ -12,7 +12,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import mixing
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.labelled import Labelled, LabelledText, flat
+from t2t_jax.data.labelled import Labelled, LabelledText
 from t2t_jax.data.mixing import MixedParts, mixed_parts
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
@@ -113,7 +113,7 @@ def test_a_corpus_without_examples_changes_no_batch(temperature: float | None) -
 
 def test_a_batch_has_room_for_the_labels_of_every_corpus() -> None:
     of_words = [Labelled([5] * n, [*range(n)], [0] * n) for n in (2, 17)]
-    corpora = [LabelledText(flat([one] * 4, 3, {}, 4), 3) for one in of_words]
+    corpora = [LabelledText.of([one] * 4, 3) for one in of_words]
     parts = mixed_parts([(one, 1) for one in corpora], 2.0, 2)
     assert parts.shape(BatchShape(4, 32, 32), 1) == (4, 32, 17)
 

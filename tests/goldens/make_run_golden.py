@@ -139,10 +139,10 @@ def outputs(workdir, lines):
         texts = generate(translator, prompts, max_tokens=20, temperature=0.0)
         return {"texts": list(zip(prompts, texts, strict=True))}
     if task == "masked_language_modelling":
-        from t2t_jax.tasks.masked_language_modelling import fill
+        from t2t_jax.tasks.encoder_only import MASKED
 
         masked = [" ".join(["<mask>", *line.split()[1:]]) for line in lines if line]
-        return {"texts": list(zip(masked, fill(translator, masked), strict=True))}
+        return {"texts": list(zip(masked, MASKED.lines(translator, masked), strict=True))}
     nbest = {n: translator.nbest(lines, 1, beam_size=n) for n in (1, 4)}
     return {
         "tokens": [

@@ -303,7 +303,7 @@ def test_a_grid_of_language_models_is_compared_by_bits_per_byte(tmp_path):
 
 def test_labels_of_other_sentences_are_not_compared():
     def labelled(accuracy, references):
-        figures = {"accuracy": accuracy, "macro_f1": accuracy, "confusion": []}
+        figures = {"accuracy": accuracy, "num_labels": 9}
         return result(2.0, 0.0) | {"task": "tagging"} | figures | {"references": references}
 
     results = {"base": [labelled(90.0, ["NN"])], "A-h1": [labelled(80.0, ["VB"])]}

@@ -1,10 +1,7 @@
 """Splits with nothing to score are refused before a run begins, and all others are scored."""
 
-import json
-
 import pytest
 
-import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
@@ -72,17 +69,3 @@ def test_a_dev_split_with_one_known_label_is_scored(tmp_path, case):
     task, lines, labels, number = SCORED[case]
     found = prepare_evaluation(*_opened(tmp_path, task, lines, labels), "dev")
     assert len(found.target_tokens) == number
-
-
-@pytest.mark.thorough
-def test_samples_are_of_documents_that_the_model_has_positions_for(tmp_path):
-    small = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 16}
-    small |= {"model.num_encoder_layers": 1, "training.num_train_steps": 1}
-    learned = {"model.position": "learned", "model.max_positions": 12, "data.max_length": 12}
-    words = ["theolddogtheolddogtheolddog runs", "a dog"]
-    task = "masked_language_modelling"
-    config, *_ = _opened(tmp_path, task, words, [], **small, **learned)
-    t2t_jax.train(config, tmp_path / "run")
-    records = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    [scores] = [record for record in records if record["of"] == "dev"]
-    assert scores["num_masked"] > 0

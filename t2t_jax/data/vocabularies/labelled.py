@@ -3,8 +3,8 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from t2t_jax.batch import UNK_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary, parsed
 from t2t_jax.system.records import Schema
 
@@ -30,7 +30,7 @@ class LabelledVocabulary(Vocabulary):
         """The name of each label."""
         if not self.labels or not all(isinstance(label, str) for label in self.labels):
             raise ValueError("damaged: it has no labels, or one that is no string")
-        self.source: Vocabulary | None = parse_vocabulary(source) if source else None
+        self.source: Any = parse_vocabulary(source) if source else None
         """The vocabulary of the text; None if images are labelled."""
 
     def __len__(self) -> int:
@@ -40,41 +40,31 @@ class LabelledVocabulary(Vocabulary):
     @property
     def source_size(self) -> int:
         """Return the number of ids of sources; 0 if they are images."""
-        return 0 if self.source is None else self.source.source_size
+        return self.source.source_size if self.source else 0
 
     @property
     def unk_id(self) -> int:
         """Return the id of text that the vocabulary cannot spell, in sources."""
-        return UNK_ID if self.source is None else self.source.unk_id
+        return int(self.source.unk_id)
 
     @property
     def protected_tokens(self) -> frozenset[str]:
         """Return the strings of sources that are neither split nor joined with others."""
-        return frozenset() if self.source is None else self.source.protected_tokens
+        return self.source.protected_tokens if self.source else frozenset()
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Return the files of the sources' vocabulary, and labels.txt with one label a line."""
         labels = {"labels.txt": "".join(f"{label}\n" for label in self.labels).encode()}
-        return labels if self.source is None else {**self.source.files, **labels}
+        return {**self.source.files, **labels} if self.source else labels
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the subword ids of each source; see `Vocabulary.encode`."""
-        return self._text.encode(lines)
-
-    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the labels of each line as numbers: the line itself is a label, or each word is.
-
-        Raises:
-          ValueError: a word is no label.
-        """
-        texts = [line.strip() for line in lines]
-        rows = [[text] if text in self.labels else text.split() for text in texts]
-        return [[self.labels.index(label) for label in row] for row in rows]
+        return list(self.source.encode(lines))
 
     def pieces(self, ids: Rows) -> list[list[str]]:
         """Return the subword that each id of a source stands for, row by row."""
-        return self._text.pieces(ids)
+        return list(self.source.pieces(ids))
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
         """Return the label that each number stands for, row by row."""
@@ -84,19 +74,9 @@ class LabelledVocabulary(Vocabulary):
         """Return the label of a number, with a space before it."""
         return f" {self.labels[token]}".encode()
 
-    def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a source stands for."""
-        return self._text.source_spelling(token)
-
     def decode(self, ids: Rows) -> list[str]:
         """Return the labels of each row, with a space between them."""
         return [" ".join(row) for row in self.target_pieces(ids)]
-
-    @property
-    def _text(self) -> Vocabulary:
-        if self.source is None:
-            raise ValueError("the vocabulary is of images, and has no subwords")
-        return self.source
 
 
 def labelled_vocabulary(source: Vocabulary | None, labels: Sequence[str]) -> LabelledVocabulary:

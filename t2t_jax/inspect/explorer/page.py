@@ -1,7 +1,7 @@
 """A page of HTML, in one file, that shows how a model works on a sentence, without a network.
 
-`system.offline_page` puts the files beside this one together: page.*, or encoder.* for a model that
-is an encoder alone. Attention weights are stored as bytes, in which 255 stands for 1.
+`system.offline_page` puts the files beside this one together: page.*. Attention weights are stored
+as bytes, in which 255 stands for 1.
 """
 
 import base64
@@ -14,14 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from t2t_jax.config import ImageEncoderConfig, ModelConfig
+from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import PARTS, Part
-from t2t_jax.data.images import checked_image
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
 from t2t_jax.inspect.beam_record import BeamRecord, record_search
-from t2t_jax.inspect.encoder_maps import EncoderMaps, encoder_maps
 from t2t_jax.inspect.head_kinds import count_heads, sides
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
@@ -37,7 +34,7 @@ class Exploration:
 
     page: str
     """The page, as HTML."""
-    maps: AttentionMaps | EncoderMaps
+    maps: AttentionMaps
     """The attention weights that the page shows."""
 
     def save(self, path: str | Path) -> None:
@@ -50,23 +47,19 @@ class Exploration:
         return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" style="border:0"></iframe>'
 
 
-def explore(translator: Translator, text: Any, references: str | None = None) -> Exploration:
+def explore(translator: Translator, text: str, references: str | None = None) -> Exploration:
     """Make a page on which a model's work on a sentence can be explored.
 
     Args:
       translator: the model.
-      text: a sentence of the source language. For a model that reads images, an image: an array
-        `[height, width, channels]` of `uint8`.
-      references: a translation whose attention is shown; None is the model's own. An encoder-only
-        model does not translate, and takes none.
+      text: a sentence of the source language.
+      references: a translation whose attention is shown; None is the model's own.
 
     Raises:
       TypeError: an argument is of the wrong type.
       UserError: the sentence is blank or too long, or the model is an ensemble, or it draws tokens
         at random.
     """
-    if not translator.config.model.decodes:
-        return _explore_encoder(translator, text, references)
     translation = translator.translate([text])[0] if references is None else references
     maps = attention_maps(translator, text, translation)
     record = record_search(translator, text)
@@ -82,33 +75,6 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
         "input": _input(translator, text),
     }
     return Exploration(offline_page(__package__, "page", "Inside a Transformer", data), maps)
-
-
-def _explore_encoder(translator: Translator, given: Any, references: str | None) -> Exploration:
-    """Make the page about an encoder-only model, on what each position attends to."""
-    if references is not None:
-        raise UserError("an encoder alone translates nothing; leave the translation out")
-    maps, config = encoder_maps(translator, given), translator.config
-    image: dict[str, Any] | None = None
-    if isinstance(config.model, ImageEncoderConfig):
-        pixels = checked_image(given, config.model, "image")
-        image = {
-            "size": config.model.image_size,
-            "patch": config.model.patch_size,
-            "channels": config.model.image_channels,
-            "values": _bytes(pixels / 255),
-        }
-    data = {
-        "units": [
-            {"name": name, "label": maps.labels.get(place, "")}
-            for place, name in enumerate(maps.units)
-        ],
-        "answer": maps.labels.get(0, given if isinstance(given, str) else ""),
-        "shape": maps.encoder.shape[:3],
-        "image": image,
-        "attention": _bytes(maps.encoder),
-    }
-    return Exploration(offline_page(__package__, "encoder", "Inside an encoder", data), maps)
 
 
 def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from t2t_jax.config import Config
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps, weights_of
-from t2t_jax.inspect.encoder_maps import encoder_maps
 from t2t_jax.inspect.figures import attention, positions, training
 from t2t_jax.inspect.figures.architecture import architecture
 from t2t_jax.inspect.figures.drawing import encoded
@@ -68,7 +67,7 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
     if "source" not in model.embeddings:  # images of a model are all of one size
         return
     yield "long_context", long_context(config)
-    if translator is not None:
+    if translator is not None and model.decodes:
         yield from _attention(translator, sentence)
 
 
@@ -76,10 +75,7 @@ def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Fig
     """Yield pictures as figures 3 to 5: self-attention by layer, and cross-attention if any."""
     config, stack = translator.config, "encoder"
     cross: AttentionMaps | None = None
-    if not config.model.decodes:
-        seen = encoder_maps(translator, sentence)
-        words, weights = seen.units, seen.encoder
-    elif not config.data.facts.writes_text:  # a language model
+    if not config.data.facts.writes_text:  # a language model
         stack = "decoder"
         words, weights = _of_language_model(translator, sentence)
     else:

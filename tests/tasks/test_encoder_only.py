@@ -13,9 +13,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.run.evaluation import evaluate
-from t2t_jax.tasks import task_of
-from t2t_jax.tasks.masked_language_modelling import fill
-from t2t_jax.tasks.task import Task
+from t2t_jax.tasks.encoder_only import MASKED, TAGGING
 from t2t_jax.workdir import read_config, read_scores
 
 TAGS = {"the": "DT", "a": "DT", "dog": "NN", "house": "NN", "old": "JJ", "red": "JJ", "runs": "VB"}
@@ -90,45 +88,22 @@ def test_a_tagger_learns_the_tag_of_every_word(tagger, folder, capsys, monkeypat
     assert read_config(tagger).model.source_vocab_size == model.vocabulary.source_size == 40
 
     assert main(["evaluate", "--workdir", str(tagger), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["accuracy"] == 100
-    assert {(right, other) for right, other, _ in record["confusion"]} == {
-        (tag, tag) for tag in ("DT", "JJ", "NN", "VB")
-    }
-    assert read_scores(tagger)[-1]["macro_f1"] == 100
-    assert main(["evaluate", "--workdir", str(tagger), "--split", "dev"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "DT 100.00 F1; predicted: DT" in printed
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 100
+    assert read_scores(tagger)[-1]["num_labels"] == found.scores.num_labels
 
     lines = "the old dog runs\n\n  \na red   house\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert main(["predict", str(tagger)]) == 0
     assert capsys.readouterr().out == "DT JJ NN VB\n\n\nDT JJ NN\n"
     with pytest.raises(UserError, match="line 3 has 40002 subwords"):  # blank lines count
-        task_of("", "tagging").predicted(t2t_jax.load(tagger), ["dog", " ", "dog " * 40_000])
+        TAGGING.lines(t2t_jax.load(tagger), ["dog", " ", "dog " * 40_000])
 
 
 def test_tags_do_not_depend_on_what_else_is_tagged(tagger):
     model = t2t_jax.load(tagger)
-    task = task_of("", "tagging")
-    lines = ["the dog", "a red old house runs", "dog"]
-    together = task.predicted(model, lines)
-    for line, labels in zip(lines, together, strict=True):
-        [alone] = task.predicted(model, [line])
-        assert [label.name for label in alone] == [label.name for label in labels]
-        for one, other in zip(alone, labels, strict=True):
-            assert one.probability == pytest.approx(other.probability, rel=1e-4)
-            assert 0.25 < one.probability <= 1
-
-
-def test_probabilities_are_written_beside_the_labels(tagger, tmp_path):
-    source, output = tmp_path / "in", tmp_path / "out"
-    source.write_text("the dog\n")
-    arguments = ["--input", str(source), "--output", str(output), "--probabilities"]
-    assert main(["predict", str(tagger), *arguments]) == 0
-    label, number = output.read_text().split()[0].split(":")
-    assert label == "DT"
-    assert 0 < float(number) <= 1
+    lines = ["the dog", "", "a red old house runs", "dog"]
+    assert TAGGING.lines(model, lines) == [*(TAGGING.lines(model, [line])[0] for line in lines)]
+    assert TAGGING.lines(model, [" "]) == [""]
 
 
 @pytest.mark.thorough
@@ -156,11 +131,11 @@ def masked(folder, tmp_path_factory):
 def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
     model = t2t_jax.load(masked)
     scores = evaluate(model, split="test").scores
-    assert scores.num_masked > 10
+    assert scores.num_labels > 10
     assert scores.best == -scores.masked_nll
     assert scores.masked_nll < np.log(40)
     lines = ["the <mask> runs", "", "a red house"]
-    filled = fill(model, lines)
+    filled = MASKED.lines(model, lines)
     assert filled[1:] == ["", "a red house"]
     assert "<mask>" not in filled[0]
     assert filled[0].startswith("the ")
@@ -277,14 +252,6 @@ def test_labels_that_train_does_not_have_count_as_mistakes(tagger, folder, tmp_p
     found = evaluate(model, corpus, "test")
     assert found.loss.tokens == 1
     assert found.scores.accuracy == 50
-    assert found.scores.confusion == (("DT", "DT", 1), ("NNP", "NN", 1))
-
-
-@pytest.mark.parametrize(
-    "name", ["masked_language_modelling", "classification", "tagging", "image_classification"]
-)
-def test_each_is_a_task(name):
-    assert isinstance(task_of("text:DIR", name), Task)
 
 
 def test_trees_have_tags_and_the_bundled_corpus_languages(tmp_path):
@@ -324,15 +291,14 @@ def test_a_tagger_goes_out_and_comes_in_again(tagger, tmp_path):
     assert main(["export", str(tagger), out, "--to", "safetensors"]) == 0
     assert main(["import", "safetensors", out, run]) == 0
     lines = ["the old dog runs", "a house"]
-    task = task_of("", "tagging")
-    assert task.predicted(t2t_jax.load(run), lines) == task.predicted(t2t_jax.load(tagger), lines)
+    assert TAGGING.lines(t2t_jax.load(run), lines) == TAGGING.lines(t2t_jax.load(tagger), lines)
 
 
 @pytest.mark.thorough
 def test_other_uses_of_such_models_are_refused(tagger, masked):
     with pytest.raises(UserError, match="t2t-jax predict"):
         t2t_jax.load(tagger).translate(["a dog"])
-    with pytest.raises(UserError, match="not to fill in"):
-        fill(t2t_jax.load(tagger), ["a <mask>"])
+    with pytest.raises(UserError, match="has no <mask>"):
+        MASKED.lines(t2t_jax.load(tagger), ["a <mask>"])
     with pytest.raises(UserError, match="one encoder at a time"):
         t2t_jax.load([tagger, tagger])
