@@ -5,7 +5,6 @@ best parameters, the record of the evaluation in the log.
 """
 
 import itertools
-import json
 import shutil
 import signal
 import subprocess
@@ -22,10 +21,9 @@ from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.trainer import train
 from t2t_jax.training.checkpoint import Checkpoints
+from tests.trained import account
 
 STEPS = 4
-# Figures of the log that depend on the clock.
-CLOCK = ("time", "seconds", "target_tokens_per_second", "data_wait")
 
 
 class Killed(BaseException):
@@ -51,22 +49,6 @@ def rising(monkeypatch):
         return save_if_best(checkpoints, state, float(state.step), measure)
 
     monkeypatch.setattr(Checkpoints, "save_if_best", rising)
-
-
-def _account(workdir):
-    """All that a run promises to be the same: parameters, the log, and the best."""
-    lines = (workdir / "log.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    kept = [{name: r[name] for name in r if name not in CLOCK} for r in records]
-    newest, best = load(workdir, average=1), load(workdir, step="best")
-    return {
-        "log": sorted(map(json.dumps, kept)),
-        "steps": [newest.steps, best.steps],
-        "checkpoints": sorted(path.name for path in (workdir / "checkpoints").iterdir()),
-        "parameters": [
-            np.asarray(x).tobytes() for x in jax.tree.leaves((newest.params, best.params))
-        ],
-    }
 
 
 POINTS = {
@@ -103,7 +85,7 @@ def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
 ):
     config = _config(tiny_run, evaluation_steps)
     assert train(config, tmp_path / "undisturbed").exit_code == 0
-    expected = _account(tmp_path / "undisturbed")
+    expected = account(tmp_path / "undisturbed")
     assert expected["steps"] == [(STEPS,), (STEPS,)]
     workdir = tmp_path / "killed"
     for kind, name, when in POINTS.values():
@@ -113,7 +95,7 @@ def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
                 train(config, workdir)
         # Once killed at this point, it goes on from there to the next.
     assert train(config, workdir).exit_code == 0
-    assert _account(workdir) == expected
+    assert account(workdir) == expected
 
 
 @pytest.mark.thorough
@@ -274,7 +256,7 @@ def test_a_kill_at_every_write_of_a_run_changes_nothing(
     """At every second one; the two cases share them out."""
     config = _config(tiny_run, evaluation_steps)
     assert train(config, tmp_path / "undisturbed").exit_code == 0
-    expected = _account(tmp_path / "undisturbed")
+    expected = account(tmp_path / "undisturbed")
     for number in itertools.count(first, 2):
         workdir = tmp_path / f"killed_{number}"
         done = subprocess.run(
@@ -289,6 +271,6 @@ def test_a_kill_at_every_write_of_a_run_changes_nothing(
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert train(config, workdir).exit_code == 0
-        assert _account(workdir) == expected, number
+        assert account(workdir) == expected, number
         shutil.rmtree(workdir)
     assert number > 100

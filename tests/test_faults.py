@@ -4,19 +4,16 @@ Minutes of real programs; run by hand: python -m pytest -m faults
 """
 
 import random
-import re
-import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from t2t_jax.run.loading import load
 from t2t_jax.system.exit_codes import HUNG
+from tests.trained import bits, wait_for_step
 
 pytestmark = pytest.mark.faults
 
@@ -39,103 +36,25 @@ def _complete(workdir):
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def _wait_for_step(program, step):
-    """Read what a program says up to the line of a step; returns the step that it began with."""
-    begun = None
-    for line in program.stdout:
-        begins = re.match(r"step ([\d,]+) of .* begins", line)
-        begun = int(begins[1].replace(",", "")) if begins else begun
-        if re.match(rf"step {step:,}  loss", line):
-            return begun
-    pytest.fail(f"the run ended before step {step}: {program.stderr.read()}")
-
-
-def _assert_same_parameters(one, other):
-    first, second = (jax.tree.leaves(load(workdir, average=1).params) for workdir in (one, other))
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(("kills", "in_shards"), [(30, False), (10, True)])
-def test_a_run_killed_many_times_ends_with_the_same_bits(
-    tiny_run, undisturbed, tmp_path, kills, in_shards
-):
+def test_a_run_in_shards_killed_many_times_ends_with_the_same_bits(tiny_run, tmp_path):
     workdir, rng = tmp_path / "run", random.Random(0)
-    flags = LONG
-    if in_shards:
-        flags, undisturbed = (*LONG, *tiny_run.in_shards(tmp_path / "shards")), tmp_path / "stayed"
-        tiny_run.finish(undisturbed, *flags)
-    cut_saves = 0
-    for kills_left in range(kills, 0, -1):
+    flags = [*LONG, *tiny_run.in_shards(tmp_path / "shards")]
+    for kills_left in range(10, 0, -1):
         newest = max(_complete(workdir), default=0)
         ahead = max(1, 2 * (STEPS - 5 - newest) // kills_left)
         (program,) = tiny_run.start(workdir, *flags)
-        begun = _wait_for_step(program, min(newest + rng.randint(1, ahead), STEPS - 1))
+        begun = wait_for_step(program, min(newest + rng.randint(1, ahead), STEPS - 1))
         assert begun == newest + 1  # nothing is lost but what came after the newest checkpoint
         time.sleep(rng.uniform(0, 0.06))
         program.kill()
         program.communicate()
-        cut_saves += any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
-    assert cut_saves > 0 or in_shards
     tiny_run.finish(workdir, *flags)
+    tiny_run.finish(tmp_path / "undisturbed", *flags)
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
-    _assert_same_parameters(workdir, undisturbed)
+    assert bits(workdir, average=1) == bits(tmp_path / "undisturbed", average=1)
     losses = tiny_run.losses(workdir)
-    assert losses == tiny_run.losses(undisturbed)
+    assert losses == tiny_run.losses(tmp_path / "undisturbed")
     assert list(losses) == list(range(1, STEPS + 1))
-
-
-def _largest_file(folder):
-    return max(folder.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
-
-
-def _truncate(checkpoint):
-    with _largest_file(checkpoint).open("r+b") as file:
-        file.truncate(100)
-
-
-def _lose_a_file(checkpoint):
-    _largest_file(checkpoint).unlink()
-
-
-def _lose_an_item(checkpoint):
-    shutil.rmtree(checkpoint / "params")
-
-
-def _turn_a_bit(checkpoint):
-    """In the values, whose checksum is ours.
-
-    TensorStore finds one in its own tables. One in the names and sizes of arrays (JSON) is found
-    where it is read. One in `origin` may make the checkpoint another run's, which is refused.
-    """
-    file = _largest_file(checkpoint / "progress")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 3] ^= 4
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [_truncate, _lose_a_file, _lose_an_item, _turn_a_bit])
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
-    tiny_run, undisturbed, tmp_path, damage
-):
-    workdir = tmp_path / "run"
-    (program,) = tiny_run.start(workdir, *LONG)
-    _wait_for_step(program, 20)
-    program.terminate()
-    program.communicate()
-    assert program.returncode == 128 + signal.SIGTERM
-    *_, before, newest = _complete(workdir)
-    damage(workdir / "checkpoints" / str(newest))
-    (program,) = tiny_run.start(workdir, *LONG)
-    said, errors = program.communicate()
-    assert program.returncode == 0, errors
-    assert f"step {before + 1} of {STEPS} begins" in said
-    warning, *rest = errors.splitlines()
-    assert not rest, errors
-    assert warning.startswith(f"warning: checkpoint {workdir}/checkpoints/{newest} cannot be read")
-    assert (workdir / "damaged" / str(newest)).is_dir()
-    _assert_same_parameters(workdir, undisturbed)
-    assert tiny_run.losses(workdir) == tiny_run.losses(undisturbed)
 
 
 @pytest.fixture
@@ -191,25 +110,8 @@ def test_a_full_disk_ends_the_run_in_one_line_and_room_lets_it_go_on(
     (disk / "ballast").unlink()
     said = tiny_run.finish(workdir, *flags)
     assert f"step {newest + 1} of {STEPS} begins" in said
-    _assert_same_parameters(workdir, undisturbed)
+    assert bits(workdir, average=1) == bits(undisturbed, average=1)
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
-
-
-def test_a_full_disk_of_the_host_is_a_warning(tiny_run, undisturbed, disk, tmp_path):
-    workdir, local = tmp_path / "run", disk / "local"
-    flags = [*LONG, f"--checkpoint.local-dir={local}", "--checkpoint.local-every-steps=1"]
-    (program,) = tiny_run.start(workdir, *flags)
-    while not [*local.glob("run-*/*/0/[0-9]")]:
-        assert program.poll() is None
-        time.sleep(0.01)
-    _fill(disk)
-    said, errors = program.communicate()
-    assert program.returncode == 0, said + errors
-    assert len(errors.splitlines()) == 1, errors
-    (line,) = errors.splitlines()
-    assert "No space left on device" in line
-    assert "the run goes on without checkpoints there" in line
-    _assert_same_parameters(workdir, undisturbed)
 
 
 TWO = {"processes": 2, "devices": 2}
@@ -229,7 +131,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_the_same_step(
 ):
     workdir = tmp_path / "run"
     programs = tiny_run.start(workdir, *LONG, **TWO)
-    _wait_for_step(programs[0], 9)
+    wait_for_step(programs[0], 9)
     programs[signalled].terminate()
     ended = [program.communicate(timeout=120) for program in programs]
     assert [program.returncode for program in programs] == [128 + signal.SIGTERM] * 2, ended
@@ -246,7 +148,7 @@ def test_a_process_that_is_killed_ends_the_other_and_both_go_on_from_the_last_ch
 ):
     workdir = tmp_path / "run"
     programs = tiny_run.start(workdir, *LONG, **TWO)
-    _wait_for_step(programs[0], 9)
+    wait_for_step(programs[0], 9)
     programs[1].kill()
     (_, errors), _ = [program.communicate(timeout=150) for program in programs]
     # It is told by the connection that broke, or where it waits for something else, after 100 s, by
@@ -260,53 +162,15 @@ def test_a_process_that_is_killed_ends_the_other_and_both_go_on_from_the_last_ch
     _assert_same_curve(tiny_run.losses(workdir), tiny_run.losses(undisturbed), newest)
 
 
-@pytest.mark.parametrize("fsdp", [1, 4])
-def test_processes_that_are_killed_go_on_without_a_host(tiny_run, tmp_path, fsdp):
-    """One of two hosts is lost with its disk, between two checkpoints in the run directory."""
-    fields = {
-        **tiny_run.without_dev,
-        "training.num_train_steps": 20,
-        "parallel.fsdp": fsdp,
-        "checkpoint.every_steps": 10,
-    }
-    flags = [f"--{name}={value}" for name, value in fields.items()]
-    local = [f"--checkpoint.local-dir={tmp_path / 'local'}", "--checkpoint.local-every-steps=1"]
-    programs = tiny_run.start(tmp_path / "run", *flags, *local, **TWO)
-    _wait_for_step(programs[0], 13)
-    for program in programs:
-        program.kill()
-    for program in programs:
-        program.communicate()
-    kept, lost = sorted((tmp_path / "local").glob("run-*/*/*"))
-    shutil.rmtree(lost)
-    newest = max(int(path.name) for path in kept.iterdir() if path.name.isdecimal())
-    assert newest in range(11, 20)
-    said = tiny_run.finish(tmp_path / "run", *flags, *local, **TWO)
-    assert f"step {newest + 1 if fsdp == 1 else 11} of 20 begins" in said
-    tiny_run.finish(tmp_path / "undisturbed", *flags, devices=4)
-    losses, expected = (tiny_run.losses(tmp_path / name) for name in ("run", "undisturbed"))
-    _assert_same_curve(losses, expected, newest)
-    assert not any((tmp_path / "local").iterdir())
-
-
 def test_a_checkpoint_that_one_of_two_processes_cannot_read_is_used_by_none(tiny_run, tmp_path):
     workdir = tmp_path / "run"
     tiny_run.finish(workdir, **TWO)
     before, newest = _complete(workdir)
-    _truncate(workdir / "checkpoints" / str(newest))
+    files = (workdir / "checkpoints" / str(newest)).rglob("*")
+    with max(files, key=lambda path: path.is_file() and path.stat().st_size).open("r+b") as file:
+        file.truncate(100)
     programs = tiny_run.start(workdir, **TWO)
     (said, errors), _ = [program.communicate(timeout=120) for program in programs]
     assert [program.returncode for program in programs] == [0, 0], errors
     assert f"step {before + 1} of 12 begins" in said
     assert sum(line.startswith("warning: ") for line in errors.splitlines()) == 1
-
-
-def test_a_reader_that_goes_away_lets_the_run_end_well(tiny_run, undisturbed, tmp_path):
-    workdir = tmp_path / "run"
-    (program,) = tiny_run.start(workdir, *LONG)
-    with program.stdout as said:
-        said.readline()
-    with program.stderr as errors:
-        assert errors.read() == ""
-    assert program.wait() == 0
-    _assert_same_parameters(workdir, undisturbed)

@@ -56,6 +56,7 @@ from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.training.storage import steps_in
+from tests.trained import account, bits
 
 pytestmark = pytest.mark.thorough
 
@@ -231,7 +232,7 @@ class Pair(NamedTuple):
 def local(tiny_run, tmp_path_factory):
     local = tmp_path_factory.mktemp("trained") / "run"
     assert train(_config(tiny_run), local).exit_code == 0
-    return local, _account(local)
+    return local, account(local)
 
 
 @pytest.fixture(scope="module")
@@ -261,24 +262,6 @@ def _put(local: Path, target: Path) -> None:
 def _copied(there: Path, local: Path) -> Path:
     bucket.fetch_objects(there.objects(), there, local)
     return local
-
-
-def _account(workdir):
-    """All that a run promises to be the same: parameters, the log, and the best."""
-    clock = ("time", "seconds", "target_tokens_per_second", "data_wait")
-    records = [json.loads(line) for line in (workdir / "log.jsonl").read_text().splitlines()]
-    kept = [{name: r[name] for name in r if name not in clock} for r in records]
-    newest, best = load(workdir, average=1), load(workdir, step="best")
-    return {
-        "log": sorted(map(json.dumps, kept)),
-        "steps": [newest.steps, best.steps],
-        "checkpoints": steps_in(workdir / "checkpoints"),
-        "parameters": _bits(newest) + _bits(best),
-    }
-
-
-def _bits(translator):
-    return [np.asarray(x).tobytes() for x in jax.tree.leaves(translator.params)]
 
 
 # Paths.
@@ -578,19 +561,19 @@ def test_shards_and_their_pieces_may_be_in_a_bucket(
 
 
 def test_kills_failures_and_a_slow_store_change_nothing(trained):
-    assert _account(trained.there) == trained.account
+    assert account(trained.there) == trained.account
     assert not (trained.there / ".lock").exists()
     assert [*trained.there.glob("events*")] == []
 
 
 @on_s3
 def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
-    assert _bits(load(str(trained.there), average=2)) == _bits(load(trained.local, average=2))
+    assert bits(trained.there, average=2) == bits(trained.local, average=2)
 
 
 @on_s3
 def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
-    assert _account(_copied(trained.there, tmp_path)) == trained.account
+    assert account(_copied(trained.there, tmp_path)) == trained.account
 
 
 def test_a_run_is_published_in_a_bucket_and_opens_there(trained, place, capsys):
@@ -598,7 +581,7 @@ def test_a_run_is_published_in_a_bucket_and_opens_there(trained, place, capsys):
     assert entry_command(published).run() == 0
     assert capsys.readouterr().out.startswith(f"{place} has the run;")
     assert load(place).steps == load(trained.local).steps
-    assert _bits(load(place)) == _bits(load(trained.local))
+    assert bits(place) == bits(trained.local)
     assert steps_in(place / "checkpoints") == [STEPS]
     with pytest.raises(UserError, match="exists; choose another place, or remove that one first"):
         entry_command(published).run()
@@ -715,7 +698,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(
     assert train(steady, tmp_path / "here").exit_code == 0
     assert _lines(place) == _lines(tmp_path / "here")
     assert steps_in(place / "checkpoints") == [4, 6]
-    assert _bits(load(place, average=2)) == _bits(load(tmp_path / "here", average=2))
+    assert bits(place, average=2) == bits(tmp_path / "here", average=2)
 
 
 def test_nothing_is_sent_after_a_run_has_given_up_until_the_next_one_begins(monkeypatch):
@@ -847,9 +830,8 @@ def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
     np.testing.assert_allclose([*there.values()], [*here.values()], rtol=1e-5)
     names = {path.name for path in (place / "checkpoints/4/params").objects()}
     assert {"0.0", "1.0"} <= names or {"0.0", "0.1"} <= names  # each has written its part
-    assert _bits(load(place, average=1)) == _bits(
-        load(_copied(place, tmp_path / "copy"), average=1)
-    )
+    copy = _copied(place, tmp_path / "copy")
+    assert bits(place, average=1) == bits(copy, average=1)
     more = ["--training.num_train_steps", "6", "--parallel.fsdp", "2"]
     tiny_run.finish(place, *more, processes=2)
     assert load(place, average=1).steps == (6,)
@@ -884,7 +866,7 @@ def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, store, place, tm
     tiny_run.finish(place)
     tiny_run.finish(tmp_path / "undisturbed")
     assert tiny_run.losses(place) == tiny_run.losses(tmp_path / "undisturbed")
-    assert _bits(load(place)) == _bits(load(tmp_path / "undisturbed"))
+    assert bits(place) == bits(tmp_path / "undisturbed")
     assert not waiting.exists()
 
 

@@ -5,20 +5,16 @@ The runs are real programs where it matters: they are killed, stopped and starte
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from t2t_jax.config import Config
-from t2t_jax.data.corpus import open_corpus
+from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.parallel.mesh import make_mesh
@@ -28,115 +24,35 @@ from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
 from t2t_jax.tasks.measures import bleu
 from t2t_jax.training.settling import settled
+from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import read_config
 from tests.selection import thorough_after
+from tests.trained import bits, records_of, wait_for_step
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
-TINY = {
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "model.compute_dtype": "float32",
-    "data.vocab_size": 300,
-    "data.max_length": 64,
-    "data.batching": "pack",
-    "data.source_tokens_per_step": 512,
-    "data.target_tokens_per_step": 512,
+# A run of 40 steps that takes seconds.
+FIELDS = {
     "training.num_train_steps": STEPS,
-    "training.warmup_steps": 20,
-    "training.log_every_steps": 1,
+    "training.learning_rate_factor": 1.0,
     "evaluation.every_steps": 20,
-    "evaluation.num_sentences": 4,
-    "evaluation.num_samples": 1,
-    "decoding.max_extra_length": 10,
-    "checkpoint.every_minutes": None,
     "checkpoint.every_steps": 7,
     "checkpoint.keep": 3,
-    "checkpoint.average": 1,
 }
+FLAGS = [f"--{path}={value}" for path, value in FIELDS.items()]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    """A corpus of 400 + 8 + 8 real pairs, and room for runs."""
-    root = tmp_path_factory.mktemp("trainer")
-    bundled = open_corpus(Config().data)
-    (root / "corpus").mkdir()
-    for split, count in (("train", 400), ("dev", 8), ("test", 8)):
-        for language, lines in zip(("en", "de"), bundled.lines(split), strict=True):
-            text = "\n".join(lines[:count]) + "\n"
-            (root / "corpus" / f"{split}.{language}").write_text(text, encoding="utf-8")
-    return root
+def config(tiny_run):
+    return load_config(str(tiny_run.folder / "tiny.py")).replace(FIELDS)
 
 
 @pytest.fixture(scope="module")
-def config(directory):
-    """A run of 40 steps that takes seconds."""
-    paths = {
-        "data.corpus": f"text:{directory / 'corpus'}",
-        "data.cache_dir": str(directory / "cache"),
-    }
-    return Config().replace({**TINY, **paths})
-
-
-@pytest.fixture(scope="module")
-def undisturbed(directory, config):
+def undisturbed(tiny_run, tmp_path_factory):
     """The run directory of a run that nothing happened to."""
-    assert _finish(directory / "undisturbed", config).returncode == 0
-    return directory / "undisturbed"
-
-
-def _program(workdir, config):
-    """`train.py` as a user starts it."""
-    file = workdir.parent / f"{workdir.name}_config.py"
-    fields = dict(TINY)
-    fields |= {"data.corpus": config.data.corpus, "data.cache_dir": config.data.cache_dir}
-    file.write_text(
-        "from t2t_jax import Config\n\n\ndef get_config() -> Config:\n"
-        f"    return Config().replace({fields!r})\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "train.py", "--config", str(file), "--workdir", str(workdir)],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _finish(workdir, config):
-    program = _program(workdir, config)
-    output, errors = program.communicate()
-    return subprocess.CompletedProcess(program.args, program.returncode, output, errors)
-
-
-def _wait_for_step(program, step):
-    for line in program.stdout:
-        if line.startswith(f"step {step}  loss"):
-            return
-    pytest.fail(f"the run ended before step {step}: {program.stderr.read()}")
-
-
-def _parameters(workdir, average):
-    return [np.asarray(x) for x in jax.tree.leaves(load(workdir, average=average).params)]
-
-
-def _assert_same_parameters(one, other, average=1):
-    for a, b in zip(_parameters(one, average), _parameters(other, average), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def _kept(workdir):
-    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
-
-
-def _records(workdir, of="train"):
-    lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return [record for line in lines if (record := json.loads(line))["of"] == of]
+    workdir = tmp_path_factory.mktemp("trainer") / "undisturbed"
+    tiny_run.finish(workdir, *FLAGS)
+    return workdir
 
 
 def test_a_new_directory_is_a_run_before_checkpoints_are_made(config, tmp_path, monkeypatch):
@@ -183,7 +99,7 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
     printed = capsys.readouterr().out
     assert "learning rate is 0 from training.schedule_steps=2 on" in printed
     assert "dev is scored with a moving average of the parameters, decay 0.5" in printed
-    rates = [record["learning_rate"] for record in _records(tmp_path / "run")]
+    rates = [record["learning_rate"] for record in records_of(tmp_path / "run", "train")]
     assert rates[0] > rates[1] == rates[2] == 0
     with pytest.raises(UserError, match=r"compute_dtype 'bfloat16' -> 'float32'"):
         train(longer.replace({"model.compute_dtype": "float32"}), tmp_path / "run")
@@ -191,56 +107,32 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
 
 def test_a_run_writes_what_it_promises(undisturbed, config):
     assert Config.from_json((undisturbed / "config.json").read_text()) == config
-    assert [r["step"] for r in _records(undisturbed)] == list(range(1, STEPS + 1))
-    assert [r["step"] for r in _records(undisturbed, "dev")] == [20, 40]
-    assert _kept(undisturbed) == [28, 35, 40]
-    first, last = _records(undisturbed)[0], _records(undisturbed)[-1]
+    assert [r["step"] for r in records_of(undisturbed, "train")] == list(range(1, STEPS + 1))
+    assert [r["step"] for r in records_of(undisturbed, "dev")] == [20, 40]
+    assert steps_in(undisturbed / "checkpoints") == [28, 35, 40]
+    first, last = records_of(undisturbed, "train")[0], records_of(undisturbed, "train")[-1]
     assert last["loss"] < first["loss"]
     # Packed rows: 512 positions a step, of which few are padding.
     assert 400 < first["target_tokens"] <= 512
     assert any(p.name.startswith("events.out.tfevents") for p in undisturbed.iterdir())
 
 
-@pytest.mark.parametrize("kills", thorough_after(1, [1, 3]))
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(
-    directory, config, undisturbed, kills
-):
-    workdir = directory / f"killed {kills}"
-    rng = random.Random(0)
-    for step in sorted(rng.sample(range(2, STEPS - 2), kills)):
-        program = _program(workdir, config)
-        _wait_for_step(program, max(step, _last_checkpoint(workdir) + 1))
-        time.sleep(rng.uniform(0, 0.05))
-        program.kill()
-        program.communicate()
-    assert train(config, workdir).exit_code == 0
-    _assert_same_parameters(workdir, undisturbed)
-    assert [r["step"] for r in _records(workdir)] == list(range(1, STEPS + 1))
-    for a, b in zip(_records(workdir), _records(undisturbed), strict=True):
-        assert a["loss"] == b["loss"]
-
-
-def _last_checkpoint(workdir):
-    steps = (workdir / "checkpoints").glob("[0-9]*")
-    return max((int(p.name) for p in steps if p.name.isdigit()), default=0)
-
-
 @pytest.mark.parametrize("number", thorough_after(1, [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
-    directory, config, undisturbed, number, capsys
+    tiny_run, tmp_path, config, undisturbed, number, capsys
 ):
-    workdir = directory / number.name
-    program = _program(workdir, config)
-    _wait_for_step(program, 9)
+    workdir = tmp_path / "run"
+    (program,) = tiny_run.start(workdir, *FLAGS)
+    wait_for_step(program, 9)
     program.send_signal(number)
     output, errors = program.communicate()
     assert program.returncode == 128 + number, errors
     assert "the same command goes on from there" in output
-    stopped = _last_checkpoint(workdir)
+    stopped = max(steps_in(workdir / "checkpoints"))
     assert 9 <= stopped < STEPS
     assert train(config, workdir).exit_code == 0
     assert f"step {stopped + 1} of {STEPS} begins" in capsys.readouterr().out
-    _assert_same_parameters(workdir, undisturbed)
+    assert bits(workdir, average=1) == bits(undisturbed, average=1)
 
 
 def _stop_after(step, monkeypatch):
@@ -257,36 +149,38 @@ def _stop_after(step, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_stopped_between_checkpoints_ends_with_the_same_average(
-    directory, config, undisturbed, monkeypatch
+    config, undisturbed, tmp_path, monkeypatch
 ):
-    workdir = directory / "stopped"
+    workdir = tmp_path / "stopped"
     for step in (36, 38):
         with monkeypatch.context() as patch:
             _stop_after(step, patch)
             assert train(config, workdir).exit_code == 128 + signal.SIGTERM
-        assert _kept(workdir)[-1] == step
+        assert steps_in(workdir / "checkpoints")[-1] == step
     assert train(config, workdir).exit_code == 0
-    assert _kept(workdir) == _kept(undisturbed)
-    _assert_same_parameters(workdir, undisturbed, average=3)
+    assert steps_in(workdir / "checkpoints") == steps_in(undisturbed / "checkpoints")
+    assert bits(workdir, average=3) == bits(undisturbed, average=3)
 
 
 @pytest.mark.thorough
-def test_a_run_that_pauses_ends_with_the_same_bits(directory, config, undisturbed, capsys):
+def test_a_run_that_pauses_ends_with_the_same_bits(config, undisturbed, tmp_path, capsys):
     """A pause where a checkpoint and an evaluation are due, and one where neither is."""
-    workdir = directory / "paused"
+    workdir = tmp_path / "paused"
     for pause, until in ((9, 9), (9, 4), (21, 21), (40, 99)):
         assert train(config, workdir, until=until).exit_code == 0
-        assert _kept(workdir)[-1] == pause
+        assert steps_in(workdir / "checkpoints")[-1] == pause
         ended = "40 steps are done" if pause == 40 else f"paused after step {pause} of 40"
-        assert _records(workdir, "end")[-1]["text"] == ended
-    assert _kept(workdir) == _kept(undisturbed)
-    _assert_same_parameters(workdir, undisturbed, average=3)
+        assert records_of(workdir, "end")[-1]["text"] == ended
+    assert steps_in(workdir / "checkpoints") == steps_in(undisturbed / "checkpoints")
+    assert bits(workdir, average=3) == bits(undisturbed, average=3)
     assert _sums(workdir) == _sums(undisturbed)
-    for of in ("train", "dev"):
-        for a, b in zip(_records(workdir, of), _records(undisturbed, of), strict=True):
-            assert (a["step"], a["loss"]) == (b["step"], b["loss"])
-    best = (load(one, step="best").steps for one in (workdir, undisturbed))
-    assert next(best) == next(best)
+    assert _losses(workdir) == _losses(undisturbed)
+    assert load(workdir, step="best").steps == load(undisturbed, step="best").steps
+
+
+def _losses(workdir):
+    records = [*records_of(workdir, "train"), *records_of(workdir, "dev")]
+    return [(record["step"], record["loss"]) for record in records]
 
 
 def _sums(workdir):
@@ -302,10 +196,9 @@ def test_a_pause_before_the_first_step_is_refused(tmp_path, config):
 
 
 def test_a_run_that_is_done_stays_as_it_is(undisturbed, config):
-    before = _parameters(undisturbed, 1)
+    before = bits(undisturbed, average=1)
     assert train(config, undisturbed).exit_code == 0
-    for a, b in zip(before, _parameters(undisturbed, 1), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert bits(undisturbed, average=1) == before
 
 
 def _snapshot(workdir):
@@ -328,9 +221,9 @@ def test_a_refused_start_leaves_the_stored_config_alone(undisturbed, config):
     assert _snapshot(undisturbed) == before
 
 
-def test_a_bad_dev_set_is_refused_before_anything_is_written(directory, config, tmp_path):
+def test_a_bad_dev_set_is_refused_before_anything_is_written(tiny_run, config, tmp_path):
     corpus = tmp_path / "corpus"
-    shutil.copytree(directory / "corpus", corpus)
+    shutil.copytree(tiny_run.folder / "corpus", corpus)
     (corpus / "dev.de").write_bytes(b"gut\n" * 3 + b"\xff\n" + b"gut\n" * 4)
     bad = config.replace({"data.corpus": f"text:{corpus}"})
     with pytest.raises(UserError, match=r"dev\.de.*4"):
@@ -342,18 +235,16 @@ def test_a_bad_dev_set_is_refused_before_anything_is_written(directory, config, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_dev_says_so_and_trains(directory, config, tmp_path, capsys):
-    corpus = tmp_path / "corpus"
-    shutil.copytree(directory / "corpus", corpus, ignore=shutil.ignore_patterns("dev.*"))
-    short = {"data.corpus": f"text:{corpus}", "training.num_train_steps": 2}
+def test_a_run_without_dev_says_so_and_trains(tiny_run, config, tmp_path, capsys):
+    short = {**tiny_run.without_dev, "training.num_train_steps": 2}
     assert train(config.replace(short), tmp_path / "run").exit_code == 0
     assert "no dev split" in capsys.readouterr().out
-    assert _last_checkpoint(tmp_path / "run") == 2
+    assert steps_in(tmp_path / "run" / "checkpoints") == [2]
 
 
 @pytest.mark.thorough
 def test_the_log_has_the_flags_of_the_compiler_and_what_crosses_slices(
-    directory, config, tmp_path, capsys, monkeypatch
+    config, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("t2t_jax.run.preparing.described_options", lambda _: "--xla_a=true")
     monkeypatch.setattr("t2t_jax.run.preparing.described_slices", lambda _: "slow links: data")
@@ -374,23 +265,21 @@ def test_a_second_trainer_in_the_same_workdir_is_refused(config, undisturbed):
     assert train(config, undisturbed).exit_code == 0
 
 
-def test_the_same_corpus_under_another_name_goes_on(directory, config, undisturbed, tmp_path):
-    shutil.copytree(directory / "corpus", tmp_path / "moved")
-    assert (
-        train(config.replace({"data.corpus": f"text:{tmp_path / 'moved'}"}), undisturbed).exit_code
-        == 0
-    )
+def test_the_same_corpus_under_another_name_goes_on(tiny_run, config, undisturbed, tmp_path):
+    shutil.copytree(tiny_run.folder / "corpus", tmp_path / "moved")
+    moved = config.replace({"data.corpus": f"text:{tmp_path / 'moved'}"})
+    assert train(moved, undisturbed).exit_code == 0
     assert train(config, undisturbed).exit_code == 0
 
 
-def test_an_evaluation_that_a_signal_ended_is_made_up_for(directory, config, undisturbed, tmp_path):
+def test_an_evaluation_that_a_signal_ended_is_made_up_for(config, undisturbed, tmp_path):
     shutil.copytree(undisturbed, tmp_path / "run")
     log = tmp_path / "run" / "log.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"step": 40, "of": "dev"' not in line))
     assert train(config, tmp_path / "run").exit_code == 0
-    scores = [{k: r[k] for k in ("step", "loss", "bleu")} for r in _records(undisturbed, "dev")]
-    again = [{k: r[k] for k in scores[0]} for r in _records(tmp_path / "run", "dev")]
+    scores = [{k: r[k] for k in ("step", "loss", "bleu")} for r in records_of(undisturbed, "dev")]
+    again = [{k: r[k] for k in scores[0]} for r in records_of(tmp_path / "run", "dev")]
     assert again == scores
 
 
@@ -411,8 +300,8 @@ def test_a_missing_corpus_is_refused_before_anything_is_written(tmp_path, config
     assert not (tmp_path / "run").exists()
 
 
-def test_a_corpus_that_changed_under_a_run_is_refused(directory, config, undisturbed):
-    path = directory / "corpus" / "train.en"
+def test_a_corpus_that_changed_under_a_run_is_refused(tiny_run, config, undisturbed):
+    path = tiny_run.folder / "corpus" / "train.en"
     text = path.read_text(encoding="utf-8")
     try:
         path.write_text(text.replace("the", "ye"), encoding="utf-8")
@@ -437,24 +326,26 @@ def test_a_lost_vocabulary_is_made_again_from_the_same_text_and_from_no_other(
 
 @pytest.mark.thorough
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_with_a_warning(
-    directory, config, undisturbed, monkeypatch
+    tiny_run, config, undisturbed, tmp_path, monkeypatch
 ):
-    workdir = directory / "damaged"
+    workdir = tmp_path / "run"
     with monkeypatch.context() as patch:
         _stop_after(16, patch)
         assert train(config, workdir).exit_code == 128 + signal.SIGTERM
-    *_, before, step = _kept(workdir)
+    *_, before, step = steps_in(workdir / "checkpoints")
     checkpoint = workdir / "checkpoints" / str(step)
     files = [p for p in checkpoint.rglob("*") if p.is_file()]
     with max(files, key=lambda p: p.stat().st_size).open("r+b") as file:
         file.truncate(50)
-    done = _finish(workdir, config)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"warning: checkpoint {checkpoint} cannot be read")
-    assert done.stderr.count("\n") == 1
-    assert f"step {before + 1} of {STEPS} begins" in done.stdout
+    (program,) = tiny_run.start(workdir, *FLAGS)
+    printed, errors = program.communicate()
+    assert program.returncode == 0, errors
+    (warning,) = errors.splitlines()
+    assert warning.startswith(f"warning: checkpoint {checkpoint} cannot be read")
+    assert f"step {before + 1} of {STEPS} begins" in printed
     assert (workdir / "damaged" / str(step)).is_dir()
-    _assert_same_parameters(workdir, undisturbed)
+    assert bits(workdir, average=1) == bits(undisturbed, average=1)
+    assert _losses(workdir) == _losses(undisturbed)
 
 
 def test_a_run_whose_loss_diverges_stops_and_says_so(tmp_path, config):
@@ -470,7 +361,7 @@ def test_a_run_trains_longer_when_asked(tmp_path, config):
     short = config.replace({"training.num_train_steps": 3, "evaluation.every_steps": 100})
     assert train(short, tmp_path / "run").exit_code == 0
     assert train(short.replace({"training.num_train_steps": 5}), tmp_path / "run").exit_code == 0
-    assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3, 4, 5]
+    assert [r["step"] for r in records_of(tmp_path / "run", "train")] == [1, 2, 3, 4, 5]
     stored = Config.from_json((tmp_path / "run" / "config.json").read_text())
     assert stored.training.num_train_steps == 5
 
@@ -504,7 +395,7 @@ def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
     assert f"score: t2t-jax evaluate --workdir {workdir}" in printed
     assert "(EVALB, COLLINS.prm)" in printed
     assert "reference  (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))" in printed
-    scores = {record["step"]: record["f1"] for record in _records(workdir, "dev")}
+    scores = {record["step"]: record["f1"] for record in records_of(workdir, "dev")}
     assert list(scores) == [45, 90]
     best = load(workdir, step="best")
     assert best.steps == (max(scores, key=scores.get),)
@@ -524,7 +415,7 @@ def test_another_metric_chooses_the_best_and_ends_the_run(config, tmp_path, monk
     }
     workdir = tmp_path / "run"
     assert train(config.replace(changes), workdir).exit_code == 0
-    records = _records(workdir, "dev")
+    records = records_of(workdir, "dev")
     assert [(one["step"], one["metric_score"], one["score"]) for one in records] == [
         (5, 49.0, 49.0),
         (10, 48.0, 48.0),

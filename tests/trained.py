@@ -1,0 +1,56 @@
+"""What run directories hold, to be compared."""
+
+import json
+import re
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t2t_jax.run.loading import load
+from t2t_jax.training.storage import steps_in
+
+_CLOCK = ("time", "seconds", "target_tokens_per_second", "data_wait")
+"""Figures of the log that depend on the clock."""
+
+
+def wait_for_step(program: Popen[str], step: int) -> int | None:
+    """Read what a training prints up to the line of a step; return the step that it began with."""
+    begun = None
+    for line in program.stdout or ():
+        begins = re.match(r"step ([\d,]+) of .* begins", line)
+        begun = int(begins[1].replace(",", "")) if begins else begun
+        if re.match(rf"step {step:,}  loss", line):
+            return begun
+    pytest.fail(f"the run ended before step {step}")
+
+
+def records_of(workdir: Path, of: str) -> list[dict[str, Any]]:
+    """Return the records of one kind in the log of a run."""
+    lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for line in lines if (record := json.loads(line))["of"] == of]
+
+
+def account(workdir: Path) -> dict[str, Any]:
+    """Return all that a run promises to be the same: parameters, the log, and the best."""
+    records = [json.loads(line) for line in (workdir / "log.jsonl").read_text().splitlines()]
+    timeless = [{name: r[name] for name in r if name not in _CLOCK} for r in records]
+    newest, best = load(workdir, average=1), load(workdir, step="best")
+    return {
+        "log": sorted(map(json.dumps, timeless)),
+        "steps": [newest.steps, best.steps],
+        "checkpoints": steps_in(workdir / "checkpoints"),
+        "parameters": _bytes((newest.params, best.params)),
+    }
+
+
+def bits(run: Path, **choice: Any) -> list[bytes]:
+    """Return the bytes of each array of a run's parameters, as chosen for `load`."""
+    return _bytes(load(run, **choice).params)
+
+
+def _bytes(tree: Any) -> list[bytes]:
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
