@@ -1,53 +1,57 @@
-"""A tiny model with random weights, which several test files ask the same programs of."""
+"""Tiny models with random weights, which several test files ask the same programs of."""
 
-import random
-from functools import partial
+import dataclasses
 
-import flax.linen as nn
-import jax
 import pytest
 
-from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
+from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import init_parameters
+from tests.decoding.random_models import CONFIG, random_params, random_translator, sentences
 
-_WORDS = [
-    "ein",
-    "zwei",
-    "rot",
-    "blau",
-    "haus",
-    "baum",
-    "gehen",
-    "sehen",
-    "große",
-    "kleine",
-    "tür",
-    "fenster",
-    "und",
-    "oder",
-    "nicht",
-]
+_WIDER = dataclasses.replace(
+    CONFIG.model,
+    d_model=24,
+    num_decoder_layers=2,
+    norm="rms",
+    norm_order="pre",
+    feed_forward="swiglu",
+    position="relative_bias",
+    num_kv_heads=1,
+    attention_window=3,
+)
 
 
 @pytest.fixture(scope="session")
 def tiny():
     """A translator without a limit of its own, of sources of up to 16 subwords."""
-    rng = random.Random(0)
-    lines = [" ".join(rng.choices(_WORDS, k=rng.randint(1, 12))) + "." for _ in range(300)]
-    config = Config(
-        model=network_config(
-            d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-        ),
-        data=DataConfig(max_length=32),
-        decoding=DecodingConfig(
-            max_extra_length=6, tokens_per_batch=128, beam_size=2, max_source_length=16
-        ),
-    )
+    lines = [f"{line}." for line in sentences(300, 12)]
     vocabulary = train_vocabulary([(lines, lines)], 100)
-    network = make_model(config, len(vocabulary), None)
-    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(0)))
-    params["embedding"]["embedding"] *= 4
-    return Translator(config, vocabulary, params)
+    settings = {"decoding.beam_size": 2, "decoding.max_source_length": 16}
+    return random_translator(CONFIG.replace(settings), vocabulary)
+
+
+@pytest.fixture(scope="session")
+def vocabulary():
+    """Large enough that most words are one subword."""
+    lines = sentences(300, 12)
+    return train_vocabulary([(lines, lines)], 100)
+
+
+@pytest.fixture(scope="session")
+def translator(vocabulary):
+    return random_translator(CONFIG, vocabulary)
+
+
+@pytest.fixture(scope="session")
+def ensemble(translator):
+    """The translator, together with a model that is larger and of another kind."""
+    others = [(_WIDER, random_params(Config(model=_WIDER), len(translator.vocabulary), 2))]
+    return Translator(CONFIG, translator.vocabulary, translator.params, others=others)
+
+
+@pytest.fixture(scope="session")
+def decoder_alone(vocabulary):
+    """A decoder alone, whose outputs go on from their sources."""
+    changes = {"model.architecture": "decoder_only", "model.position": "rotary"}
+    return random_translator(CONFIG.replace(changes), vocabulary)

@@ -79,6 +79,8 @@ REFUSED = {
     "nbest None": (lambda t: t.nbest(["rot"], None), TypeError, "num_best is None"),
     "nbest -1": (lambda t: t.nbest(["rot"], -1), UserError, "num_best=-1 is not positive"),
     "nbest 10**30": (lambda t: t.nbest(["rot"], 10**30), UserError, "more than beam_size=2"),
+    "nbest 0": (lambda t: t.nbest(["rot"], 0), UserError, "num_best=0 is not positive"),
+    "two samples": (lambda t: t.nbest(["a"], 2, temperature=1.0), UserError, "sampling gives one"),
     "seed None": (lambda t: t.translate(["rot"], seed=None), TypeError, "seed is None"),
     "seed 1.0": (lambda t: t.translate(["rot"], seed=1.0), TypeError, "seed is 1.0 of type float"),
     "seed -1": (lambda t: t.translate(["rot"], seed=-1), UserError, "seed=-1 is outside"),
@@ -120,7 +122,11 @@ REFUSED = {
         UserError,
         "outside",
     ),
-    "an unknown field": (lambda t: t.translate([], beam=2), UserError, "unknown config field"),
+    "an unknown field": (
+        lambda t: t.translate([], beamsize=3),
+        UserError,
+        "did you mean .*beam_size",
+    ),
     "a field of another section": (
         lambda t: t.translate([], d_model=2),
         UserError,

@@ -1,32 +1,22 @@
 """Forbidden phrases, by the text that comes out."""
 
-from functools import partial
-
-import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
+from t2t_jax.config import DataConfig, DecodingConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.forbidden import automaton, constraints_of, spelt_by
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import init_parameters
+from tests.decoding.random_models import CONFIG, random_translator
 from tests.selection import thorough_after
 
 PHRASES = ("der", "Datei", "in der", "Größe", "(x)", "日本")
-_CONFIG = Config(
-    model=network_config(
-        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-    ),
-    data=DataConfig(max_length=64),
-    decoding=DecodingConfig(max_extra_length=30, beam_size=3),
+_CONFIG = CONFIG.replace(
+    {"data.max_length": 64, "decoding.max_extra_length": 30, "decoding.beam_size": 3}
 )
 
 
@@ -43,10 +33,7 @@ def vocabulary(request, lines):
 @pytest.fixture(scope="module")
 def translator(lines):
     vocabulary = train_vocabulary([(lines[:2000], lines[:2000])], 600)
-    network = make_model(_CONFIG, len(vocabulary), None)
-    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(1)))
-    params["embedding"]["embedding"] *= 4
-    return Translator(_CONFIG, vocabulary, params)
+    return random_translator(_CONFIG, vocabulary, seed=1)
 
 
 def contains(text, phrase):

@@ -14,6 +14,7 @@ from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueF
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode
 from t2t_jax.errors import UserError
+from tests.decoding.random_models import sentences
 
 _EXTRA = 6
 _LIMITS = Limits(rows=6, longest=32, most_steps=3, most_waiting=500)
@@ -43,9 +44,7 @@ def opened(tiny, params):
 
 @pytest.fixture(scope="module")
 def sources(tiny):
-    words = "ein zwei rot blau haus baum gehen sehen tür fenster und oder".split()  # noqa: SIM905
-    rng = np.random.default_rng(3)
-    lines = [" ".join(rng.choice(words, rng.integers(1, 9))) for _ in range(60)]
+    lines = sentences(60, 8, seed=3)
     return [tokens for tokens in tiny.encode(lines) if len(tokens) <= 32]
 
 

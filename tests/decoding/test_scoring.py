@@ -1,115 +1,39 @@
-import random
-from functools import partial
-
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.batch import EOS_ID, Batch, Sequence
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig, network_config
+from t2t_jax.batch import EOS_ID
 from t2t_jax.data.layout import length_ladder
-from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding import scoring as scoring_module
 from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import init_parameters
-from t2t_jax.modules.transformer import Transformer
 from tests.selection import thorough_after
 
-WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "tür", "und", "nicht"]
-SMALL = network_config(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1)
-LARGE = network_config(
-    d_model=24, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=2, norm_order="pre"
-)
-CONFIG = Config(
-    model=SMALL,
-    data=DataConfig(max_length=32),
-    decoding=DecodingConfig(max_extra_length=6, tokens_per_batch=128),
-)
-VOCAB_SIZE = 80
 
-
-def sentences(count: int, longest: int, seed: int) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
-
-
-def random_params(model: ModelConfig, seed: int) -> Parameters:
-    network = Transformer(model, VOCAB_SIZE, 2)
-    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
-    params["embedding"]["embedding"] *= 4
-    return params
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    lines = sentences(300, 12, seed=0)
-    vocabulary = train_vocabulary([(lines, lines)], VOCAB_SIZE)
-    return Translator(CONFIG, vocabulary, random_params(SMALL, 0))
-
-
-@pytest.fixture(scope="module")
-def ensemble(translator) -> Translator:
-    others = [(LARGE, random_params(LARGE, 1)), (SMALL, random_params(SMALL, 2))]
-    return Translator(CONFIG, translator.vocabulary, translator.params, others=others)
-
-
-@partial(jax.jit, static_argnums=0)
-def forward(config: ModelConfig, params: Parameters, source: jax.Array, target: jax.Array):
-    """Logits [t, v] of one pair without padding."""
-    batch = Batch(
-        *(
-            Sequence(ids[None], jnp.ones_like(ids)[None], jnp.arange(len(ids))[None])
-            for ids in (source, target)
-        )
-    )
-    network = Transformer(config, VOCAB_SIZE, 2)
-    return network.apply({"params": params}, batch, deterministic=True)[0]
-
-
-def by_hand(translator: Translator, members: list, source: str, target: str) -> list[float]:
-    """Log-probability of each token of the target, by the mean of the members' probabilities."""
-    ids = [
-        jnp.array(tokens, jnp.int32) for tokens in translator.vocabulary.encode([source, target])
-    ]
-    probabilities = []
-    for config, params in members:
-        logits = np.asarray(forward(config, params, *ids), np.float64)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities.append(weights / weights.sum(axis=1, keepdims=True))
-    mean = np.mean(probabilities, axis=0)
-    return np.log(mean[np.arange(len(ids[1])), ids[1]]).tolist()
+def by_hand(translator, source, target):
+    """Log-probability of each token of the target, by a full pass over the pair."""
+    [tokens] = translator.vocabulary.encode([target])
+    steps = log_probs(translator, source, tokens)
+    return [steps[place, token] for place, token in enumerate(tokens)]
 
 
 SOURCES = ["rot haus", "ein tür und nicht sehen", "", "nicht", "blau"]
 TARGETS = ["blau baum", "gehen", "zwei", "", "und und und haus baum tür rot"]
 
 
-def test_scores_are_those_of_one_pass_over_each_pair(translator):
-    members = [(SMALL, translator.params)]
+@pytest.mark.parametrize("which", thorough_after(1, ["translator", "ensemble"]))
+def test_scores_are_those_of_one_pass_over_each_pair(request, which):
+    translator = request.getfixturevalue(which)
     scores = score(translator, SOURCES, TARGETS)
     for source, target, found in zip(SOURCES, TARGETS, scores, strict=True):
-        expected = by_hand(translator, members, source, target)
+        expected = by_hand(translator, source, target)
         [tokens] = translator.vocabulary.encode([target])
         assert found.tokens == tuple(tokens)
         assert found.tokens[-1] == EOS_ID
         assert found.token_log_probs == pytest.approx(expected, rel=1e-4)
         assert found.log_prob == pytest.approx(sum(expected), rel=1e-4)
-
-
-@pytest.mark.thorough
-def test_scores_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(ensemble):
-    configs = (member.network.config for member in ensemble.model.members)
-    members = list(zip(configs, ensemble.params.values(), strict=True))
-    assert [config for config, _ in members] == [SMALL, LARGE, SMALL]
-    scores = score(ensemble, SOURCES, TARGETS)
-    for source, target, found in zip(SOURCES, TARGETS, scores, strict=True):
-        expected = by_hand(ensemble, members, source, target)
-        assert found.token_log_probs == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("which", thorough_after(1, ["translator", "ensemble"]))
@@ -130,7 +54,7 @@ def test_what_a_search_writes_has_the_log_probability_that_it_gave(request, whic
         assert forced.log_prob == pytest.approx(hypothesis.log_prob, rel=1e-4)
 
 
-def with_room(translator: Translator, tokens: int) -> Translator:
+def with_room(translator, tokens):
     config = translator.config.replace({"decoding.tokens_per_batch": tokens})
     return Translator(config, translator.vocabulary, translator.params)
 
@@ -207,32 +131,16 @@ def test_unequal_numbers_of_lines_are_refused(translator):
         score(translator, ["rot", "blau"], ["haus"])
 
 
-def test_one_string_is_not_taken_for_lines(translator):
-    with pytest.raises(TypeError, match="give a list of lines"):
-        score(translator, "rot", "tür")
-
-
 @pytest.mark.thorough
 def test_learned_positions_limit_the_length_of_either_side(translator):
-    learned = network_config(
-        d_model=16,
-        num_heads=2,
-        d_ff=32,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        position="learned",
-        max_positions=38,
-    )
-    others = [(learned, random_params(learned, 3))]
+    learned = CONFIG.replace({"model.position": "learned", "model.max_positions": 38})
+    others = [(learned.model, random_params(learned, len(translator.vocabulary), 3))]
     ensemble = Translator(CONFIG, translator.vocabulary, translator.params, others=others)
     fits = "rot"
     while len(translator.encode([fits + " rot"])[0]) <= 38:
         fits += " rot"
     [found] = score(ensemble, [fits], [fits])
-    members = [(SMALL, translator.params), *others]
-    assert found.token_log_probs == pytest.approx(
-        by_hand(translator, members, fits, fits), rel=1e-4
-    )
+    assert found.token_log_probs == pytest.approx(by_hand(ensemble, fits, fits), rel=1e-4)
     long = fits + " rot rot"
     with pytest.raises(UserError, match=r"source line 11 has \d+ subwords.* allow 38 "):
         score(ensemble, ["rot", long], ["rot", "rot"], first_line=10)

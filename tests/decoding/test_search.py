@@ -619,48 +619,20 @@ def test_samples_report_the_log_probability_under_the_model_itself(how):
     )
 
 
-def test_sampling_at_a_tiny_temperature_is_greedy_search():
-    table = make_table(8, 7)
-    limits = limits_array(np.full(len(SENTENCES), 8))
-    how = {"temperature": 1e-36, "top_k": 0, "top_p": 1.0}
-    drawn = toy_sample(table, SENTENCES, limits, sentence_keys(SENTENCES), max_length=8, **how)
-    greedy = toy_greedy(table, SENTENCES, limits, max_length=8)
-    np.testing.assert_array_equal(drawn.tokens, greedy.tokens)
-    np.testing.assert_allclose(drawn.log_probs, greedy.log_probs)
-
-
 @pytest.mark.parametrize(
-    "how",
+    ("strategy", "settings", "message"),
     [
-        {"temperature": 0.0},
-        {"temperature": 1.0, "top_k": -1},
-        {"temperature": 1.0, "top_p": 0.0},
-        {"temperature": 1.0, "top_p": 1.1},
+        (Sampling, {"temperature": 0.0}, "no distribution"),
+        (Sampling, {"top_k": -1}, "no distribution"),
+        (Sampling, {"top_p": 0.0}, "no distribution"),
+        (Sampling, {"top_p": 1.1}, "no distribution"),
+        (BeamSearch, {"beam_size": 0, "alpha": 0.6, "num_best": 0}, "cannot search"),
+        (BeamSearch, {"beam_size": 2, "alpha": -0.1, "num_best": 2}, "cannot search"),
     ],
 )
-def test_sampling_refuses_impossible_settings(how):
-    with pytest.raises(ValueError, match="no distribution"):
-        toy_sample(
-            make_table(0, 4),
-            SENTENCES,
-            limits_array([1] * 12),
-            sentence_keys(SENTENCES),
-            max_length=2,
-            **how,
-        )
-
-
-@pytest.mark.parametrize(("beam_size", "alpha"), [(0, 0.6), (2, -0.1)])
-def test_beam_search_refuses_impossible_settings(beam_size, alpha):
-    with pytest.raises(ValueError, match="cannot search"):
-        toy_beam(
-            make_table(0, 4),
-            SENTENCES,
-            limits_array([1] * 12),
-            max_length=2,
-            beam_size=beam_size,
-            alpha=alpha,
-        )
+def test_impossible_settings_are_refused(strategy, settings, message):
+    with pytest.raises(ValueError, match=message):
+        strategy(EOS, **settings)
 
 
 @pytest.mark.thorough

@@ -1,133 +1,28 @@
 import dataclasses
-import random
-from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.batch import EOS_ID, Batch, Sequence
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig, network_config
-from t2t_jax.config.families import FAMILIES
-from t2t_jax.config.registry import load_named
-from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.batch import EOS_ID
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
-from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding import translator as translator_module
 from t2t_jax.decoding.hypotheses import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.ensemble import Ensemble
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import init_parameters
+from tests.decoding.random_models import (
+    CONFIG,
+    WORDS,
+    log_probs,
+    random_params,
+    random_translator,
+    sentences,
+)
 from tests.selection import thorough_after
 
-WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
-WORDS += ["fenster", "und", "oder", "nicht"]
-CONFIG = Config(
-    model=network_config(
-        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-    ),
-    data=DataConfig(max_length=32),
-    decoding=DecodingConfig(max_extra_length=6, tokens_per_batch=128),
-)
-VOCAB_SIZE = 100
-ROOM = 32  # source and target positions of the reference forward pass
-
-
-def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
-
-
 _TRANSLATORS = thorough_after(2, ["translator", "decoder_alone", "ensemble"])
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    """Large enough that most words are one subword."""
-    lines = sentences(300, 12)
-    return train_vocabulary([(lines, lines)], VOCAB_SIZE)
-
-
-def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
-    """Random weights, large enough that no two tokens are nearly as probable."""
-    network = load_named(FAMILIES[model.architecture].network)(model, VOCAB_SIZE, 2)
-    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
-    params["embedding"]["embedding"] *= 4
-    return params
-
-
-def random_translator(vocabulary: Vocabulary, config: Config = CONFIG) -> Translator:
-    return Translator(config, vocabulary, random_params(config.model), steps=[7])
-
-
-@pytest.fixture(scope="module")
-def translator(vocabulary: Vocabulary) -> Translator:
-    return random_translator(vocabulary)
-
-
-WIDER = dataclasses.replace(
-    CONFIG.model,
-    d_model=24,
-    num_decoder_layers=2,
-    norm="rms",
-    norm_order="pre",
-    feed_forward="swiglu",
-    position="relative_bias",
-    num_kv_heads=1,
-    attention_window=3,
-)
-
-
-@pytest.fixture(scope="module")
-def ensemble(translator: Translator) -> Translator:
-    """The translator, together with a model that is larger and of another kind."""
-    others = [(WIDER, random_params(WIDER, 2))]
-    return Translator(CONFIG, translator.vocabulary, translator.params, others=others)
-
-
-@pytest.fixture(scope="module")
-def decoder_alone(vocabulary: Vocabulary) -> Translator:
-    """A decoder alone, whose outputs go on from their sources."""
-    changes = {"architecture": "decoder_only", "position": "rotary"}
-    return random_translator(
-        vocabulary, CONFIG.replace({f"model.{name}": value for name, value in changes.items()})
-    )
-
-
-@partial(jax.jit, static_argnums=0)
-def full_forward(config, params, source, target):
-    """Log-probabilities [t, v] from the training pass over one source, with 0 for padding."""
-    model = load_named(FAMILIES[config.architecture].network)(config, VOCAB_SIZE, 2)
-    segments = (source > 0).astype(jnp.int32), jnp.ones_like(target)
-    batch = Batch(
-        *(
-            Sequence(ids[None], segment[None], (jnp.arange(len(ids)) * segment)[None])
-            for ids, segment in zip((source, target), segments, strict=True)
-        )
-    )
-    logits = model.apply({"params": params}, batch, deterministic=True)
-    return jax.nn.log_softmax(logits[0])
-
-
-def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarray:
-    """Of every token at every position; of an ensemble, by the mean of the probabilities."""
-    source, target = np.zeros((2, ROOM), np.int32)
-    [encoded] = translator.vocabulary.encode([line])
-    source[: len(encoded)] = encoded
-    target[: len(tokens)] = tokens
-    members = [(translator.config.model, translator.params)]
-    if isinstance(translator.model, Ensemble):
-        configs = (member.network.config for member in translator.model.members)
-        members = list(zip(configs, translator.params.values(), strict=True))
-    probabilities = [
-        np.exp(np.float64(full_forward(*member, source, target))) for member in members
-    ]
-    return np.log(np.mean(probabilities, axis=0))
 
 
 @pytest.mark.parametrize("which", _TRANSLATORS)
@@ -276,7 +171,7 @@ def test_programs_are_few_and_used_again(translator):
 def test_translators_of_one_model_prepare_their_parameters_by_one_program(vocabulary, translator):
     translator.prepared("none")
     compiled = translator_module._prepare._cache_size()
-    other = Translator(CONFIG, vocabulary, random_params(CONFIG.model, 1))
+    other = Translator(CONFIG, vocabulary, random_params(CONFIG, len(vocabulary), 1))
     other.prepared("none")
     assert translator_module._prepare._cache_size() == compiled
 
@@ -321,11 +216,6 @@ def test_an_ensemble_translates_a_line_the_same_alone_and_among_others(ensemble,
     assert together != translator.translate(lines)
 
 
-def test_an_unknown_override_is_refused_with_a_hint(translator):
-    with pytest.raises(UserError, match=r"did you mean decoding\.beam_size"):
-        translator.translate(["rot"], beamsize=3)
-
-
 def test_the_settings_of_a_search_are_given_whole_or_by_field(translator):
     lines = ["rot haus", "ein baum"]
     decoding = dataclasses.replace(translator.config.decoding, beam_size=2, length_penalty=1.0)
@@ -340,30 +230,17 @@ def test_the_settings_of_a_search_are_given_whole_or_by_field(translator):
         translator.check_lines(lines, decoding=decoding, beam_size=0)
 
 
-@pytest.mark.parametrize(
-    ("num_best", "overrides", "message"),
-    [
-        (5, {"beam_size": 4}, "num_best=5 is more than beam_size=4"),
-        (2, {"temperature": 1.0}, "sampling gives one"),
-        (0, {}, "num_best=0 is not positive"),
-    ],
-)
-def test_num_best_must_suit_the_search(translator, num_best, overrides, message):
-    with pytest.raises(UserError, match=message):
-        translator.nbest(["rot"], num_best, **overrides)
-
-
 @pytest.mark.thorough
 def test_learned_positions_limit_the_length_of_a_line(vocabulary):
     model = dataclasses.replace(CONFIG.model, position="learned", max_positions=38)
-    translator = random_translator(vocabulary, dataclasses.replace(CONFIG, model=model))
+    translator = random_translator(dataclasses.replace(CONFIG, model=model), vocabulary)
     fits = "rot"
     while len(vocabulary.encode([fits + " rot"])[0]) <= 32:
         fits += " rot"
     assert translator.translate([fits], beam_size=1) != [""]
     with pytest.raises(UserError, match=r"line 12 has \d+ subwords.* allow 32 .*split the line"):
         translator.translate(["rot", "blau", fits + " rot rot"], first_line=10, long_lines="refuse")
-    others = [(model, translator.params), (CONFIG.model, random_params(CONFIG.model))]
+    others = [(model, translator.params), (CONFIG.model, random_params(CONFIG, len(vocabulary)))]
     ensemble = Translator(CONFIG, vocabulary, others[1][1], others=others)
     assert ensemble.longest_sentence == 38
     with pytest.raises(UserError, match=r"line 1 has \d+ subwords.* allow 32 .*split the line"):
@@ -395,8 +272,3 @@ def test_it_keeps_what_it_was_made_of(translator, vocabulary):
     assert translator.vocabulary is vocabulary
     assert translator.steps == (7,)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(translator.params))
-
-
-def test_one_string_is_not_taken_for_lines(translator):
-    with pytest.raises(TypeError, match=r"give a list of lines"):
-        translator.translate("rot")
