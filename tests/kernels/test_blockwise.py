@@ -13,6 +13,7 @@ from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.kernels import blockwise
 from t2t_jax.kernels.attention import attention
+from tests.kernels.comparison import normal
 from tests.selection import thorough_after
 
 _SMALL_BLOCK = 8
@@ -25,10 +26,6 @@ def _small_blocks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blockwise, "_BLOCK", _SMALL_BLOCK)
         yield
-
-
-def _normal(seed, *shape):
-    return jnp.array(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 @cache
@@ -73,43 +70,12 @@ def test_values_and_derivatives_are_those_of_the_whole(causal, window, rate, dat
     ]
     segments = (draw[0], draw[0] if causal else draw[1])
     segments = tuple(jnp.array(one, jnp.int32) for one in segments)
-    arrays = _normal(seed, 2, queries, 2, 4), _normal(1, 2, keys, 2, 4), _normal(2, 2, keys, 2, 6)
-    rest = (arrays, segments, jnp.uint32(seed % 1000), _normal(3, 2, queries, 2, 6))
+    arrays = normal(seed, 2, queries, 2, 4), normal(1, 2, keys, 2, 4), normal(2, 2, keys, 2, 6)
+    rest = (arrays, segments, jnp.uint32(seed % 1000), normal(3, 2, queries, 2, 6))
     found = _compiled(causal, rate, in_blocks=True, window=window)(*rest)
     expected = _compiled(causal, rate, in_blocks=False, window=window)(*rest)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=3e-6)
-
-
-def test_a_query_that_may_attend_to_nothing_gets_zeros_and_moves_nothing():
-    arrays = [_normal(seed, 1, 20, 2, 4) for seed in range(3)]
-    segments = (jnp.full((1, 20), 1, jnp.int32), jnp.zeros((1, 20), jnp.int32))
-    rest = arrays, segments, jnp.uint32(0), jnp.ones((1, 20, 2, 4))
-    for array in _compiled(False, 0.0, in_blocks=True)(*rest):
-        np.testing.assert_array_equal(array, np.zeros_like(array))
-
-
-@pytest.mark.parametrize("size", [1.0, 1e4, 1e18])
-def test_what_is_hidden_has_no_weight_at_all_whatever_its_score(size):
-    query = jnp.full((1, 20, 1, 4), size, jnp.float32)
-    key = query.at[:, 10:].multiply(3)  # the hidden keys have by far the largest scores
-    value = jnp.ones((1, 20, 1, 2)).at[:, 10:].set(1e30)
-    segments = jnp.ones((1, 20), jnp.int32)
-    mask = SegmentMask(segments, segments.at[:, 10:].set(2))
-    heads = attention(query, key, value, mask)
-    np.testing.assert_array_equal(heads, jnp.ones((1, 20, 1, 2)))
-
-
-def test_bfloat16_stays_near_float32():
-    arrays = tuple(_normal(seed, 2, 40, 2, 8) for seed in range(3))
-    segments = (jnp.ones((2, 40), jnp.int32),) * 2
-    rest = segments, jnp.uint32(0), _normal(3, 2, 40, 2, 8)
-    exact = _compiled(True, 0.0, in_blocks=True)(arrays, *rest)
-    halved = tuple(array.astype(jnp.bfloat16) for array in arrays)
-    rounded = _compiled(True, 0.0, in_blocks=True)(halved, *rest)
-    for one, other in zip(rounded, exact, strict=True):
-        assert one.dtype == jnp.bfloat16
-        np.testing.assert_allclose(one.astype(jnp.float32), other, rtol=0.1, atol=0.1)
 
 
 def test_shapes_alone_decide_and_short_rows_have_an_array():

@@ -21,13 +21,14 @@ from t2t_jax.kernels.attention import attention
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
+from tests.kernels.comparison import normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
 
 _SPLASH = Kernels("xla_fused", "fused", long_rows="splash")
 
 
 @contextmanager
-def _interpreted():
+def interpreted():
     """Several blocks, of a kernel that runs on any device."""
     make = partial(splash_attention_kernel.make_splash_mha, interpret=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -38,12 +39,8 @@ def _interpreted():
 
 @pytest.fixture(scope="module", autouse=True)
 def _on_any_device():
-    with _interpreted():
+    with interpreted():
         yield
-
-
-def _normal(seed, *shape):
-    return jnp.array(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def _segments(seed, rows, length):
@@ -53,22 +50,11 @@ def _segments(seed, rows, length):
     return jnp.array(numbers, jnp.int32).at[:, -7:].set(0)
 
 
-def _mesh(**axes):
+def mesh_of_axes(**axes):
     return make_mesh(ParallelConfig(**{"data": 1} | axes))
 
 
-def _both(attend, arrays, cotangent):
-    """Values, and the derivatives of their sum with given weights."""
-
-    def weighted(*arrays):
-        heads = attend(*arrays)
-        return (heads.astype(jnp.float32) * cotangent).sum(), heads
-
-    (_, heads), gradient = jax.jit(jax.value_and_grad(weighted, (0, 1, 2), has_aux=True))(*arrays)
-    return heads, *gradient
-
-
-def _in_the_kernel(mask, mesh):
+def in_the_kernel(mask, mesh):
     def attend(*arrays):
         with on_mesh(mesh):
             return attention(*arrays, mask, kernels=_SPLASH)
@@ -90,9 +76,9 @@ def _case(causal, groups=4):
     segments = _segments(1, 2, queries)
     # No key has the number 3: its queries may attend to nothing.
     others = segments if causal else jnp.where(_segments(2, 2, keys) == 3, 0, _segments(2, 2, keys))
-    arrays = _normal(3, 2, queries, 4, 8), _normal(4, 2, keys, groups, 8)
+    arrays = normal(3, 2, queries, 4, 8), normal(4, 2, keys, groups, 8)
     mask = SegmentMask(segments, others, causal)
-    return (*arrays, _normal(5, 2, keys, groups, 16)), mask, _normal(6, 2, queries, 4, 16)
+    return (*arrays, normal(5, 2, keys, groups, 16)), mask, normal(6, 2, queries, 4, 16)
 
 
 def _pallas_calls(function, *arrays):
@@ -103,10 +89,10 @@ def _pallas_calls(function, *arrays):
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "cross"])
 def test_values_and_derivatives_are_those_of_the_equation(causal, groups):
     arrays, mask, cotangent = _case(causal, groups)
-    attend = _in_the_kernel(mask, _mesh())
+    attend = in_the_kernel(mask, mesh_of_axes())
     assert _pallas_calls(attend, *arrays) == 1
-    found = _both(attend, arrays, cotangent)
-    expected = _both(_as_a_whole(mask), arrays, cotangent)
+    found = values_and_gradients(attend, arrays, cotangent)
+    expected = values_and_gradients(_as_a_whole(mask), arrays, cotangent)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     nothing = ~np.asarray(mask.whole().any(-1)[:, 0])
@@ -115,43 +101,14 @@ def test_values_and_derivatives_are_those_of_the_equation(causal, groups):
     np.testing.assert_array_equal(found[1][nothing], 0)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e4, 1e18])
-def test_what_is_hidden_has_no_weight_at_all_whatever_its_score(size):
-    query = jnp.full((1, 200, 1, 8), size, jnp.float32)
-    key = query.at[:, 100:].multiply(3)  # the hidden keys have by far the largest scores
-    value = jnp.ones((1, 200, 1, 8)).at[:, 100:].set(1e30)
-    segments = jnp.ones((1, 200), jnp.int32)
-    mask = SegmentMask(segments, segments.at[:, 100:].set(0))
-    heads = _in_the_kernel(mask, _mesh())(query, key, value)
-    np.testing.assert_array_equal(heads, jnp.ones((1, 200, 1, 8)))
-
-
-def test_where_nothing_may_be_attended_to_all_is_zero():
-    arrays = [_normal(seed, 1, 200, 2, 8) for seed in range(3)]
-    zeros = jnp.zeros((1, 200), jnp.int32)
-    for mask in (SegmentMask(zeros, zeros, causal=True), SegmentMask(zeros + 1, zeros)):
-        attend = _in_the_kernel(mask, _mesh())
-        for array in _both(attend, arrays, jnp.ones((1, 200, 2, 8))):
-            np.testing.assert_array_equal(array, np.zeros_like(array))
-
-
-def test_bfloat16_stays_near_float32():
-    arrays, mask, cotangent = _case(True)
-    attend = _in_the_kernel(mask, _mesh())
-    rounded = _both(attend, [x.astype(jnp.bfloat16) for x in arrays], cotangent)
-    for one, other in zip(rounded, _both(attend, arrays, cotangent), strict=True):
-        assert one.dtype == jnp.bfloat16
-        np.testing.assert_allclose(one.astype(jnp.float32), other, rtol=0.1, atol=0.1)
-
-
 def on_meshes():
     """Each device computes its part, in layers that are computed again for their derivatives."""
     arrays, mask, cotangent = _case(True)
-    expected = _both(_as_a_whole(mask), arrays, cotangent)
+    expected = values_and_gradients(_as_a_whole(mask), arrays, cotangent)
     for axes in ({"data": 2}, {"fsdp": 2, "tensor": 4}):
-        attend = _in_the_kernel(mask, _mesh(**axes))
+        attend = in_the_kernel(mask, mesh_of_axes(**axes))
         assert "shard_map" in str(jax.make_jaxpr(attend)(*arrays))
-        found = _both(jax.checkpoint(attend), arrays, cotangent)
+        found = values_and_gradients(jax.checkpoint(attend), arrays, cotangent)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -159,16 +116,16 @@ def on_meshes():
 def mapped():
     """The parts of a batch that `jax.vmap` maps over an axis of the mesh, as a step of passes."""
     arrays, mask, cotangent = _case(True)
-    mesh = _mesh(data=2, tensor=2)
+    mesh = mesh_of_axes(data=2, tensor=2)
 
     @partial(jax.vmap, axis_name="data", spmd_axis_name="data")
     def gradient(segments, cotangent, *arrays):
-        attend = _in_the_kernel(SegmentMask(segments, segments, causal=True), mesh)
+        attend = in_the_kernel(SegmentMask(segments, segments, causal=True), mesh)
         assert _pallas_calls(attend, *arrays) == 1
         return jax.grad(lambda *x: (attend(*x) * cotangent).sum(), (0, 1, 2))(*arrays)
 
     parts = [x[:, None] for x in (mask.query_segments, cotangent, *arrays)]
-    _, *expected = _both(_as_a_whole(mask), arrays, cotangent)
+    _, *expected = values_and_gradients(_as_a_whole(mask), arrays, cotangent)
     for one, other in zip(jax.jit(gradient)(*parts), expected, strict=True):
         np.testing.assert_allclose(one[:, 0], other, rtol=1e-5, atol=1e-5)
 
@@ -186,8 +143,8 @@ def _number(mesh, mask, arrays, **options):
 def undivided():
     """Devices that would not have as many rows, or heads, have loops over blocks."""
     arrays, mask, _ = _case(True)
-    assert [_number(_mesh(data=n), mask, arrays) for n in (1, 2, 4)] == [1, 1, 0]
-    assert [_number(_mesh(tensor=n), mask, arrays) for n in (2, 4, 8)] == [1, 1, 0]
+    assert [_number(mesh_of_axes(data=n), mask, arrays) for n in (1, 2, 4)] == [1, 1, 0]
+    assert [_number(mesh_of_axes(tensor=n), mask, arrays) for n in (2, 4, 8)] == [1, 1, 0]
 
 
 @pytest.mark.thorough
@@ -197,7 +154,7 @@ def test_on_several_devices():
 
 def test_what_the_kernel_does_not_compute_is_computed_in_blocks():
     arrays, mask, _ = _case(True)
-    one = _mesh()
+    one = mesh_of_axes()
     assert _number(one, mask, arrays) == 1
     assert _number(one, mask, arrays, kernels=Kernels()) == 0
     assert _number(None, mask, arrays) == 0  # devices that nothing is known of
@@ -218,6 +175,6 @@ def test_other_programs_do_not_import_pallas():
 
 
 if __name__ == "__main__":
-    with _interpreted():
+    with interpreted():
         for name in sys.argv[1:]:
             globals()[name]()

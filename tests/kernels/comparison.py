@@ -1,0 +1,21 @@
+"""Arrays for kernels, and what they are compared by: values, and derivatives of a weighted sum."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def normal(seed, *shape):
+    return jnp.array(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def values_and_gradients(attend, arrays, cotangent):
+    """Return the values, and the derivatives of their sum with given weights by each array."""
+
+    def weighted(*arrays):
+        heads = attend(*arrays)
+        return (heads.astype(jnp.float32) * cotangent).sum(), heads
+
+    differentiate = jax.value_and_grad(weighted, range(len(arrays)), has_aux=True)
+    (_, heads), gradient = jax.jit(differentiate)(*arrays)
+    return heads, *gradient
