@@ -155,33 +155,17 @@ def test_head_sizes_follow_d_k_and_d_v_where_given():
 # What each section refuses, and what its message must say besides the field and the value.
 _MODEL = network_config
 _REFUSED = [
-    (
-        _MODEL,
-        {"norm_order": "psot"},
-        "not one of 'post', 'pre', 'deep'; did you mean post?",
-    ),
+    (_MODEL, {"norm_order": "psot"}, "not one of 'post', 'pre', 'deep'; did you mean post?"),
     (_MODEL, {"compute_dtype": "float16"}, "did you mean bfloat16?"),
-    (
-        _MODEL,
-        {"position": "spiral"},
-        "not one of 'sinusoidal', 'sinusoidal_t2t', 'learned'",
-    ),
+    (_MODEL, {"position": "spiral"}, "not one of 'sinusoidal', 'sinusoidal_t2t', 'learned'"),
     (_MODEL, {"position": None}, "'relative_bias', 'none'; did you mean none?"),
     (_MODEL, {"position": "sinusoidal_t2t", "d_model": 9, "num_heads": 3}, "even d_model"),
-    (
-        _MODEL,
-        {"position": "rotary", "d_k": 7},
-        "d_k=7 is odd, but rotary positions turn pairs",
-    ),
+    (_MODEL, {"position": "rotary", "d_k": 7}, "d_k=7 is odd, but rotary positions turn pairs"),
     (_MODEL, {"position": "rotary", "d_model": 24}, "d_k=3 is odd"),
     (_MODEL, {"rotary_scale": 0.5}, "outside [1, inf]"),
     (_MODEL, {"rotary_base": 1.0}, "outside [2, inf]"),
     (_MODEL, {"num_kv_heads": 3}, "num_heads=8 is not a multiple of num_kv_heads=3"),
-    (
-        _MODEL,
-        {"num_kv_heads": 16},
-        "num_heads=8 is not a multiple of num_kv_heads=16",
-    ),
+    (_MODEL, {"num_kv_heads": 16}, "num_heads=8 is not a multiple of num_kv_heads=16"),
     (_MODEL, {"num_kv_heads": 0}, "is not positive; use None"),
     (_MODEL, {"attention_window": 0}, "is not positive; use None"),
     (_MODEL, {"norm": "batch"}, "not one of 'layer', 'rms'"),
@@ -309,9 +293,6 @@ _REFUSED = [
     (EvaluationConfig, {"num_sentences": 0}, "use None"),
     (EvaluationConfig, {"num_samples": -1}, "outside [0, inf]"),
     (DecodingConfig, {"beam_size": 0}, "outside [1, 1000]"),
-    (DecodingConfig, {"beam_size": 10**9}, "outside [1, 1000]"),
-    (EvaluationConfig, {"beam_size": 10**9}, "outside [1, 1000]"),
-    (DecodingConfig, {"max_extra_length": 10**9}, "outside [1, 100000]"),
     (DecodingConfig, {"max_source_length": 2}, "outside [8, 100000]"),
     (DecodingConfig, {"long_lines": "cut"}, "'split', 'refuse'"),
     (DecodingConfig, {"length_penalty": 1e30}, "outside [0, 10]"),
@@ -682,23 +663,6 @@ def test_every_field_is_read_somewhere():
     sources |= {_ROOT / "train.py", _ROOT / "eval.py"}
     read = set().union(*(_fields_read(path.read_text()) for path in sources))
     assert known_fields().keys() - read == set()
-
-
-def test_a_config_from_before_there_were_recipes_has_the_paper_s():
-    nested = to_dict(Config())
-    added = {
-        "schedule",
-        "peak_learning_rate",
-        "schedule_steps",
-        "decay_fraction",
-        "optimizer",
-        "weight_decay",
-        "clip_gradient_norm",
-        "ema_decay",
-    }
-    nested["training"] = {n: value for n, value in nested["training"].items() if n not in added}
-    assert from_dict(nested) == Config()
-    assert not differences(from_dict(nested), Config(), only_binding=True)
 
 
 def test_the_end_of_a_schedule_that_was_left_open_may_be_left_open_again():

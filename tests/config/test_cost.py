@@ -22,6 +22,7 @@ from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.config.registry import load_named
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer
+from t2t_jax.paper import TABLE_3
 from tests.selection import thorough_after
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
@@ -112,6 +113,18 @@ def test_parameters_are_as_many_as_the_model_has(name):
     shapes = _parameters(dataclasses.replace(model, compute_dtype="float32", **same), vocab_size)
     count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     assert num_parameters(model, vocab_size) == count
+
+
+# Rows of Table 3 for which the paper prints millions of parameters, and that are as wide as base.
+_PRINTED = {name: row for name, row in TABLE_3.items() if row.parameters and row.d_model == 512}
+
+
+@pytest.mark.parametrize("name", _PRINTED)
+def test_rows_of_table_3_differ_by_as_many_parameters_as_the_paper_prints(name):
+    """Its vocabulary is not known, but is the same in every row; both numbers are rounded."""
+    base, row = (load_config(f"{_ROOT / 'configs/table3.py'}:{each}") for each in ("base", name))
+    added = num_parameters(row.model, 37_000) - num_parameters(base.model, 37_000)
+    assert abs(added / 1e6 - (_PRINTED[name].parameters - _PRINTED["base"].parameters)) <= 1
 
 
 def test_parameters_of_base_and_big_are_those_of_sections_3_1_to_3_4_written_out():
