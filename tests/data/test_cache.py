@@ -19,7 +19,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import cache as cache_module
 from t2t_jax.data.cache import cache_root, entry
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
+from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -27,58 +27,56 @@ CONTENTS = {"tokens.npy": np.arange(1000, dtype=np.uint16), "model": b"a model"}
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> DataConfig:
+def config(tmp_path):
     return DataConfig(cache_dir=str(tmp_path / "cache"))
 
 
-def test_a_cache_in_a_bucket_has_a_folder_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_in_a_bucket_has_a_folder_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     assert cache_root(DataConfig(cache_dir="s3://bucket/cache")) == cache_root(DataConfig())
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path, place):
     """Turn a bit, counted from the end if negative."""
     content = bytearray(path.read_bytes())
     content[place] ^= 4
     path.write_bytes(content)
 
 
-def change(path: Path, place: int, value: int) -> None:
+def change(path, place, value):
     array = np.load(path)
     array[place] = value
     np.save(path, array)
 
 
-def shift(path: Path) -> None:
+def shift(path):
     np.save(path, np.load(path) + 1)
 
 
-def append(path: Path) -> None:
+def append(path):
     with path.open("ab") as file:
         file.write(b"\0\0")
 
 
-def swap(folder: Path) -> None:
+def swap(folder):
     (folder / "source_tokens.npy").rename(folder / "other")
     (folder / "target_tokens.npy").rename(folder / "source_tokens.npy")
     (folder / "other").rename(folder / "target_tokens.npy")
 
 
-def as_a_file(folder: Path) -> None:
+def as_a_file(folder):
     shutil.rmtree(folder)
     folder.write_text("no folder")
 
 
-def as_a_pipe(path: Path) -> None:
+def as_a_pipe(path):
     path.unlink()
     os.mkfifo(path)
 
 
-def digests(text: str) -> Callable[[Path], None]:
+def digests(text):
     return lambda folder: Path(folder / "digests.json").write_text(text) and None
 
 
@@ -118,7 +116,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Vocabulary, list[Any]]:
+def made(tmp_path_factory):
     """A corpus with its cache, which tests copy, and the arrays that it has to give."""
     folder = tmp_path_factory.mktemp("made")
     for language, words in (("en", "the small house"), ("de", "das kleine Haus")):
@@ -132,23 +130,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Vocabula
     return config, vocabulary, arrays(prepare_pairs(config, corpus, vocabulary, "train"))
 
 
-def arrays(split: TokenizedSplit) -> list[Any]:
+def arrays(split):
     return [x.tolist() if isinstance(x, np.ndarray) else x for x in vars(split).values()]
 
 
 @pytest.fixture
-def copy(made: tuple[DataConfig, Vocabulary, list[Any]], tmp_path: Path) -> DataConfig:
+def copy(made, tmp_path):
     shutil.copytree(made[0].cache_dir, tmp_path / "cache")
     return DataConfig(**{**vars(made[0]), "cache_dir": str(tmp_path / "cache")})
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_tokens_are_made_again_with_a_warning(
-    made: tuple[DataConfig, Vocabulary, list[Any]],
-    copy: DataConfig,
-    capsys: pytest.CaptureFixture[str],
-    damage: str,
-) -> None:
+    made,
+    copy,
+    capsys,
+    damage,
+):
     (folder,) = Path(copy.cache_dir).glob("tokens-*")
     DAMAGES[damage](folder)
     for warnings in (1, 0):
@@ -161,11 +159,11 @@ def test_damaged_tokens_are_made_again_with_a_warning(
 
 @pytest.mark.parametrize("place", [0, 40, 200, -200, -20, -1])
 def test_a_bit_of_the_cached_vocabulary_is_found_wherever_it_turned(
-    made: tuple[DataConfig, Vocabulary, list[Any]],
-    copy: DataConfig,
-    capsys: pytest.CaptureFixture[str],
-    place: int,
-) -> None:
+    made,
+    copy,
+    capsys,
+    place,
+):
     (model,) = Path(copy.cache_dir).glob("vocabulary-*/vocabulary.model")
     flip(model, place)
     learned = prepare_vocabulary(copy, open_corpus(copy))
@@ -174,19 +172,17 @@ def test_a_bit_of_the_cached_vocabulary_is_found_wherever_it_turned(
     assert Vocabulary.load(model).fingerprint == made[1].fingerprint
 
 
-def test_what_is_kept_is_made_once(config: DataConfig) -> None:
+def test_what_is_kept_is_made_once(config):
     folder = entry(config, "one", lambda: CONTENTS)
     np.testing.assert_array_equal(np.load(folder / "tokens.npy"), CONTENTS["tokens.npy"])
     assert (folder / "model").read_bytes() == b"a model"
     assert entry(config, "one", lambda: pytest.fail("made twice")) == folder
 
 
-def test_a_disk_that_keeps_something_else_is_found(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_keeps_something_else_is_found(config, monkeypatch):
     write = cache_module._write
 
-    def bad_write(path: Path, content: Any) -> str:
+    def bad_write(path, content):
         digest = write(path, content)
         flip(path, -1)
         return digest
@@ -197,10 +193,8 @@ def test_a_disk_that_keeps_something_else_is_found(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def full(self: Any, data: bytes) -> int:
+def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(config, monkeypatch, code):
+    def full(self, data):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(cache_module._Hashing, "write", full)
@@ -215,7 +209,7 @@ def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(
     assert list(Path(config.cache_dir).iterdir()) == []
 
 
-def test_a_limit_on_the_size_of_files_is_a_disk_without_room(config: DataConfig) -> None:
+def test_a_limit_on_the_size_of_files_is_a_disk_without_room(config):
     program = (
         "import sys, resource, numpy as np\n"
         "from t2t_jax.config import DataConfig\n"
@@ -238,14 +232,14 @@ def test_a_limit_on_the_size_of_files_is_a_disk_without_room(config: DataConfig)
 
 
 @pytest.mark.parametrize("place", ["/proc", "/proc/self/nowhere"])
-def test_a_place_where_nothing_can_be_written_names_the_way_out(place: str) -> None:
+def test_a_place_where_nothing_can_be_written_names_the_way_out(place):
     with pytest.raises(
         UserError, match=rf"cache directory {place} cannot be .*; set data\.cache_dir"
     ):
         entry(DataConfig(cache_dir=place), "one", lambda: CONTENTS)
 
 
-def test_what_killed_processes_left_goes_after_a_day(config: DataConfig) -> None:
+def test_what_killed_processes_left_goes_after_a_day(config):
     root = Path(config.cache_dir)
     for name, hours in (("unfinished-old", 25), ("unfinished-new", 1), ("tokens-old", 1000)):
         (root / name).mkdir(parents=True)
@@ -255,24 +249,20 @@ def test_what_killed_processes_left_goes_after_a_day(config: DataConfig) -> None
     assert {path.name for path in root.iterdir()} == {"unfinished-new", "tokens-old", "one"}
 
 
-def test_arrays_stay_readable_when_the_cache_is_removed(
-    made: tuple[DataConfig, Vocabulary, list[Any]], copy: DataConfig
-) -> None:
+def test_arrays_stay_readable_when_the_cache_is_removed(made, copy):
     split = prepare_pairs(copy, open_corpus(copy), made[1], "train")
     shutil.rmtree(copy.cache_dir)
     assert arrays(split) == made[2]
 
 
-def test_a_home_that_cannot_be_written_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_names_the_way_out(monkeypatch):
     monkeypatch.setenv("HOME", "/proc")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     with pytest.raises(UserError, match=r"/proc/.* cannot be made .*; set data\.cache_dir"):
         entry(DataConfig(), "one", lambda: CONTENTS)
 
 
-def test_a_home_of_nobody_is_a_name_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_of_nobody_is_a_name_like_any_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = entry(DataConfig(cache_dir="~nobody-at-all/cache"), "one", lambda: CONTENTS)
     assert json.loads((folder / "digests.json").read_text())

@@ -3,9 +3,6 @@
 import gzip
 import os
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +12,13 @@ from tensorflow_datasets.translate import Wmt14Translate
 from t2t_jax.config import DataConfig
 from t2t_jax.data import lines as lines_module
 from t2t_jax.data import splits as splits_module
-from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 
 tfds.disable_progress_bar()
 
 
-def text_corpus(directory: Path, **files: str | bytes) -> Corpus:
+def text_corpus(directory, **files):
     """Writes `train_en="..."` to `train.en`, `train_en_gz` to `train.en.gz`, and opens them."""
     for name, content in files.items():
         data = content.encode() if isinstance(content, str) else content
@@ -30,7 +27,7 @@ def text_corpus(directory: Path, **files: str | bytes) -> Corpus:
     return open_corpus(DataConfig(corpus=f"text:{directory}"))
 
 
-def test_bundled_corpus_has_the_pairs_its_sources_page_states() -> None:
+def test_bundled_corpus_has_the_pairs_its_sources_page_states():
     corpus = open_corpus(DataConfig())
     assert corpus.splits == ("train", "dev", "test")
     for split, count in (("train", 43_873), ("dev", 1000), ("test", 1000)):
@@ -43,20 +40,20 @@ def test_bundled_corpus_has_the_pairs_its_sources_page_states() -> None:
     assert sum("der" in line.split() for line in target) > 100
 
 
-def test_bundled_corpus_translates_in_both_directions() -> None:
+def test_bundled_corpus_translates_in_both_directions():
     forward = open_corpus(DataConfig())
     backward = open_corpus(DataConfig(source_language="de", target_language="en"))
     assert backward.lines("dev") == forward.lines("dev")[::-1]
     assert backward.fingerprint("dev") != forward.fingerprint("dev")
 
 
-def test_only_newlines_end_lines(tmp_path: Path) -> None:
+def test_only_newlines_end_lines(tmp_path):
     odd = "a\u2028b\x85c\x0bd\x0ce\rf \t"
     corpus = text_corpus(tmp_path, train_en=f"{odd}\n\nlast", train_de="1\r\n 2 \r\r\n3\n")
     assert corpus.lines("train") == ([odd, "", "last"], ["1", " 2 \r", "3"])
 
 
-def test_gzip_holds_the_same_corpus(tmp_path: Path) -> None:
+def test_gzip_holds_the_same_corpus(tmp_path):
     (tmp_path / "plain").mkdir()
     (tmp_path / "packed").mkdir()
     plain = text_corpus(tmp_path / "plain", dev_en="Grüße\nx\n", dev_de="1\n2\n")
@@ -66,7 +63,7 @@ def test_gzip_holds_the_same_corpus(tmp_path: Path) -> None:
     assert plain.fingerprint("dev") == packed.fingerprint("dev")
 
 
-def test_fingerprint_follows_the_content_of_either_side(tmp_path: Path) -> None:
+def test_fingerprint_follows_the_content_of_either_side(tmp_path):
     seen = {
         text_corpus(tmp_path, train_en=source, train_de=target).fingerprint("train")
         for source, target in (("a\n", "b\n"), ("c\n", "b\n"), ("a\n", "c\n"), ("a", "b\n"))
@@ -74,7 +71,7 @@ def test_fingerprint_follows_the_content_of_either_side(tmp_path: Path) -> None:
     assert len(seen) == 4
 
 
-def test_chunks_stay_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_stay_aligned(tmp_path, monkeypatch):
     monkeypatch.setattr(splits_module, "CHUNK_LINES", 2)
     source = "".join(f"s{i}\n" for i in range(5))
     corpus = text_corpus(tmp_path, train_en=source, train_de=source.replace("s", "t"))
@@ -85,26 +82,15 @@ def test_chunks_stay_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_a_split_of_no_lines_has_no_pairs(tmp_path: Path) -> None:
+def test_a_split_of_no_lines_has_no_pairs(tmp_path):
     assert text_corpus(tmp_path, train_en="", train_de="").lines("train") == ([], [])
 
 
-def test_unequal_files_are_refused_by_name_and_count(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.en has 3 lines, but .*train\.de has 2;"):
-        text_corpus(tmp_path, train_en="a\nb\nc", train_de="a\nb\n")
-
-
-def test_a_line_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_not_utf8_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(lines_module, "_BLOCK_LINES", 2)
     corpus = text_corpus(tmp_path, train_en=b"a\nb\nc\nGr\xfc\xdfe\ne\n", train_de="1\n" * 5)
     with pytest.raises(UserError, match=r"train\.en line 4 is not UTF-8"):
         corpus.lines("train")
-
-
-def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train.en.gz").write_bytes(gzip.compress(b"a\n" * 1000)[:-12])
-    with pytest.raises(UserError, match=r"train\.en\.gz cannot be read"):
-        text_corpus(tmp_path, train_de="a\n" * 1000)
 
 
 @pytest.mark.parametrize(
@@ -118,23 +104,18 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_missing_files_are_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_missing_files_are_named(tmp_path, files, message):
     with pytest.raises(UserError, match=message):
         text_corpus(tmp_path, **files)
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere does not exist"):
-        open_corpus(DataConfig(corpus=f"text:{tmp_path}/nowhere"))
-
-
-def test_a_missing_split_is_named_with_those_there_are(tmp_path: Path) -> None:
+def test_a_missing_split_is_named_with_those_there_are(tmp_path):
     corpus = text_corpus(tmp_path, train_en="a", train_de="a", test_en="a", test_de="a")
     with pytest.raises(UserError, match="has no dev split, only train, test"):
         corpus.pairs("dev")
 
 
-def test_other_pairs_of_files_are_test_sets_by_their_names(tmp_path: Path) -> None:
+def test_other_pairs_of_files_are_test_sets_by_their_names(tmp_path):
     corpus = text_corpus(
         tmp_path,
         train_en="a",
@@ -153,11 +134,11 @@ def test_other_pairs_of_files_are_test_sets_by_their_names(tmp_path: Path) -> No
     assert len({corpus.fingerprint(split) for split in corpus.splits}) == 3
 
 
-def test_a_directory_of_test_sets_alone_is_a_corpus(tmp_path: Path) -> None:
+def test_a_directory_of_test_sets_alone_is_a_corpus(tmp_path):
     assert text_corpus(tmp_path, old_en="a", old_de="b", en="c", de="d").splits == ("old",)
 
 
-def test_a_bad_test_set_stops_only_who_asks_for_it(tmp_path: Path) -> None:
+def test_a_bad_test_set_stops_only_who_asks_for_it(tmp_path):
     corpus = text_corpus(tmp_path, dev_en="a", dev_de="b", odd_en="a\nb\nc", odd_de="b\n")
     assert corpus.lines("dev") == (["a"], ["b"])
     for ask in (corpus.pairs, corpus.lines, corpus.fingerprint):
@@ -165,34 +146,34 @@ def test_a_bad_test_set_stops_only_who_asks_for_it(tmp_path: Path) -> None:
             ask("odd")
 
 
-def fifo(path: Path) -> None:
+def fifo(path):
     path.unlink(missing_ok=True)
     os.mkfifo(path)
 
 
-def directory(path: Path) -> None:
+def directory(path):
     path.unlink(missing_ok=True)
     path.mkdir()
 
 
-def link(target: str) -> Callable[[Path], None]:
-    def make(path: Path) -> None:
+def link(target):
+    def make(path):
         path.unlink(missing_ok=True)
         path.symlink_to(target)
 
     return make
 
 
-def holds(content: bytes) -> Callable[[Path], object]:
+def holds(content):
     return lambda path: path.write_bytes(content)
 
 
-def beside(content: bytes) -> Callable[[Path], object]:
+def beside(content):
     return lambda path: path.with_name("train.en.gz").write_bytes(gzip.compress(content))
 
 
-def packed(content: bytes) -> Callable[[Path], object]:
-    def pack(path: Path) -> None:
+def packed(content):
+    def pack(path):
         path.unlink()
         path.with_name("train.en.gz").write_bytes(content)
 
@@ -200,7 +181,6 @@ def packed(content: bytes) -> Callable[[Path], object]:
 
 
 LINES = b"one\ntwo\nthree\n"
-UTF_16 = LINES.decode().encode("utf-16")
 REFUSED = {
     "carriage returns alone": (holds(b"one\rtwo\rthree\r"), "train.en ends its lines with"),
     "UTF-16 with its mark": (
@@ -245,7 +225,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path, case):
     (tmp_path / "train.de").write_bytes(LINES)
     (tmp_path / "train.en").write_bytes(LINES)
     damage, message = REFUSED[case]
@@ -271,7 +251,7 @@ READ = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_odd_but_good_text_is_read(tmp_path: Path, case: str) -> None:
+def test_odd_but_good_text_is_read(tmp_path, case):
     (tmp_path / "train.de").write_bytes(LINES)
     (tmp_path / "train.en").write_bytes(LINES)
     change, expected = READ[case]
@@ -291,24 +271,22 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", ["train.en", "train.de"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_changes_between_two_readings_is_refused(
-    tmp_path: Path, name: str, change: str
-) -> None:
+def test_a_file_that_changes_between_two_readings_is_refused(tmp_path, name, change):
     corpus = text_corpus(tmp_path, train_en=LINES, train_de=LINES)
     (tmp_path / name).write_bytes(CHANGES[change](LINES))
     with pytest.raises(UserError, match=rf"{name} has changed while it was read; start again once"):
         corpus.lines("train")
 
 
-def test_trees_that_change_between_two_readings_are_refused(tmp_path: Path) -> None:
+def test_trees_that_change_between_two_readings_are_refused(tmp_path):
     corpus = tree_corpus(tmp_path, {"a/train.mrg": DOG})
     (tmp_path / "a" / "train.mrg").write_text(DOG.replace("dog", "cat"))
     with pytest.raises(UserError, match=r"train\.mrg has changed while it was read"):
         corpus.lines("train")
 
 
-@pytest.mark.parametrize("place", ["x" * 300, "~nobody-at-all", "a\0b", "/dev/null"])
-def test_what_can_be_no_directory_is_named(place: str) -> None:
+@pytest.mark.parametrize("place", ["nowhere", "x" * 300, "~nobody-at-all", "a\0b", "/dev/null"])
+def test_what_can_be_no_directory_is_named(place):
     for scheme in ("text", "trees"):
         with pytest.raises(UserError, match=f"corpus directory {re.escape(place)} does not exist"):
             open_corpus(DataConfig(corpus=f"{scheme}:{place}"))
@@ -318,7 +296,7 @@ DOG = "(TOP (S-HLN (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks) (NP (-NONE- *))) (
 DOG_PAIR = ("The dog barks .", "(S (NP DT NN )NP (VP VBZ )VP . )S")
 
 
-def tree_corpus(root: Path, files: dict[str, str]) -> Corpus:
+def tree_corpus(root, files):
     """Writes files, as `{"a/train.mrg": ...}`, and opens their directories in order."""
     for name, content in files.items():
         path = root / name
@@ -329,7 +307,7 @@ def tree_corpus(root: Path, files: dict[str, str]) -> Corpus:
     return open_corpus(DataConfig(corpus="trees:" + "+".join(directories)))
 
 
-def test_trees_are_pairs_of_words_and_symbols(tmp_path: Path) -> None:
+def test_trees_are_pairs_of_words_and_symbols(tmp_path):
     files = {"a/train.mrg": f"{DOG}\n(TOP (-NONE- 0))", "a/test.mrg.gz": "(UH Oh)"}
     corpus = tree_corpus(tmp_path, files)
     assert corpus.splits == ("train", "test")
@@ -337,7 +315,7 @@ def test_trees_are_pairs_of_words_and_symbols(tmp_path: Path) -> None:
     assert corpus.lines("test") == (["Oh"], ["UH"])
 
 
-def test_more_directories_of_trees_add_to_train_alone(tmp_path: Path) -> None:
+def test_more_directories_of_trees_add_to_train_alone(tmp_path):
     more = {"b/train.mrg": "(UH b)(UH bb)", "b/dev.mrg": "(UH c)", "c/train.mrg.gz": "(UH d)"}
     corpus = tree_corpus(tmp_path, {"a/train.mrg": DOG, "a/dev.mrg": "(UH e)", **more})
     assert corpus.splits == ("train", "dev")
@@ -348,7 +326,7 @@ def test_more_directories_of_trees_add_to_train_alone(tmp_path: Path) -> None:
     assert only_more.lines("train")[0] == ["b", "bb", "d"]
 
 
-def test_fingerprint_of_trees_follows_every_file_of_the_split(tmp_path: Path) -> None:
+def test_fingerprint_of_trees_follows_every_file_of_the_split(tmp_path):
     first = {"a/train.mrg": DOG, "a/dev.mrg": DOG}
     corpus = tree_corpus(tmp_path, {**first, "b/train.mrg": "(UH b)"})
     changed = tree_corpus(tmp_path, {**first, "b/train.mrg": "(UH c)"})
@@ -358,7 +336,7 @@ def test_fingerprint_of_trees_follows_every_file_of_the_split(tmp_path: Path) ->
     assert packed.fingerprint("train") == corpus.fingerprint("dev") != corpus.fingerprint("train")
 
 
-def test_trees_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_come_in_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(splits_module, "CHUNK_LINES", 2)
     files = {"a/train.mrg": "(UH\n\n\n0) (UH 1)", "b/train.mrg": "\n(UH\n2)\n"}
     chunks = tree_corpus(tmp_path, files).pairs("train")
@@ -373,14 +351,12 @@ def test_trees_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"a/train.mrg": "(TOP ("}, r"train\.mrg line 1: the tree that begins here"),
     ],
 )
-def test_missing_and_damaged_trees_are_named(
-    tmp_path: Path, files: dict[str, str], message: str
-) -> None:
+def test_missing_and_damaged_trees_are_named(tmp_path, files, message):
     with pytest.raises(UserError, match=message):
         tree_corpus(tmp_path, files).lines("train")
 
 
-def test_a_missing_directory_of_trees_is_named(tmp_path: Path) -> None:
+def test_a_missing_directory_of_trees_is_named(tmp_path):
     with pytest.raises(UserError, match="nowhere does not exist"):
         open_corpus(DataConfig(corpus=f"trees:{tmp_path}+{tmp_path}/nowhere"))
 
@@ -389,7 +365,7 @@ def test_a_missing_directory_of_trees_is_named(tmp_path: Path) -> None:
     "corpus",
     ["wmt14", "", "bundled", "bundled:x", "text:", "tfds:", "hf:x", "trees", "trees:", "trees:a+"],
 )
-def test_an_unknown_scheme_is_refused(corpus: str) -> None:
+def test_an_unknown_scheme_is_refused(corpus):
     with pytest.raises(UserError, match=f"corpus={re.escape(repr(corpus))} is not bundled:,"):
         open_corpus(DataConfig(corpus=corpus))
 
@@ -400,11 +376,11 @@ class ThreeGreetings(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
     VERSION = tfds.core.Version("1.0.0")
     code_path = None  # TFDS need not look for checksums of downloads beside this file
 
-    def _info(self) -> Any:
+    def _info(self):
         features = tfds.features.Translation(languages=("de", "en"))
         return tfds.core.DatasetInfo(builder=self, features=features)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager):
         del dl_manager
         greetings = [("Guten Tag", "good day"), ("Grüß Gott\u2028", "hello"), ("", "empty")]
         return {
@@ -412,18 +388,18 @@ class ThreeGreetings(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
             "validation": self._generate_examples(greetings[:1]),
         }
 
-    def _generate_examples(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[int, Any]]:
+    def _generate_examples(self, pairs):
         for number, (german, english) in enumerate(pairs):
             yield number, {"de": german, "en": english}
 
 
 @pytest.fixture
-def tfds_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tfds_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     return tmp_path
 
 
-def test_tfds_data_set_is_read_without_tensorflow(tfds_directory: Path) -> None:
+def test_tfds_data_set_is_read_without_tensorflow(tfds_directory):
     ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
     corpus = open_corpus(DataConfig(corpus="tfds:three_greetings"))
     assert corpus.splits == ("train", "dev")
@@ -438,7 +414,7 @@ def test_tfds_data_set_is_read_without_tensorflow(tfds_directory: Path) -> None:
         open_corpus(DataConfig(corpus="tfds:three_greetings", target_language="fr"))
 
 
-def test_wmt14_opens_although_tfds_does_not_register_it(tfds_directory: Path) -> None:
+def test_wmt14_opens_although_tfds_does_not_register_it(tfds_directory):
     class SmallWmt14(Wmt14Translate, skip_registration=True):  # type: ignore[misc]
         """WMT14 with nothing to download: the same name, features and layout on disk."""
 
@@ -453,7 +429,7 @@ def test_wmt14_opens_although_tfds_does_not_register_it(tfds_directory: Path) ->
     assert corpus.lines("dev") == (["good day"], ["Guten Tag"])
 
 
-def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory: Path) -> None:
+def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory):
     name = "wmt14_translate/de-en"
     with pytest.raises(UserError, match="download_and_prepare") as caught:
         open_corpus(DataConfig(corpus=f"tfds:{name}"))
@@ -461,7 +437,7 @@ def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory: Pa
     assert str(tfds_directory) in str(caught.value)
 
 
-def test_tfds_data_set_for_tensorflow_only_names_the_way_out(tfds_directory: Path) -> None:
+def test_tfds_data_set_for_tensorflow_only_names_the_way_out(tfds_directory):
     ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
     info = tfds_directory / "three_greetings" / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
@@ -470,18 +446,18 @@ def test_tfds_data_set_for_tensorflow_only_names_the_way_out(tfds_directory: Pat
 
 
 @pytest.mark.parametrize("name", ["no_such_data", "wmt14_translate/de-xx", "not a name"])
-def test_an_unknown_tfds_name_is_refused_in_one_line(tfds_directory: Path, name: str) -> None:
+def test_an_unknown_tfds_name_is_refused_in_one_line(tfds_directory, name):
     with pytest.raises(UserError, match=f"TFDS has no data set '{name}'") as caught:
         open_corpus(DataConfig(corpus=f"tfds:{name}"))
     assert "\n" not in str(caught.value)
 
 
-def _shard(directory: Path) -> Path:
+def _shard(directory):
     (shard,) = (directory / "three_greetings" / "1.0.0").glob("*-train.array_record-*")
     return shard
 
 
-def _info(directory: Path) -> Path:
+def _info(directory):
     return directory / "three_greetings" / "1.0.0" / "dataset_info.json"
 
 
@@ -499,7 +475,7 @@ TFDS_DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", TFDS_DAMAGES)
-def test_a_damaged_tfds_data_set_is_named_in_one_line(tfds_directory: Path, damage: str) -> None:
+def test_a_damaged_tfds_data_set_is_named_in_one_line(tfds_directory, damage):
     ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
     TFDS_DAMAGES[damage](tfds_directory)
     with pytest.raises(
@@ -511,7 +487,7 @@ def test_a_damaged_tfds_data_set_is_named_in_one_line(tfds_directory: Path, dama
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "shard"])
-def test_a_named_pipe_in_a_tfds_data_set_is_refused(tfds_directory: Path, name: str) -> None:
+def test_a_named_pipe_in_a_tfds_data_set_is_refused(tfds_directory, name):
     ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
     path = _shard(tfds_directory) if name == "shard" else _info(tfds_directory).with_name(name)
     fifo(path)
@@ -522,26 +498,24 @@ def test_a_named_pipe_in_a_tfds_data_set_is_refused(tfds_directory: Path, name: 
 class Numbers(ThreeGreetings):
     """A TFDS data set whose `de` is no text."""
 
-    def _info(self) -> Any:
+    def _info(self):
         number = tfds.features.Scalar(np.int64)
         features = tfds.features.FeaturesDict({"en": tfds.features.Text(), "de": number})
         return tfds.core.DatasetInfo(builder=self, features=features)
 
-    def _generate_examples(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[int, Any]]:
+    def _generate_examples(self, pairs):
         for number, (_, english) in enumerate(pairs):
             yield number, {"de": number, "en": english}
 
 
-def test_a_tfds_feature_that_is_no_text_is_refused(tfds_directory: Path) -> None:
+def test_a_tfds_feature_that_is_no_text_is_refused(tfds_directory):
     Numbers(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
     with pytest.raises(UserError, match="'de' of TFDS data set numbers is no text, but a Scalar"):
         open_corpus(DataConfig(corpus="tfds:numbers"))
 
 
 @pytest.mark.parametrize("place", ["/nowhere/at/all", "/dev/null"])
-def test_a_tfds_directory_that_is_none_is_named(
-    monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_tfds_directory_that_is_none_is_named(monkeypatch, place):
     monkeypatch.setenv("TFDS_DATA_DIR", place)
     with pytest.raises(UserError, match=f"is not in {place}/.*; prepare it with"):
         open_corpus(DataConfig(corpus="tfds:wmt14_translate/de-en"))

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.corpus_name import SCHEMES, Component, components_of, public_name
-from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
+from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
@@ -25,7 +24,7 @@ NEWS = [("good news", "gute Nachrichten"), ("bad news", "schlechte Nachrichten")
 MENUS = [("open file", "Datei öffnen")]
 
 
-def write(folder: Path, **splits: list[tuple[str, str]]) -> Path:
+def write(folder, **splits):
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in splits.items():
         for side, language in enumerate(("en", "de")):
@@ -35,7 +34,7 @@ def write(folder: Path, **splits: list[tuple[str, str]]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folders(tmp_path, monkeypatch):
     """The corpora `news`, which has no test split, and `menus`, which has all and another set."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "news", train=NEWS, dev=NEWS[:2])
@@ -43,16 +42,16 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def config_of(corpus: str, **changes: object) -> DataConfig:
+def config_of(corpus, **changes):
     fields = {"vocab_size": 40, "max_length": 32, "cache_dir": "cache", **changes}
     return DataConfig(corpus=corpus, **fields)  # type: ignore[arg-type]
 
 
-def mixed(corpus: str) -> Corpus:
+def mixed(corpus):
     return open_corpus(config_of(corpus))
 
 
-def train_pairs(corpus: Corpus) -> list[tuple[str, str]]:
+def train_pairs(corpus):
     return list(zip(*corpus.lines("train"), strict=True))
 
 
@@ -62,13 +61,13 @@ names = st.tuples(st.sampled_from(SCHEMES), places).map(":".join)
 
 @given(st.lists(st.tuples(names, st.none() | st.integers(1, 9999)), min_size=1))
 def test_a_name_has_the_corpora_and_weights_that_were_written(
-    parts: list[tuple[str, int | None]],
-) -> None:
+    parts,
+):
     written = "+".join(name if weight is None else f"{name}*{weight}" for name, weight in parts)
     assert components_of(written) == [Component(name, weight or 1) for name, weight in parts]
 
 
-def test_a_plus_within_a_place_belongs_to_it() -> None:
+def test_a_plus_within_a_place_belongs_to_it():
     assert components_of("trees:wsj+silver*2+trees:s3://b/c") == [
         Component("trees:wsj+silver", 2),
         Component("trees:s3://b/c", 1),
@@ -80,12 +79,12 @@ def test_a_plus_within_a_place_belongs_to_it() -> None:
 
 
 @pytest.mark.parametrize("weight", ["0", "-1", "1.5", "x", "", "01", "10000", "²", "2+news", " 2"])
-def test_a_weight_that_is_no_positive_number_is_refused(weight: str) -> None:
+def test_a_weight_that_is_no_positive_number_is_refused(weight):
     with pytest.raises(UserError, match="is not a whole number from 1 to 9999; write text:A"):
         mixed(f"text:menus+text:news*{weight}")
 
 
-def test_the_train_split_has_each_corpus_as_often_as_its_weight_says() -> None:
+def test_the_train_split_has_each_corpus_as_often_as_its_weight_says():
     assert train_pairs(mixed("text:menus*3+text:news")) == MENUS * 3 + NEWS
     assert train_pairs(mixed("text:news+text:menus*2+text:news")) == NEWS + MENUS * 2 + NEWS
     assert train_pairs(mixed("text:menus*2")) == MENUS * 2
@@ -94,7 +93,7 @@ def test_the_train_split_has_each_corpus_as_often_as_its_weight_says() -> None:
     assert both == train_pairs(bundled) * 2 + NEWS
 
 
-def test_other_splits_are_those_of_the_first_corpus_that_has_them() -> None:
+def test_other_splits_are_those_of_the_first_corpus_that_has_them():
     corpus = mixed("text:news*2+text:menus")
     assert set(corpus.splits) == {"train", "dev", "test", "late"}
     assert corpus.lines("dev")[0] == [source for source, _ in NEWS[:2]]
@@ -104,19 +103,19 @@ def test_other_splits_are_those_of_the_first_corpus_that_has_them() -> None:
         mixed("text:news*2+text:news").lines("test")
 
 
-def test_a_corpus_that_has_nothing_to_train_on_is_refused(folders: Path) -> None:
+def test_a_corpus_that_has_nothing_to_train_on_is_refused(folders):
     write(folders / "tests", test=MENUS)
     with pytest.raises(UserError, match=r"text:tests has no train split to mix, only test; leave"):
         mixed("text:news+text:tests")
 
 
-def test_trees_are_not_mixed_with_text() -> None:
+def test_trees_are_not_mixed_with_text():
     assert task_of("trees:a*2+trees:b+c") is task_of("trees:a")
     with pytest.raises(UserError, match="mixes corpora for parsing and translation"):
         task_of("text:a+trees:b")
 
 
-def test_the_fingerprint_is_that_of_contents_order_and_weights(folders: Path) -> None:
+def test_the_fingerprint_is_that_of_contents_order_and_weights(folders):
     names = ("text:news+text:menus", "text:menus+text:news", "text:news*2+text:menus")
     names += ("text:news+text:menus*2", "text:news*2", "text:news", "text:news+text:news")
     found = [mixed(name).fingerprint("train") for name in names]
@@ -126,7 +125,7 @@ def test_the_fingerprint_is_that_of_contents_order_and_weights(folders: Path) ->
     assert mixed(names[0]).fingerprint("train") != found[0]
 
 
-def test_one_corpus_has_the_fingerprint_that_it_always_had() -> None:
+def test_one_corpus_has_the_fingerprint_that_it_always_had():
     digests = [
         hashlib.sha256(Path(f"news/train.{side}").read_bytes()).hexdigest() for side in ("en", "de")
     ]
@@ -139,13 +138,13 @@ def test_one_corpus_has_the_fingerprint_that_it_always_had() -> None:
     assert Path(f"cache/vocabulary-{key}").is_dir()
 
 
-def test_a_mixture_is_no_public_corpus() -> None:
+def test_a_mixture_is_no_public_corpus():
     assert public_name("wmt14-en-de:DIR") == "wmt14-en-de"
     name = "wmt14-en-de:DIR*2+tfds:wmt14_translate/fr-en+text:B"
     assert public_name(name) == "wmt14-en-de*2+wmt14-en-fr+text:B"
 
 
-def test_the_vocabulary_is_learned_on_the_mixture() -> None:
+def test_the_vocabulary_is_learned_on_the_mixture():
     config = config_of("text:menus*3+text:news")
     pairs = MENUS * 3 + NEWS
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -158,16 +157,16 @@ class CountingVocabulary(SharedVocabulary):
 
     encoded: tuple[str, ...] = ()
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def encode(self, lines):
         self.encoded = (*self.encoded, *lines)
         return super().encode(lines)
 
 
-def sentences(split: TokenizedSplit) -> list[list[int]]:
+def sentences(split):
     return [part.tolist() for part in np.split(split.target_tokens, split.target_offsets[1:-1])]
 
 
-def test_each_corpus_is_tokenised_once_whatever_its_weight() -> None:
+def test_each_corpus_is_tokenised_once_whatever_its_weight():
     config = config_of("text:menus*3+text:news")
     corpus = open_corpus(config)
     vocabulary = CountingVocabulary(prepare_vocabulary(config, corpus).serialized)
@@ -187,7 +186,7 @@ def test_each_corpus_is_tokenised_once_whatever_its_weight() -> None:
 
 
 @pytest.mark.parametrize("batching", ["bucket", "pack"])
-def test_an_epoch_has_each_pair_as_often_as_its_weight_says(batching: str) -> None:
+def test_an_epoch_has_each_pair_as_often_as_its_weight_says(batching):
     config = config_of(
         "text:menus*3+text:news*2",
         batching=batching,

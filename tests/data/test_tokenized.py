@@ -1,11 +1,9 @@
 """A corpus is tokenised once, whatever happens meanwhile, and nothing is lost uncounted."""
 
 import shutil
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +12,8 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data import splits as splits_module
 from t2t_jax.data import tokenized
-from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import (
-    TokenizedSplit,
     flattened,
     prepare_pairs,
     prepare_vocabulary,
@@ -38,7 +35,7 @@ KEPT = [TRAIN[0], TRAIN[2], TRAIN[7]]
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> DataConfig:
+def config(tmp_path):
     """Eight training pairs, of which three are kept, and two dev pairs."""
     text = tmp_path / "text"
     text.mkdir()
@@ -56,18 +53,18 @@ class CountingVocabulary(SharedVocabulary):
 
     encoded = 0
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def encode(self, lines):
         self.encoded += len(lines)
         return super().encode(lines)
 
 
-def opened(config: DataConfig) -> tuple[Corpus, CountingVocabulary]:
+def opened(config):
     corpus = open_corpus(config)
     return corpus, CountingVocabulary(prepare_vocabulary(config, corpus).serialized)
 
 
-def sentences(split: TokenizedSplit) -> list[tuple[list[int], list[int]]]:
-    def side(tokens: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
+def sentences(split):
+    def side(tokens, offsets):
         return [tokens[start:end].tolist() for start, end in pairwise(offsets)]
 
     source = side(split.source_tokens, split.source_offsets)
@@ -75,9 +72,7 @@ def sentences(split: TokenizedSplit) -> list[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize("chunk_lines", [1, 3, 50_000])
-def test_train_keeps_what_fits_and_counts_what_does_not(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch, chunk_lines: int
-) -> None:
+def test_train_keeps_what_fits_and_counts_what_does_not(config, monkeypatch, chunk_lines):
     monkeypatch.setattr(splits_module, "CHUNK_LINES", chunk_lines)
     corpus, vocabulary = opened(config)
     split = prepare_pairs(config, corpus, vocabulary, "train")
@@ -89,7 +84,7 @@ def test_train_keeps_what_fits_and_counts_what_does_not(
     assert split.target_lengths.tolist() == [len(target) for _, target in expected]
 
 
-def test_max_length_is_the_longest_that_is_kept(config: DataConfig) -> None:
+def test_max_length_is_the_longest_that_is_kept(config):
     corpus, vocabulary = opened(config)
     longest = max(len(row) for pair in KEPT for row in vocabulary.encode(list(pair)))
     for max_length, kept in ((longest, 3), (longest - 1, 2)):
@@ -97,7 +92,7 @@ def test_max_length_is_the_longest_that_is_kept(config: DataConfig) -> None:
         assert len(prepare_pairs(shorter, corpus, vocabulary, "train")) == kept
 
 
-def test_dev_keeps_every_pair(config: DataConfig) -> None:
+def test_dev_keeps_every_pair(config):
     corpus, vocabulary = opened(config)
     split = prepare_pairs(config, corpus, vocabulary, "dev")
     assert sentences(split)[0][0] == [EOS_ID]
@@ -105,7 +100,7 @@ def test_dev_keeps_every_pair(config: DataConfig) -> None:
     assert (len(split), split.num_pairs_read, sum(split.skipped.values())) == (2, 2, 0)
 
 
-def test_a_second_start_reads_memory_mapped_arrays(config: DataConfig) -> None:
+def test_a_second_start_reads_memory_mapped_arrays(config):
     corpus, vocabulary = opened(config)
     first = sentences(prepare_pairs(config, corpus, vocabulary, "train"))
     encoded = vocabulary.encoded
@@ -116,9 +111,7 @@ def test_a_second_start_reads_memory_mapped_arrays(config: DataConfig) -> None:
     assert isinstance(second.target_offsets, np.memmap)
 
 
-def test_the_vocabulary_is_learned_once(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_vocabulary_is_learned_once(config, monkeypatch):
     corpus = open_corpus(config)
     learned = prepare_vocabulary(config, corpus)
     with monkeypatch.context() as patch:
@@ -130,7 +123,7 @@ def test_the_vocabulary_is_learned_once(
     assert SharedVocabulary.load(file).fingerprint == learned.fingerprint
 
 
-def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config: DataConfig) -> None:
+def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config):
     corpus, vocabulary = opened(config)
     prepare_pairs(config, corpus, vocabulary, "train")
     other_limit = DataConfig(**{**vars(config), "max_length": 100})
@@ -144,35 +137,35 @@ def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config: DataCon
     assert split.skipped["empty_source"] == 3
 
 
-def cut_tokens(entry: Path) -> None:
+def cut_tokens(entry):
     path = entry / "source_tokens.npy"
     path.write_bytes(path.read_bytes()[:-2])
 
 
-def lose_a_pair(entry: Path) -> None:
+def lose_a_pair(entry):
     np.save(entry / "target_offsets.npy", np.load(entry / "target_offsets.npy")[:-1])
 
 
-def lose_a_file(entry: Path) -> None:
+def lose_a_file(entry):
     (entry / "target_tokens.npy").unlink()
 
 
-def empty_counts(entry: Path) -> None:
+def empty_counts(entry):
     (entry / "counts.json").write_text("{}")
 
 
-def cut_counts(entry: Path) -> None:
+def cut_counts(entry):
     (entry / "counts.json").write_text('{"skip')
 
 
-def empty_array(entry: Path) -> None:
+def empty_array(entry):
     (entry / "source_offsets.npy").write_bytes(b"")
 
 
 @pytest.mark.parametrize(
     "damage", [cut_tokens, lose_a_pair, lose_a_file, empty_counts, cut_counts, empty_array]
 )
-def test_a_damaged_entry_is_made_again(config: DataConfig, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_entry_is_made_again(config, damage):
     corpus, vocabulary = opened(config)
     whole = sentences(prepare_pairs(config, corpus, vocabulary, "train"))
     (entry,) = Path(config.cache_dir).glob("tokens-*")
@@ -184,11 +177,11 @@ def test_a_damaged_entry_is_made_again(config: DataConfig, damage: Callable[[Pat
     assert vocabulary.encoded == encoded
 
 
-def test_an_interrupted_start_leaves_nothing_behind(config: DataConfig) -> None:
+def test_an_interrupted_start_leaves_nothing_behind(config):
     corpus, vocabulary = opened(config)
 
     class Interrupted(SharedVocabulary):
-        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        def encode(self, lines):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -197,16 +190,14 @@ def test_an_interrupted_start_leaves_nothing_behind(config: DataConfig) -> None:
     assert len(prepare_pairs(config, corpus, vocabulary, "train")) == 3
 
 
-def test_processes_may_make_the_same_entry_at_once(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_may_make_the_same_entry_at_once(config, monkeypatch):
     corpus, vocabulary = opened(config)
     made = prepare_pairs(config, corpus, vocabulary, "train")
     (entry,) = Path(config.cache_dir).glob("tokens-*")
     shutil.move(entry, entry.with_name("made-by-another"))
     tokenize = tokenized.tokenize
 
-    def tokenize_while_another_finishes(*arguments: Any) -> TokenizedSplit:
+    def tokenize_while_another_finishes(*arguments):
         entry.with_name("made-by-another").rename(entry)
         return tokenize(*arguments)
 
@@ -216,7 +207,7 @@ def test_processes_may_make_the_same_entry_at_once(
     assert left == {"vocabulary", "tokens"}
 
 
-def test_many_threads_get_the_same_arrays(config: DataConfig) -> None:
+def test_many_threads_get_the_same_arrays(config):
     corpus, vocabulary = opened(config)
     with ThreadPoolExecutor(4) as pool:
         splits = list(
@@ -225,18 +216,18 @@ def test_many_threads_get_the_same_arrays(config: DataConfig) -> None:
     assert all(sentences(split) == sentences(splits[0]) for split in splits)
 
 
-def test_tokens_take_two_bytes_where_the_vocabulary_allows(config: DataConfig) -> None:
+def test_tokens_take_two_bytes_where_the_vocabulary_allows(config):
     corpus, vocabulary = opened(config)
 
     class Huge(SharedVocabulary):
-        def __len__(self) -> int:
+        def __len__(self):
             return (1 << 16) + 1
 
-        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        def encode(self, lines):
             return [[1 << 16, EOS_ID] for _ in lines]
 
         @property
-        def fingerprint(self) -> str:
+        def fingerprint(self):
             return "huge"
 
     assert prepare_pairs(config, corpus, vocabulary, "train").source_tokens.dtype == np.uint16
@@ -245,7 +236,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(config: DataConfig) -
     assert huge.target_tokens.max() == 1 << 16
 
 
-def test_a_split_of_which_nothing_is_left_is_counted(config: DataConfig) -> None:
+def test_a_split_of_which_nothing_is_left_is_counted(config):
     train = Path(config.corpus.removeprefix("text:")) / "train.en"
     _, vocabulary = opened(config)
     train.write_text("\n" * len(TRAIN))
@@ -255,7 +246,7 @@ def test_a_split_of_which_nothing_is_left_is_counted(config: DataConfig) -> None
         assert split.skipped == {"empty_source": 8, "empty_target": 0, "too_long": 0}
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     config = DataConfig(cache_dir=str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match=r"file/cache cannot be made .*; set data\.cache_dir"):
@@ -263,9 +254,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["en", "de"])
-def test_a_giant_line_is_too_long_without_being_tokenised(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch, side: str
-) -> None:
+def test_a_giant_line_is_too_long_without_being_tokenised(config, monkeypatch, side):
     """SentencePiece takes 100 bytes for a character, and a file without line ends is one line."""
     monkeypatch.setattr(tokenized, "_MANY_CHARACTERS", 500)
     path = Path(config.corpus.removeprefix("text:")) / f"train.{side}"
@@ -276,7 +265,7 @@ def test_a_giant_line_is_too_long_without_being_tokenised(
     longest = []
 
     class Watched(SharedVocabulary):
-        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        def encode(self, lines):
             longest.append(max(map(len, lines)))
             return super().encode(lines)
 
@@ -298,7 +287,7 @@ def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
 
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[3, 1], [], [1]]])
-def test_flat_sentences_have_the_tokens_and_the_length_of_each_row(rows: list[list[int]]) -> None:
+def test_flat_sentences_have_the_tokens_and_the_length_of_each_row(rows):
     tokens, lengths = flattened(rows, np.int32)
     assert tokens.tolist() == [token for row in rows for token in row]
     assert lengths.tolist() == [len(row) for row in rows]

@@ -84,12 +84,40 @@ def cut_unless_asked_for_the_rest(then):
     return lambda _, first: sent(None, upto=1000) if first is None else then
 
 
+def in_turn(*answers):
+    """The answers to requests one after the other, each for what is asked."""
+    return lambda number, first: answers[number - 1](first)
+
+
+def cut(first):
+    return sent(first, upto=1000)
+
+
+def failed(status):
+    return lambda _: answer(status, "Content-Length: 0")
+
+
+def too_long():
+    return answer("200 OK", f"Content-Length: {len(BODY) + 5000}", body=BODY)
+
+
 def moved(location):
     return lambda *_: answer("302 Found", f"Location: {location}", "Content-Length: 0")
 
 
 NOT_ALL = "416 Range", "Content-Length: 0"
 RIGHT = {
+    "the whole file": lambda _, first: sent(first),
+    "the rest each time": in_turn(*[cut] * 5, sent),  # each brings bytes
+    "too busy": in_turn(failed("503 Busy"), failed("429 Too many"), sent),
+    "failures between": in_turn(cut, failed("500 No"), cut, *[failed("500 No")] * 2, sent),
+    "a lie about the length": lambda number, first: (
+        too_long() if number == 1 else answer(*NOT_ALL) if first == len(BODY) else sent(first)
+    ),
+    "an earlier range": in_turn(cut, lambda first: sent(first - 500), sent),
+    "a range without numbers": in_turn(
+        cut, lambda first: answer("206 P", "Content-Range: bytes ?", body=BODY[first:]), sent
+    ),
     "a range for the whole file": lambda _, first: sent(first or 0),
     "the whole file for a range": cut_once(lambda _: sent(None)),
     "a range without a total": cut_once(
@@ -171,9 +199,9 @@ def few_requests(monkeypatch):
     monkeypatch.setattr(transfer, "_MOST_REQUESTS", _MOST_REQUESTS)
 
 
-def _fetch(server, directory, known):
+def _fetch(server, directory, known, **options):
     archive = Archive(f"http://127.0.0.1:{server.server_port}/file", **KNOWN[known])
-    return fetch_archive(archive, directory, patience=_AT_ONCE)
+    return fetch_archive(archive, directory, patience=_AT_ONCE, **options)
 
 
 def _refused(server, directory, known):
@@ -187,9 +215,24 @@ def _refused(server, directory, known):
 @pytest.mark.parametrize("known", KNOWN)
 @pytest.mark.parametrize("case", RIGHT)
 def test_a_file_is_right_whatever_a_server_answers(tmp_path, case, known):
+    seen = []
     with lying(RIGHT[case]) as server:
+        assert _fetch(server, tmp_path, known, progress=seen.append).read_bytes() == BODY
+        assert len(server.paths) < 8
+        assert seen[-1] == len(BODY)
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+        num_requests = len(server.paths)
         assert _fetch(server, tmp_path, known).read_bytes() == BODY
-        assert len(server.paths) < 6
+        assert len(server.paths) == num_requests
+
+
+def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path):
+    script = in_turn(cut, *[failed("500 No")] * 3, lambda first: sent(first) if first else b"")
+    with lying(script) as server:
+        said = _refused(server, tmp_path, "sum known")
+        assert re.search("answers 500 .*; 1,000 bytes are kept: run the same", said)
+        assert (tmp_path / "file.part").read_bytes() == BODY[:1000]
+        assert _fetch(server, tmp_path, "sum known").read_bytes() == BODY
 
 
 @pytest.mark.parametrize("known", KNOWN)

@@ -2,7 +2,6 @@
 
 import gzip
 import string
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -51,13 +50,13 @@ constituents = st.recursive(
 whole_trees = st.lists(constituents, max_size=3).map(lambda parts: Tree("TOP", tuple(parts)))
 
 
-def read(directory: Path, text: str) -> list[Tree]:
+def read(directory, text):
     path = directory / "trees.mrg"
     path.write_text(text, encoding="utf-8")
     return list(read_trees(path))
 
 
-def parse(text: str) -> Tree:
+def parse(text):
     """The tree that is written like this, by the shortest parser there is: Python's own."""
     python = text.replace("(", " ( ").replace(")", " ) ").split()
     program = "".join(
@@ -65,7 +64,7 @@ def parse(text: str) -> Tree:
         for token in python
     )
 
-    def make(label: str, *rest: str | tuple) -> Tree:
+    def make(label, *rest):
         if isinstance(rest[0], str):
             return Tree(label, word=rest[0])
         return Tree(label, tuple(make(*part) for part in rest))
@@ -73,7 +72,7 @@ def parse(text: str) -> Tree:
     return make(*eval(program)[0])
 
 
-def test_a_tree_is_read_and_printed(tmp_path: Path):
+def test_a_tree_is_read_and_printed(tmp_path):
     assert read(tmp_path, BARKS_TEXT) == [BARKS]
     assert format_tree(BARKS) == BARKS_TEXT
     assert repr(BARKS) == f"Tree({BARKS_TEXT})"
@@ -101,11 +100,11 @@ def test_trees_differ_in_label_word_or_structure():
         "\n\n(TOP\n(\nS (NP ( DT The ) (NN\ndog)) (VP (VBZ barks) ) (. .)))\n\n",
     ],
 )
-def test_the_outermost_bracket_and_white_space_vary(tmp_path: Path, text: str):
+def test_the_outermost_bracket_and_white_space_vary(tmp_path, text):
     assert read(tmp_path, text) == [BARKS]
 
 
-def test_a_line_may_hold_several_trees_and_a_tree_several_lines(tmp_path: Path):
+def test_a_line_may_hold_several_trees_and_a_tree_several_lines(tmp_path):
     text = "(TOP (UH Oh)) (NP (NN café)) ( (X (FW a)\n) ) (TOP (UH\nno))(TOP)\n"
     expected = ["(TOP (UH Oh))", "(TOP (NP (NN café)))", "(TOP (X (FW a)))", "(TOP (UH no))"]
     assert list(map(format_tree, read(tmp_path, text))) == [*expected, "(TOP)"]
@@ -114,15 +113,15 @@ def test_a_line_may_hold_several_trees_and_a_tree_several_lines(tmp_path: Path):
 @pytest.mark.parametrize(
     "failed", ["()", "( )", "(())", "( () )", "(\n)", "(TOP)", "(ROOT ())", "(S1)"]
 )
-def test_brackets_around_nothing_are_the_empty_tree(tmp_path: Path, failed: str):
+def test_brackets_around_nothing_are_the_empty_tree(tmp_path, failed):
     assert read(tmp_path, f"{BARKS_TEXT}\n{failed}\n{BARKS_TEXT}") == [BARKS, Tree("TOP"), BARKS]
 
 
-def test_a_file_without_trees_has_none(tmp_path: Path):
+def test_a_file_without_trees_has_none(tmp_path):
     assert read(tmp_path, "") == read(tmp_path, " \n\n") == []
 
 
-def test_gzip_is_unpacked(tmp_path: Path):
+def test_gzip_is_unpacked(tmp_path):
     path = tmp_path / "trees.mrg.gz"
     path.write_bytes(gzip.compress(BARKS_TEXT.encode()))
     assert list(read_trees(path)) == [BARKS]
@@ -147,14 +146,14 @@ def test_gzip_is_unpacked(tmp_path: Path):
         ("(TOP (S (NN a))\n(TOP (NN b)))", r"tree on line 1: expected .* at '\(TOP \(NN b\)\)\)'"),
     ],
 )
-def test_what_is_no_tree_is_named_with_its_line(tmp_path: Path, text: str, message: str):
+def test_what_is_no_tree_is_named_with_its_line(tmp_path, text, message):
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path}/trees.mrg")
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.mrg cannot be read"):
         list(read_trees(tmp_path / "none.mrg"))
     (tmp_path / "latin.mrg").write_bytes(f"{BARKS_TEXT}\n(NN caf\xe9)".encode("latin-1"))
@@ -162,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
         list(read_trees(tmp_path / "latin.mrg"))
 
 
-def test_a_reader_holds_one_tree_at_a_time(tmp_path: Path):
+def test_a_reader_holds_one_tree_at_a_time(tmp_path):
     path = tmp_path / "trees.mrg"
     path.write_text(f"{BARKS_TEXT}\n(TOP\n")
     trees = read_trees(path)
@@ -171,7 +170,7 @@ def test_a_reader_holds_one_tree_at_a_time(tmp_path: Path):
         next(trees)
 
 
-def test_depth_is_limited_by_memory_alone(tmp_path: Path):
+def test_depth_is_limited_by_memory_alone(tmp_path):
     depth = 5000
     text = f"(TOP {'(S ' * depth}(NP-SBJ (NN a)){')' * (depth + 1)}"
     (tree,) = read(tmp_path, text)
@@ -224,7 +223,7 @@ def test_what_brackets_cannot_express_is_no_tree(make):
         ("(TOP (ADVP|PRT-DIR (RP up)))", "(TOP (ADVP|PRT (RP up)))"),
     ],
 )
-def test_cleaning_leaves_what_parsers_predict(tmp_path: Path, text: str, cleaned: str):
+def test_cleaning_leaves_what_parsers_predict(tmp_path, text, cleaned):
     (tree,) = read(tmp_path, text)
     assert format_tree(clean_tree(tree)) == cleaned
     assert clean_tree(clean_tree(tree)) == clean_tree(tree)
@@ -238,7 +237,7 @@ def test_a_tree_is_its_words_and_its_symbols():
 
 
 @given(whole_trees)
-def test_every_tree_survives_linearising_and_printing(tmp_path_factory, tree: Tree):
+def test_every_tree_survives_linearising_and_printing(tmp_path_factory, tree):
     words, symbols = linearise(tree)
     assert delinearise(words, symbols) == tree
     assert " ".join(words).split() == words
@@ -260,13 +259,13 @@ def test_every_tree_survives_linearising_and_printing(tmp_path_factory, tree: Tr
         ["(", "DT", "NN", "VBZ", ".", ")"],
     ],
 )
-def test_delinearise_takes_only_what_linearise_makes(symbols: list[str]):
+def test_delinearise_takes_only_what_linearise_makes(symbols):
     with pytest.raises(ValueError, match=r"closes|closed|no tag|needs|empty"):
         delinearise(BARKS_WORDS, symbols)
 
 
 @given(whole_trees)
-def test_a_valid_sequence_needs_no_repair(tree: Tree):
+def test_a_valid_sequence_needs_no_repair(tree):
     tagged = [tag if tag[0] in "()" else "XY" for tag in linearise(tree)[1]]
     words = [f"w{number}" for number in range(tagged.count("XY"))]
     assert build_tree(words, tagged) == (delinearise(words, tagged), 0)
@@ -344,7 +343,7 @@ def test_scoring_leaves_out_the_same_words_of_every_prediction(words, symbols, o
         ("(S -NONE- TOP -LRB- , )S", "(S (NN a) (NN b) (NN c) (. .))", 4),
     ],
 )
-def test_repairs_follow_the_stated_rules(symbols: str, text: str | None, repairs: int):
+def test_repairs_follow_the_stated_rules(symbols, text, repairs):
     text = text or "(S (DT a) (NN b) (X (VP (VBZ c) (. .))))"
     tree, count = build_tree(["a", "b", "c", "."], symbols.split())
     assert format_tree(tree) == f"(TOP {text})"
@@ -365,7 +364,7 @@ def test_repairs_follow_the_stated_rules(symbols: str, text: str | None, repairs
         ("dog 's $ % # & / U.S. a, 3.5 don't -ing", "NN"),
     ],
 )
-def test_words_without_a_suitable_tag_get_one(words: str, tag: str):
+def test_words_without_a_suitable_tag_get_one(words, tag):
     for predicted in ("", "(", ":)", "-NONE-"):
         for word in words.split():
             tree, _ = build_tree([word], [predicted])
@@ -381,7 +380,7 @@ def test_words_without_a_suitable_tag_get_one(words: str, tag: str):
         ("--", [":", "HYPH"]),
     ],
 )
-def test_ambiguous_punctuation_keeps_a_predicted_tag_that_it_can_have(word: str, tags: list[str]):
+def test_ambiguous_punctuation_keeps_a_predicted_tag_that_it_can_have(word, tags):
     for tag in tags:
         assert build_tree([word], [tag]) == (Tree("TOP", (Tree(tag, word=word),)), 0)
 
@@ -393,13 +392,13 @@ def test_a_sentence_of_no_words_has_the_empty_tree():
 
 
 @pytest.mark.parametrize("word", ["", " ", "a b"])
-def test_what_is_no_word_is_refused(word: str):
+def test_what_is_no_word_is_refused(word):
     with pytest.raises(ValueError, match="white space"):
         build_tree([word], ["NN"])
 
 
 @pytest.mark.thorough
-def test_a_hundred_thousand_levels_are_a_tree_like_any_other(tmp_path: Path):
+def test_a_hundred_thousand_levels_are_a_tree_like_any_other(tmp_path):
     depth = 100_000
     (tree,) = read(tmp_path, f"(TOP {'(S ' * depth}(NN a){')' * depth})")
     words, symbols = linearise(clean_tree(tree))
@@ -409,7 +408,7 @@ def test_a_hundred_thousand_levels_are_a_tree_like_any_other(tmp_path: Path):
 @pytest.mark.parametrize(
     "text", ["(" * 100_000, "(S " * 100_000, "(S" * 100_000 + ")" * 100_000, ")" * 100_000]
 )
-def test_brackets_without_end_are_refused_in_one_line(tmp_path: Path, text: str):
+def test_brackets_without_end_are_refused_in_one_line(tmp_path, text):
     with pytest.raises(UserError, match=r"trees\.mrg.* line 1: ") as caught:
         read(tmp_path, text)
     assert len(str(caught.value)) < 500

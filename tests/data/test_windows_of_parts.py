@@ -30,16 +30,16 @@ class Split:
 
     same_epochs = True
 
-    def __init__(self, lengths: list[tuple[int, int]], size: int, window: int) -> None:
+    def __init__(self, lengths, size, window):
         self.lengths, self.size, self.window = lengths, size, window
         self.opened: list[int] = []
         self.whole = OnePart(make_split(lengths))
         self.content = self.whole.content
 
-    def __len__(self) -> int:
+    def __len__(self):
         return -(-len(self.lengths) // self.size)
 
-    def open(self, part: int) -> Any:
+    def open(self, part):
         self.opened.append(part)
         first = part * self.size
         split = make_split(self.lengths[first : first + self.size])
@@ -48,25 +48,25 @@ class Split:
             tokens[tokens > 1] += first
         return split
 
-    def shape(self, shape: Any, most: int) -> Any:
+    def shape(self, shape, most):
         return shape
 
-    def of_epoch(self, seed: int, epoch: int) -> np.ndarray:
+    def of_epoch(self, seed, epoch):
         return np.arange(len(self))
 
-    def packing_key(self, seed: int, part: int) -> tuple[int, int]:
+    def packing_key(self, seed, part):
         return seed, part
 
-    def row_counts(self, form: Any, count: Any) -> RowCounts:
+    def row_counts(self, form, count):
         counts, most = zip(*map(count, range(len(self))), strict=True)
         self.opened.clear()
         return RowCounts(np.stack(counts), max(most))
 
-    def token_counts(self) -> np.ndarray:
+    def token_counts(self):
         return self.whole.token_counts()
 
 
-def epochs(batches: Batches, num: int) -> list[list[list[Any]]]:
+def epochs(batches, num):
     """Read so many epochs, whose ends are where all pairs have occurred equally often."""
     found: list[list[list[Any]]] = []
     step, num_pairs = 0, batches.parts.content.num_examples
@@ -87,8 +87,8 @@ def epochs(batches: Batches, num: int) -> list[list[list[Any]]]:
     seed=st.integers(0, 2**31 - 1),
 )
 def test_every_pair_occurs_exactly_once_an_epoch_of_any_windows(
-    strategy: str, lengths: list[tuple[int, int]], size: int, window: int, seed: int
-) -> None:
+    strategy, lengths, size, window, seed
+):
     batches = Batches(Split(lengths, size, window), make_config(batching=strategy), seed)
     expected = Counter(as_pair(i, sizes) for i, sizes in enumerate(lengths))
     first, *others = epochs(batches, 3)
@@ -100,8 +100,8 @@ def test_every_pair_occurs_exactly_once_an_epoch_of_any_windows(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(data=st.data(), size=st.integers(20, 100), window=st.integers(1, 5), hosts=st.integers(1, 4))
 def test_any_step_on_any_number_of_hosts_is_the_same_global_batch(
-    strategy: str, data: st.DataObject, size: int, window: int, hosts: int
-) -> None:
+    strategy, data, size, window, hosts
+):
     config = make_config(batching=strategy)
     running, resumed = (Batches(Split(SPREAD, size, window), config, 3) for _ in range(2))
     step = data.draw(st.integers(0, 4 * running.steps_per_epoch))
@@ -116,7 +116,7 @@ def test_any_step_on_any_number_of_hosts_is_the_same_global_batch(
     assert_same(joined, whole)
 
 
-def test_one_window_of_one_part_is_what_a_corpus_in_memory_gives() -> None:
+def test_one_window_of_one_part_is_what_a_corpus_in_memory_gives():
     for strategy in STRATEGIES:
         config = make_config(batching=strategy)
         alone = Batches(make_split(SPREAD), config, 7)
@@ -125,13 +125,13 @@ def test_one_window_of_one_part_is_what_a_corpus_in_memory_gives() -> None:
             assert_same(alone(step), parts(step))
 
 
-def test_rows_of_a_window_are_mixed_and_windows_are_not() -> None:
+def test_rows_of_a_window_are_mixed_and_windows_are_not():
     lengths = [(7, 7)] * 1600
     split = Split(lengths, 100, 4)  # 16 parts, in 4 windows, of batches of 24
     batches = Batches(split, make_config(), 0)
     [first, second] = epochs(batches, 2)
 
-    def parts_of(batch: list[Any]) -> list[int]:
+    def parts_of(batch):
         return [(source[0] - 4) // 100 for source, _ in batch]
 
     for epoch in (first, second):
@@ -148,7 +148,7 @@ def test_rows_of_a_window_are_mixed_and_windows_are_not() -> None:
     assert [parts_of(batch) for batch in first] != [parts_of(batch) for batch in second]
 
 
-def test_a_host_opens_its_share_of_the_parts_and_few_others() -> None:
+def test_a_host_opens_its_share_of_the_parts_and_few_others():
     split = Split([(7, 7)] * 1600, 100, 16)
     batches = Batches(split, make_config(), 0)
     batches._opened.clear()  # of counting the rows
@@ -159,7 +159,7 @@ def test_a_host_opens_its_share_of_the_parts_and_few_others() -> None:
     assert len(split.opened) == len(set(split.opened))  # each once
 
 
-def test_no_more_parts_are_held_than_those_of_two_windows() -> None:
+def test_no_more_parts_are_held_than_those_of_two_windows():
     split = Split(SPREAD * 4, 50, 3)
     batches = Batches(split, make_config(), 0)
     batches._opened.clear()  # of counting the rows
@@ -169,14 +169,14 @@ def test_no_more_parts_are_held_than_those_of_two_windows() -> None:
     assert set(split.opened) == set(range(len(split)))
 
 
-def test_the_next_window_is_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_window_is_opened_ahead(monkeypatch):
     """Each host opens the share of the next window that it uses of this one."""
     ahead = []
 
     class Now:
         """A thread that is at its end once it has started."""
 
-        def __init__(self, target: Any, **others: Any) -> None:
+        def __init__(self, target, **others):
             self.start = target
 
     monkeypatch.setattr(batching.threading, "Thread", Now)
@@ -193,7 +193,7 @@ def test_the_next_window_is_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 4 <= len(windows[1] & set(split.opened[: ahead[0]])) <= 5
 
 
-def test_the_figures_of_lengths() -> None:
+def test_the_figures_of_lengths():
     assert Lengths.of(np.array([3, 50_000, 4], np.uint16)) == (50_000, 50_007, 2_500_000_025)
     assert Lengths.of(np.array([], np.int32)) == (0, 0, 0)
     content = Content.of(make_split([(3, 4), (5, 6)]))
