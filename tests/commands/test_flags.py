@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,68 +16,21 @@ import pytest
 import t2t_jax.run.loading
 from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
-from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import LostProcessError, UserError
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
+from tests.commands.untrained import SOURCES
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
-TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
 TEXT = "the dog\n\na red\u2028house\r\nthe dog"
 CONFIG_FILE = """
 from t2t_jax.config import Config
 
 VARIANTS = {"small": Config().replace({"model.d_model": 16, "model.num_heads": 2})}
 """
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    """A run directory with an untrained model, and its corpus beside it."""
-    import jax
-
-    from t2t_jax.batch import BOS_ID
-    from t2t_jax.modules.transformer import Transformer
-    from t2t_jax.training.checkpoint import Checkpoints
-    from t2t_jax.training.origin import Identity
-    from t2t_jax.training.state import init_state
-
-    folder = tmp_path_factory.mktemp("run")
-    for split in ("train", "dev", "test"):
-        for language, lines in (("en", SOURCES), ("de", TARGETS)):
-            text = "".join(f"{line}\n" for line in lines)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
-    config = Config().replace(
-        {
-            "model.d_model": 16,
-            "model.num_heads": 2,
-            "model.d_ff": 32,
-            "model.num_encoder_layers": 1,
-            "model.num_decoder_layers": 1,
-            "data.corpus": f"text:{folder}",
-            "data.cache_dir": str(folder / "cache"),
-            "checkpoint.every_steps": 3,
-            "decoding.max_extra_length": 5,
-            "decoding.beam_size": 2,
-        }
-    )
-    vocabulary = train_vocabulary([(SOURCES, TARGETS)], 55)
-    model = Transformer(config.model, len(vocabulary), BOS_ID)
-    state = jax.jit(partial(init_state, config, model))()
-    workdir = folder / "workdir"
-    workdir.mkdir()
-    (workdir / "config.json").write_text(config.to_json())
-    vocabulary.save(workdir / "vocabulary.model")
-    checkpoints = Checkpoints(workdir, Identity(config, {"vocabulary": vocabulary.fingerprint}))
-    for step in (3, 6):
-        checkpoints.save(state._replace(step=jax.numpy.int32(step)))
-    checkpoints.close()
-    return workdir
 
 
 @pytest.fixture(scope="module")
@@ -338,23 +290,6 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("evaluate", "t2t-jax evaluate takes a run, as in t2t-jax evaluate runs/base; see --help"),
-        ("evaluate --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
-        ("evaluate --workdir w --num-best 3", "unknown flag --num-best"),
-        ("evaluate --workdir w --step worst", "--step: no type matching"),
-        ("evaluate --workdir w --beam-size 0", "beam_size=0 is outside"),
-    ],
-)
-def test_a_bad_command_line_of_another_command_is_refused(arguments, message):
-    with pytest.raises(UserError) as refusal:
-        entry_command(arguments.split())
-    assert message in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
 @pytest.fixture
 def environment(monkeypatch):
     """A copy of the environment: what `run` sets for JAX must not reach the other tests."""
@@ -544,26 +479,6 @@ def stdin(monkeypatch):
     return feed
 
 
-def test_every_line_of_input_gives_one_line_of_output(
-    workdir, one_translator, stdin, capfdbinary, monkeypatch
-):
-    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 3)
-    stdin(TEXT.encode())
-    assert entry_command(["translate", "--workdir", str(workdir)]).run() == 0
-    dog, house = one_translator.translate(["the dog", "a red\u2028house"])
-    assert capfdbinary.readouterr().out.decode() == f"{dog}\n\n{house}\n{dog}\n"
-
-
-def test_files_are_read_and_written(workdir, one_translator, tmp_path):
-    source, output = tmp_path / "in", tmp_path / "out"
-    source.write_text(TEXT, encoding="utf-8", newline="")
-    output.write_text("old")
-    command = f"translate --workdir {workdir} --input {source} --output {output}"
-    entry_command(command.split()).run()
-    assert output.read_text(encoding="utf-8").count("\n") == 4
-    assert sorted(tmp_path.iterdir()) == [source, output]
-
-
 def test_scores_are_written_in_the_format_of_moses(
     workdir, one_translator, stdin, capfdbinary, monkeypatch
 ):
@@ -582,30 +497,6 @@ def test_scores_are_written_in_the_format_of_moses(
     stdin(b"the dog\n")
     entry_command(f"translate --workdir {workdir} --scores".split()).run()
     assert capfdbinary.readouterr().out.decode().splitlines() == lines[:1]
-
-
-def test_input_that_is_not_utf8_is_refused_by_line(
-    workdir, one_translator, stdin, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
-    stdin("the dog\n\nüber\n".encode("latin-1"))
-    output = tmp_path / "out"
-    output.write_text("old")
-    with pytest.raises(UserError, match=r"line 3 of the input is not UTF-8 \(byte 1 of the line"):
-        entry_command(f"translate --workdir {workdir} --output {output}".split()).run()
-    assert output.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [output]
-
-
-def test_a_device_is_written_to_and_not_replaced(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with writing(pipe) as file:
-        file.write(b"text")
-    assert os.read(reader, 10) == b"text"
-    os.close(reader)
-    assert pipe.is_fifo()
 
 
 def python(*arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
@@ -645,33 +536,6 @@ def test_a_pipe_in_any_locale_gives_translations_and_nothing_else(
     assert (done.returncode, done.stderr.decode()) == (0, "")
     translations = translator.translate(TEXT.split("\n"))
     assert done.stdout.decode() == "".join(f"{line}\n" for line in translations)
-
-
-def test_a_reader_that_goes_away_ends_the_program_quietly():
-    program = (
-        "from t2t_jax.system.program import run; run(lambda _: print('line\\n' * 100_000) or 0)"
-    )
-    arguments = [sys.executable, "-c", program]
-    with subprocess.Popen(
-        arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 128 + 13
-
-
-def test_a_mistake_is_one_line_with_code_2_and_does_not_import_jax():
-    for program in ("train.py", "eval.py"):
-        check = (
-            f"import runpy, sys; sys.argv = [{program!r}, 'evaluate', '--beamsize', '3']\n"
-            f"try: runpy.run_path({program!r}, run_name='__main__')\n"
-            "finally: assert not {'jax', 'flax', 'sacrebleu', 'grain'} & sys.modules.keys()\n"
-        )
-        done = python("-c", check)
-        assert done.returncode == 2
-        assert done.stdout == b""
-        [line] = done.stderr.decode().splitlines()
-        assert line.startswith("error: unknown flag --beamsize; did you mean --")
 
 
 def test_a_new_run_may_have_the_config_of_another(workdir, tmp_path):

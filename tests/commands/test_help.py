@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import is_dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.config.fields import COMMON
 from t2t_jax.errors import UserError
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 NAMES = [name for group in COMMANDS.values() for name in group]
@@ -169,7 +168,4 @@ def test_help_imports_nothing_heavy():
         "    found = heavy & sys.modules.keys()\n"
         "    assert not found, (name, found)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", check)

@@ -233,6 +233,7 @@ def test_input_comes_from_a_named_pipe_and_output_goes_into_one(here):
     for thread in threads:
         thread.join()
     assert read == ["ONE\n"]
+    assert Path("out").is_fifo()  # which is not replaced
 
 
 def test_a_full_device_is_named(here):
@@ -256,7 +257,7 @@ def test_a_failure_midway_leaves_what_was_there(here, monkeypatch):
     monkeypatch.setattr(streams, "_LINES_AT_ONCE", 1)
     Path("out").write_text("old")
     Path("lines").write_bytes(b"one\n\xff\n")
-    with pytest.raises(UserError, match="line 2 of the input is not UTF-8"):
+    with pytest.raises(UserError, match=r"line 2 of the input is not UTF-8 \(byte 1 of the line"):
         command(f"{TRANSLATE} --output out")
     assert Path("out").read_text() == "old"
     assert sorted(path.name for path in here.iterdir()) == ["lines", "out"]

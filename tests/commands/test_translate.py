@@ -5,24 +5,9 @@ import pytest
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.errors import UserError
-from tests.commands.test_commands import SOURCES, TARGETS, make_run
+from tests.commands.untrained import SOURCES
 
 LINES = [*SOURCES, ""]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("translate")
-    for split in ("train", "dev", "test"):
-        for language, lines in (("en", SOURCES), ("de", TARGETS)):
-            (root / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    (root / "lines").write_text("".join(f"{line}\n" for line in LINES))
-    return root
-
-
-@pytest.fixture(scope="module")
-def workdir(folder):
-    return make_run(folder, "run", f"text:{folder}", 55)
 
 
 def command(*arguments):
@@ -31,6 +16,7 @@ def command(*arguments):
 
 def translate(workdir, folder, *flags):
     """The lines of the output that a command writes."""
+    (folder / "lines").write_text("".join(f"{line}\n" for line in LINES))
     files = ("--workdir", workdir, "--input", folder / "lines", "--output", folder / "out")
     assert command("translate", *files, *flags) == 0
     return (folder / "out").read_text().splitlines()

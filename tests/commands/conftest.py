@@ -1,0 +1,17 @@
+import pytest
+
+from tests.commands.untrained import make_run, write_corpus
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A directory with a corpus, which the runs of a file stand in."""
+    folder = tmp_path_factory.mktemp("commands")
+    write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workdir(folder):
+    """A run of an untrained model with two checkpoints."""
+    return make_run(folder, "run", f"text:{folder}", 55)

@@ -1,0 +1,63 @@
+"""Runs of untrained models on a tiny corpus of pairs and trees."""
+
+from functools import partial
+
+import jax
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.modules.models import make_model
+from t2t_jax.tasks import task_of
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.origin import Identity
+from t2t_jax.training.state import init_state
+from t2t_jax.workdir import claim, fingerprints, run_vocabulary
+
+SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
+TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
+TREES = """(TOP (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
+( (S (NP (NNS Cats)) (VP (VBP sleep)
+    (PP (IN in) (NP (DT the) (NN house)))) (. .)) )
+(TOP (NP (NP (NN Rain)) (, ,) (NP (NN wind))))
+"""
+
+
+def write_corpus(folder):
+    """Write the same pairs and trees as train, dev and test split."""
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.mrg").write_text(TREES)
+        for language, lines in (("en", SOURCES), ("de", TARGETS)):
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+
+
+def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
+    """A run directory with an untrained model in two checkpoints."""
+    config = Config().replace(
+        {
+            "model.d_model": 16,
+            "model.num_heads": 2,
+            "model.d_ff": 32,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "data.corpus": corpus,
+            "data.vocab_size": vocab_size,
+            "data.cache_dir": str(folder / "cache"),
+            "training.seed": seed,
+            "checkpoint.every_steps": 3,
+            "decoding.max_extra_length": 5,
+            "decoding.beam_size": 2,
+            **changes,
+        }
+    )
+    workdir = folder / name
+    workdir.mkdir()
+    data = open_corpus(config.data)
+    vocabulary = run_vocabulary(config, data, workdir, task_of(corpus).vocabulary)
+    claim(workdir, config, data, vocabulary)
+    state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary), None)))()
+    checkpoints = Checkpoints(workdir, Identity(config, fingerprints(data, vocabulary)))
+    for step in (3, 6):
+        grown = jax.tree.map(lambda x, step=step: x * (1 + step / 10), state.params)
+        checkpoints.save(state._replace(step=jax.numpy.int32(step), params=grown))
+    checkpoints.close()
+    return workdir
