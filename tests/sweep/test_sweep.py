@@ -21,7 +21,6 @@ from rich.text import Text
 import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, load_grid
-from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import run
 from t2t_jax.sweep.__main__ import main
@@ -34,37 +33,24 @@ from t2t_jax.sweep.run import run_cells
 
 REPOSITORY = Path(__file__).parents[2]
 GRID = """
-from t2t_jax import Config, product
+import runpy
 
-BASE = Config().replace({{
-    "model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32,
-    "model.num_encoder_layers": 1, "model.num_decoder_layers": 1,
-    "model.compute_dtype": "float32",
-    "data.corpus": "text:{corpus}", "data.cache_dir": "{cache}", "data.vocab_size": 300,
-    "data.max_length": 64, "data.batching": "pack",
+BASE = runpy.run_path("{tiny}")["get_config"]().replace({{
     "data.source_tokens_per_step": 128, "data.target_tokens_per_step": 128,
-    "training.num_train_steps": 20, "training.log_every_steps": 1,
+    "training.num_train_steps": 20,
     "evaluation.every_steps": 20, "evaluation.num_sentences": 2, "evaluation.num_samples": 0,
     "decoding.max_extra_length": 4, "decoding.beam_size": 1,
-    "checkpoint.every_minutes": None, "checkpoint.every_steps": 4,
-    "checkpoint.keep": 2, "checkpoint.average": 2,
+    "checkpoint.every_steps": 4, "checkpoint.average": 2,
 }})
 VARIANTS = {{"base": BASE, "wide": BASE.replace({{"model.d_ff": 64}})}}
 """
 
 
 @pytest.fixture(scope="module")
-def grid_file(tmp_path_factory):
-    """A grid of two variants over 300 + 6 real pairs."""
-    root = tmp_path_factory.mktemp("grid")
-    bundled = open_corpus(Config().data)
-    (root / "corpus").mkdir()
-    for split, count in (("train", 300), ("dev", 6)):
-        for language, lines in zip(("en", "de"), bundled.lines(split), strict=True):
-            text = "".join(f"{line}\n" for line in lines[:count])
-            (root / "corpus" / f"{split}.{language}").write_text(text, encoding="utf-8")
-    path = root / "grid.py"
-    path.write_text(GRID.format(corpus=root / "corpus", cache=root / "cache"))
+def grid_file(tmp_path_factory, tiny_run):
+    """A grid of two variants over the pairs of the tiny run."""
+    path = tmp_path_factory.mktemp("grid") / "grid.py"
+    path.write_text(GRID.format(tiny=tiny_run.folder / "tiny.py"))
     return path
 
 
@@ -90,6 +76,25 @@ def sweep(grid_file, workdir, *flags):
         )
 
 
+class Scripted:
+    """A launcher whose cells have these outcomes, one a look."""
+
+    def __init__(self, *outcomes):
+        self.outcomes, self.ended = list(outcomes), []
+
+    def launch(self, cell):
+        return self
+
+    def poll(self):
+        return self.outcomes.pop(0)
+
+    def stop(self):
+        self.ended.append("stopped")
+
+    def wait(self):
+        self.ended.append("waited")
+
+
 def steps_taken(workdir):
     """Every step that any process of a cell has logged, in order, by cell."""
     return {
@@ -111,7 +116,7 @@ def test_a_sweep_trains_scores_and_compares_every_variant(finished):
     assert steps_taken(finished) == {"base": list(range(1, 21)), "wide": list(range(1, 21))}
     result = json.loads((finished / "wide" / "seed0" / "result.json").read_text())
     assert result["checkpoints"] == [16, 20]
-    assert len(result["hypotheses"]) == len(result["references"]) == 6
+    assert len(result["hypotheses"]) == len(result["references"]) == 8
     assert "less that of `base`" in (finished / "table.md").read_text()
 
 
@@ -147,7 +152,7 @@ def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid_file, tmp_path, number):
-    class Running:
+    class Running(Scripted):
         def launch(self, cell):
             os.kill(os.getpid(), number)
             return self
@@ -155,17 +160,10 @@ def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid_file, tmp_path,
         def poll(self):
             return None
 
-        def stop(self):
-            done.append("stopped")
-
-        def wait(self):
-            done.append("waited")
-
-    done = []
-    (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
+    (cell, _), launcher = cells(load_grid(str(grid_file)), tmp_path, 1), Running()
     text = io.StringIO()
-    assert run_cells(WholeGrid([cell]), Running(), Console(file=text)) == number
-    assert done == ["stopped", "waited"]
+    assert run_cells(WholeGrid([cell]), launcher, Console(file=text)) == number
+    assert launcher.ended == ["stopped", "waited"]
     assert "writes a checkpoint first" in text.getvalue()
 
 
@@ -305,26 +303,11 @@ def test_the_end_of_a_sweep_is_estimated_from_the_steps_that_it_has_taken(grid_f
 def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(
     grid_file, tmp_path, monkeypatch
 ):
-    polls = iter([None, None, Outcome(1, "out of memory")])
-
-    class Stub:
-        def launch(self, cell):
-            return self
-
-        def poll(self):
-            return next(polls)
-
-        def stop(self):
-            pass
-
-        def wait(self):
-            pass
-
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LINES", 0)
     (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
-    text = io.StringIO()
-    run_cells(WholeGrid([cell]), Stub(), Console(file=text))
+    launcher, text = Scripted(None, None, Outcome(1, "out of memory")), io.StringIO()
+    run_cells(WholeGrid([cell]), launcher, Console(file=text))
     assert text.getvalue().count("0 waiting, 1 running, 0 done, 0 failed, no step logged yet") == 3
 
 
@@ -359,25 +342,10 @@ def test_a_job_of_a_cluster_that_fails_tells_why(grid_file, tmp_path):
 def test_a_cell_that_was_stopped_is_started_again(grid_file, tmp_path, monkeypatch):
     """As a cluster stops jobs whose time is up."""
     (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
-    outcomes = [Outcome(128 + 15, ""), Outcome(1, "out of memory")]
-
-    class Stub:
-        def launch(self, cell):
-            return self
-
-        def poll(self):
-            return outcomes.pop(0)
-
-        def stop(self):
-            pass
-
-        def wait(self):
-            pass
-
+    launcher, text = Scripted(Outcome(128 + 15, ""), Outcome(1, "out of memory")), io.StringIO()
     monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
-    text = io.StringIO()
-    run_cells(WholeGrid([cell]), Stub(), Console(file=text))
-    assert outcomes == []
+    run_cells(WholeGrid([cell]), launcher, Console(file=text))
+    assert launcher.outcomes == []
     assert text.getvalue().count("base/seed0 running") == 2
     assert "base/seed0 failed: out of memory" in text.getvalue()
 
