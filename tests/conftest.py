@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 # A shell's background job ignores SIGINT, and nohup SIGHUP. Programs that tests start inherit that,
@@ -163,6 +165,13 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
         f"    return Config().replace({fields!r})\n"
     )
     return TinyRun(folder)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A function that imports a module of the benchmarks by its name."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    return import_module
 
 
 class TinyRun(NamedTuple):

@@ -31,7 +31,16 @@ def run_program(
 
 
 def run_python(
-    *arguments: object, cwd: Path = ROOT, stdin: str | None = None, **environment: str
+    *arguments: object,
+    code: int | None = None,
+    cwd: Path = ROOT,
+    stdin: str | None = None,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python with some arguments, as `run_program` runs a program."""
-    return run_program(sys.executable, *arguments, cwd=cwd, stdin=stdin, **environment)
+    """Run this Python with some arguments, as `run_program` runs a program.
+
+    It has to end with `code`, if that is given.
+    """
+    done = run_program(sys.executable, *arguments, cwd=cwd, stdin=stdin, **environment)
+    assert code in (None, done.returncode), done.stdout + done.stderr
+    return done

@@ -11,17 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
+
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = [sys.executable, "benchmarks/accelerator.py", "--tiny"]
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A function that imports a module of the benchmarks by its name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module
+PROGRAM = ["benchmarks/accelerator.py", "--tiny"]
 
 
 def _measured(folder):
@@ -43,14 +38,7 @@ _QUICK = ("devices", "attention", "parts_of_a_step")
 @pytest.mark.parametrize("parts", [_QUICK, pytest.param((), marks=pytest.mark.slow, id="all")])
 def test_every_part_fills_its_section(tmp_path, module, parts):
     chosen = ["--parts", *parts] if parts else []
-    done = subprocess.run(
-        [*PROGRAM, "--minutes", "15", "--out", tmp_path, *chosen],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(*PROGRAM, "--minutes", "15", "--out", tmp_path, *chosen, code=0)
     assert done.stdout.strip() == (tmp_path / "page.md").read_text().strip()
     rows, notes = _measured(tmp_path)
     expected = {part.name for part in module("on_accelerator.page").PARTS}
@@ -90,7 +78,7 @@ def test_every_part_fills_its_section(tmp_path, module, parts):
 
 
 def test_a_signal_leaves_what_was_measured_and_ends_the_part(tmp_path):
-    command = [*PROGRAM, "--out", tmp_path, "--parts", "devices", "training"]
+    command = [sys.executable, *PROGRAM, "--out", tmp_path, "--parts", "devices", "training"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
         file = tmp_path / "figures.jsonl"
         while not (file.is_file() and file.read_text()):
@@ -109,9 +97,8 @@ def test_a_signal_leaves_what_was_measured_and_ends_the_part(tmp_path):
 
 
 def test_parts_end_at_their_limits_and_the_program_goes_on(tmp_path):
-    command = [*PROGRAM, "--minutes", "0.02", "--out", tmp_path, "--parts", "devices", "decoding"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    limited = ["--minutes", "0.02", "--parts", "devices", "decoding"]
+    run_python(*PROGRAM, "--out", tmp_path, *limited, code=0)
     rows, notes = _measured(tmp_path)
     assert not rows
     assert notes["devices"] == "This part was ended at its limit of 0 s."
@@ -126,9 +113,7 @@ def test_parts_end_at_their_limits_and_the_program_goes_on(tmp_path):
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path, flags, reason):
-    command = [*PROGRAM, "--out", tmp_path / "never", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = run_python(*PROGRAM, "--out", tmp_path / "never", *flags, code=2)
     assert done.stderr.startswith(f"error: {reason}")
     assert not (tmp_path / "never").exists()
 

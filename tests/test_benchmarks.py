@@ -333,10 +333,9 @@ def test_whole_programs_translate_the_same_lines(tiny_run, tmp_path):
 
 
 @pytest.fixture
-def systems(monkeypatch):
+def systems(module):
     """The modules of the systems that can be compared, and of their results."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("systems.available"), importlib.import_module("systems.results")
+    return module("systems.available"), module("systems.results")
 
 
 @pytest.mark.thorough
@@ -379,13 +378,6 @@ def test_a_system_is_compared_with_ours_in_its_precision_where_that_takes_part(s
     ]
     compared = [results.counterpart(one, taking_part) for one in taking_part]
     assert [taking_part.index(one) for one in compared] == [0, 0, 0, 0, 1]
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A function that imports a module of the benchmarks by its name."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module
 
 
 def _arrays(*shapes):
@@ -546,11 +538,9 @@ def test_a_shape_that_is_none_is_refused_in_one_line(tiny_run):
 
 
 @pytest.mark.thorough
-def test_gradients_through_the_softmax_are_those_of_the_formula(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    module = importlib.import_module("softmax_gradient")
+def test_gradients_through_the_softmax_are_those_of_the_formula(module):
     weights = np.array([[0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [0.995, 0.004, 0.001]], np.float32)
-    figures = module._figures(weights.reshape(1, 1, 1, 3, 3))
+    figures = module("softmax_gradient")._figures(weights.reshape(1, 1, 1, 3, 3))
     norms = [np.linalg.norm(np.diag(w) - np.outer(w, w)) for w in np.float64(weights)]
     expected = (
         np.log(weights).std(-1).mean(),

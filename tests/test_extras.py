@@ -2,11 +2,9 @@
 
 import ast
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -31,6 +29,7 @@ from t2t_jax.system import hub
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.measures.significance import paired_bootstrap
 from t2t_jax.tasks.translation import TASK
+from tests.programs import run_python
 from tests.sweep.test_comparison import GRID, result
 
 ROOT = Path(__file__).parents[1]
@@ -202,16 +201,14 @@ def test_loading_and_translating_need_the_core_alone(tmp_path):
         if _extras() & set(map(_name, names))
     }
     assert {"grain", "sacrebleu", "tensorboardX", "matplotlib"} <= of_extras
-    done = subprocess.run(
-        [sys.executable, "-c", _HIDE.format(names=of_extras - brought) + _USE_THE_CORE, "run"],
+    done = run_python(
+        "-c",
+        _HIDE.format(names=of_extras - brought) + _USE_THE_CORE,
+        "run",
+        code=0,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        input="No devices found\n",
-        capture_output=True,
-        text=True,
-        check=False,
+        stdin="No devices found\n",
     )
-    assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == second
 

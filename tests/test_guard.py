@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.programs import ROOT, run_python
+
 pytestmark = pytest.mark.thorough
 
-_ROOT = Path(__file__).parents[1]
 
 _COUNT = """
 import json
@@ -41,18 +39,14 @@ print(json.dumps(counts | {"compilations": guard.compilations(config, (16, 24, 1
 @pytest.fixture(scope="module")
 def counts():
     """What the benchmark counts, of programs compiled as users have them compiled."""
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-    flags = environment.get("XLA_FLAGS", "")  # of which one changes what a program is made of
-    environment["XLA_FLAGS"] = flags.replace("--xla_cpu_use_fusion_emitters=false", "")
-    done = subprocess.run(
-        [sys.executable, "-c", _COUNT],
-        cwd=_ROOT,
-        env=environment | {"PYTHONPATH": str(_ROOT / "benchmarks")},
-        capture_output=True,
-        text=True,
-        check=False,
+    flags = os.environ.get("XLA_FLAGS", "")  # of which one changes what a program is made of
+    done = run_python(
+        *("-c", _COUNT),
+        code=0,
+        JAX_DISABLE_MOST_OPTIMIZATIONS="0",
+        XLA_FLAGS=flags.replace("--xla_cpu_use_fusion_emitters=false", ""),
+        PYTHONPATH=str(ROOT / "benchmarks"),
     )
-    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

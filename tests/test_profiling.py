@@ -1,8 +1,5 @@
 """A program and profiles of it, made by hand, whose kernels and times one can count."""
 
-import importlib
-from pathlib import Path
-
 import jax
 import pytest
 
@@ -64,13 +61,6 @@ metadata={op_name="jit(step)/Net.apply/decoder/feed_forward/dot_general"}
 _PRODUCT_BYTES = 2 * (4 * 8 + 8 * 16 + 4 * 16)
 _PRODUCT_FLOPS = 2 * 4 * 8 * 16
 _GPU = Hardware(1e9, 1 << 30, 1e9, 1e6)
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A function that imports a module of the benchmarks by its name."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    return importlib.import_module
 
 
 def _plane(name, lines):

@@ -1,13 +1,12 @@
 """The names that `import t2t_jax` offers."""
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import t2t_jax
+from tests.programs import run_python
 
 
 @pytest.mark.parametrize("name", t2t_jax.__all__)
@@ -45,4 +44,4 @@ def test_importing_the_package_imports_nothing_else():
         "new = {name for name in sys.modules.keys() - before if '.' not in name}\n"
         "assert new == {'t2t_jax'}, new\n"
     )
-    subprocess.run([sys.executable, "-c", f"import importlib, typing\n{check}"], check=True)
+    run_python("-c", f"import importlib, typing\n{check}")

@@ -8,8 +8,6 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from t2t_jax.config import Config, EncoderDecoderConfig, registry
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.tasks.encoder_only import MASKED
 from t2t_jax.tasks.language_modelling import generate
+from tests.programs import run_python
 
 RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
 IDS = [path.name for path in RELEASED]
@@ -135,13 +134,7 @@ print(sorted(seen))
 
 def test_to_load_a_run_and_translate_executes_nothing_out_of_it(golden):
     """Neither pickles nor code are read, no program is started, and no connection is made."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WATCHED, str(golden / "run")],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", _WATCHED, str(golden / "run"))
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
@@ -163,12 +156,5 @@ if __name__ == "__main__":
 @pytest.mark.faults
 def test_a_process_that_is_spawned_after_a_run_was_loaded_loads_it_too(golden):
     (golden / "spawning.py").write_text(_SPAWNING)
-    done = subprocess.run(
-        [sys.executable, str(golden / "spawning.py"), str(golden / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        timeout=120,
-    )
+    done = run_python(str(golden / "spawning.py"), str(golden / "run"))
     assert done.stdout == "Crazyhouse-Partien\n", done.stderr

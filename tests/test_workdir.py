@@ -4,8 +4,6 @@ import errno
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +15,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.run.loading import load
 from t2t_jax.run.report import build_report
 from t2t_jax.run.trainer import train
+from tests.programs import run_python
 
 
 @pytest.fixture(scope="module")
@@ -186,13 +185,7 @@ print(len(refused))
 
 def test_arguments_of_load_that_are_of_the_wrong_kind_are_refused_by_name(trained):
     """In a program of its own, where array annotations are not checked, as for users."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WRONG, str(trained[1])],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", _WRONG, str(trained[1]))
     assert done.stdout == "19\n", done.stderr
 
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import subprocess
-import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.paper import TABLE_3
+from tests.programs import run_python
 from tests.selection import thorough_after
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
@@ -254,5 +253,5 @@ def test_flops_without_lengths_are_six_for_each_weight_and_token_that_meet():
 
 
 def test_nothing_here_imports_jax():
-    code = "import sys, t2t_jax.config.cost, t2t_jax.paper; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=False).returncode == 0
+    program = "import sys, t2t_jax.config.cost, t2t_jax.paper; sys.exit('jax' in sys.modules)"
+    run_python("-c", program, code=0)

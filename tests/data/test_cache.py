@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from tests.programs import run_python
 
 CONTENTS = {"tokens.npy": np.arange(1000, dtype=np.uint16), "model": b"a model"}
 
@@ -221,12 +220,7 @@ def test_a_limit_on_the_size_of_files_is_a_disk_without_room(config):
         "except UserError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, config.cache_dir],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", program, config.cache_dir)
     assert "has no room for 0.1 MiB" in done.stdout
     assert "(File too large); make room, or set data.cache_dir" in done.stdout
 

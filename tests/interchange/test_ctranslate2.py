@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import ctranslate2
@@ -17,6 +14,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.programs import run_python
 from tests.selection import thorough_after
 
 REFUSED = {
@@ -75,14 +73,7 @@ def test_the_readme_of_the_directory_translates(tmp_path):
     program = "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))
     line = "It's a well-known problem: 3 & 4."
     greedy = re.sub("beam_size=[0-9]+", "beam_size=1", program).replace("Hello, world!", line)
-    done = subprocess.run(
-        [sys.executable, "-c", greedy],
-        cwd=tmp_path / "out",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # as other tests use the other cores
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", greedy, code=0, cwd=tmp_path / "out", OMP_NUM_THREADS="1")
     (found,) = done.stdout.splitlines()
     (ours,) = translator_of(model).translate([line], beam_size=1)
     # A model that was never trained writes on to its longest, which is another one.

@@ -1,6 +1,5 @@
 """JAX's kernel for TPUs computes equation 1, here as the interpreter of Pallas runs it."""
 
-import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
 from tests.kernels.comparison import normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
+from tests.programs import run_python
 
 _SPLASH = Kernels("xla_fused", "fused", long_rows="splash")
 
@@ -170,7 +170,7 @@ def test_what_the_kernel_does_not_compute_is_computed_in_blocks():
 
 def test_other_programs_do_not_import_pallas():
     code = "import sys, t2t_jax.modules.models; print('jax.experimental.pallas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code)
     assert done.stdout.split() == ["False"]
 
 

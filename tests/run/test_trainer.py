@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from t2t_jax.tasks.measures import bleu
 from t2t_jax.training.settling import settled
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import read_config
+from tests.programs import run_python
 from tests.selection import thorough_after
 from tests.trained import bits, records_of, wait_for_step
 
@@ -440,7 +439,4 @@ def test_load_needs_nothing_but_the_run_directory(undisturbed, tmp_path):
         "assert len(lines) == 3 and lines[1] == '' and translator.steps == (35, 40)\n"
         "assert not any(name.startswith('tensorflow.') for name in sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", program, code=0, cwd=tmp_path)

@@ -18,6 +18,7 @@ from t2t_jax.system.host import (
     processor_name,
     processor_vendor,
 )
+from tests.programs import run_python
 
 _PROGRAM = """
 import resource
@@ -37,7 +38,7 @@ print(faults_of_a_block_used_again())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
 def test_a_block_that_was_freed_is_used_again_without_new_pages():
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=True)
+    done = run_python("-c", _PROGRAM)
     # 16 MiB are 4,096 pages, each of which a fresh block would fault in.
     assert int(done.stdout) < 100
 

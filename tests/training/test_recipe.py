@@ -4,9 +4,6 @@ One process simulates eight devices for all of them; see `on_eight_devices`.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -29,6 +26,7 @@ from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import LossSums, update
 from t2t_jax.training.step_memory import training_memory
+from tests.programs import run_python
 
 OPTIMIZERS = ["adam", "adamw", "adafactor", "lion", "muon"]
 ONE = {"parallel.data": 1}
@@ -156,14 +154,7 @@ def _kept(state):
 @pytest.fixture(scope="module")
 def tried():
     """What one process with eight devices has found out of every optimiser."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", __file__],
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", "NPROC": "64"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_python("-W", "error", __file__, code=0, JAX_NUM_CPU_DEVICES="8", NPROC="64")
     return json.loads(done.stdout.splitlines()[-1])
 
 

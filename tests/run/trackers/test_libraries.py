@@ -3,8 +3,6 @@
 import json
 import sqlite3
 import struct
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,8 +10,8 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.run.log import RunLog
+from tests.programs import run_python
 
-REPOSITORY = Path(__file__).parents[3]
 Points = list[tuple[str, int, float]]
 """The name of each figure that a tracker has, its step and its value."""
 
@@ -107,9 +105,7 @@ def _logged(workdir: Path) -> Points:
 
 
 def _track(workdir: Path, *words: str) -> None:
-    command = [sys.executable, "-m", "t2t_jax", "track", str(workdir), *words]
-    sent = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert sent.returncode == 0, sent.stderr
+    run_python("-m", "t2t_jax", "track", workdir, *words, code=0)
 
 
 @pytest.mark.slow
@@ -158,8 +154,7 @@ def test_a_kill_between_sending_and_noting_doubles_nothing(tracker, tmp_path):
             figures = dict.fromkeys(("loss", "learning_rate", "target_tokens_per_second"), 0.5)
             log.training(step, figures | {"data_wait": step / 10}, 0.0)
             log.checkpoint(step if step == 6 else None)
-    command = [sys.executable, "-c", _KILLED, str(workdir), name]
-    assert subprocess.run(command, cwd=REPOSITORY, capture_output=True).returncode == 9
+    run_python("-c", _KILLED, workdir, name, code=9)
     with RunLog(workdir, 6, 9) as log:
         log.training(9, figures | {"data_wait": 0.5}, 0.0)
         log.checkpoint(9)
