@@ -1,4 +1,4 @@
-"""Multi-head attention (section 3.2.2), of whole sentences and of one position at a time."""
+"""Multi-head attention (section 3.2.2), over whole sentences or one position at a time."""
 
 from typing import Any
 
@@ -130,7 +130,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
-        """Let the positions in `x` attend to each other where the mask is True: self-attention."""
+        """Compute self-attention: positions in `x` attend to each other where the mask is True."""
         key, value = self.keys_values(x, context)
         query, key = rotated(self.queries(x, context), key, context)
         return self._attend(query, key, value, context.mask, context.bias, context)
@@ -138,10 +138,10 @@ class MultiHeadAttention(nn.Module):
     def attend_to_encoded(
         self, x: Float[Array, "b q d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to the encoder's output: cross-attention.
+        """Compute cross-attention: the positions in `x` attend to the encoder's output.
 
         Raises:
-          UserError: the context has no output of an encoder.
+          UserError: the context has no encoder output.
         """
         if context.encoded is None:
             raise UserError(
@@ -195,7 +195,7 @@ class MultiHeadAttention(nn.Module):
         return self.scores.key(key), value
 
     def remember(self, x: Float[Array, "b k d_model"], context: Context) -> RememberedKeysValues:
-        """Return the keys and values of the positions in `x`, in the form that `recall` takes."""
+        """Return the keys and values of the positions in `x`, in the form for `recall`."""
         if keeps_order(self.config, x.dtype, context.kernels):
             key, value = self.keys_values(x, context)
             assert isinstance(context.mask, jax.Array)
@@ -211,13 +211,12 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "b #h #q k"],
         context: Context,
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to keys and values that are kept.
+        """Let the positions in `x` attend to stored keys and values.
 
         Args:
           x: vectors of the positions that attend.
           remembered: keys and values, from `remember`.
           mask: True where a query may attend to a key.
-          context: the context of the stack.
         """
         query, score = self.queries(x, context), self.scores.function
         if self.is_mutable_collection("intermediates"):  # a graph for other engines shows them
@@ -232,7 +231,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class CachedSelfAttention(nn.Module):
-    """The self-attention of a new position to itself and to earlier positions, kept in a cache.
+    """The self-attention of a new position to itself and to earlier positions in a cache.
 
     It has the parameters of a `MultiHeadAttention`, as `join_projections` arranges them.
     """
@@ -282,11 +281,7 @@ class CachedSelfAttention(nn.Module):
     def read(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
-        """Compute self-attention of many positions at once, and their keys and values to keep.
-
-        Args:
-          x: vectors of the positions.
-          context: the context of the stack.
+        """Compute self-attention of many positions at once, and their keys and values to store.
 
         Returns:
           The output at each position, and keys and values in the order of a cache.
@@ -341,13 +336,7 @@ def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
 def rotated(
     query: Float[Array, "b t h d_k"], key: Float[Array, "b t groups d_k"], context: Context
 ) -> tuple[Float[Array, "b t h d_k"], Float[Array, "b t groups d_k"]]:
-    """Turn queries and keys of self-attention by their positions, if these are rotary.
-
-    Args:
-      query: queries of each head.
-      key: keys of each head, or of each group of heads.
-      context: the context of the stack.
-    """
+    """Rotate queries and keys of self-attention by their positions, if these are rotary."""
     if context.rotary is None:
         return query, key
     positions = context.positions
@@ -363,7 +352,7 @@ def _weights(
     bias: DistanceBias | None,
     score: Score | None,
 ) -> Float[Array, "b h q k"]:
-    """Return the weights of attention, for attention maps."""
+    """Return the attention weights, for attention maps."""
     whole = mask.whole() if isinstance(mask, SegmentMask) else mask
     key = repeat_heads(key, query.shape[2])
     summand = None if bias is None else bias(distances(query.shape[1], key.shape[1]))

@@ -1,9 +1,9 @@
-"""The keys and values that decoding keeps of outputs and sources, in layouts that suit devices.
+"""The keys and values of outputs and sources during decoding, in layouts that suit devices.
 
 =========  ==========================================  ==========================================
-turned     `[b, groups, d_k, slots]` and               what CPUs multiply fast, and any device
-           `[b, groups, slots, d_v]`, for each layer   computes: see `cached_attention`
-in order   `[b, slots, groups, d]` twice, for each     what cuDNN reads: attention of several
+turned     `[b, groups, d_k, slots]` and               fast matmuls on CPUs, and works on any
+           `[b, groups, slots, d_v]`, for each layer   device: see `cached_attention`
+in order   `[b, slots, groups, d]` twice, for each     for cuDNN: attention of several
            layer                                       hypotheses, or to a source, is one kernel
 stacked    `[b, layers, groups, slots, d_k + d_v]`     one hypothesis on GPUs: attention is one
                                                        kernel, and writing, of all layers, another
@@ -40,7 +40,7 @@ CACHED_AXES = 3, 2
 
 
 class InOrder(NamedTuple):
-    """Keys and values of a layer that decoding keeps in order."""
+    """Keys and values of a layer in order."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -56,7 +56,7 @@ class Stacked(NamedTuple):
 
 
 class OfStack(NamedTuple):
-    """Keys and values of one layer of a `Stacked`, or of its new position alone."""
+    """Keys and values of one layer of a `Stacked`, or only of its new position."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -92,8 +92,6 @@ def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> 
 
     Args:
       config: the sizes and options of the attention, whose scores have no bias.
-      dtype: dtype of the keys and values.
-      kernels: the implementations for the devices.
     """
     is_plain = SCORE_FUNCTIONS[config.score_function].function is None
     fits = has_fused_widths(config.d_k, config.d_v, dtype)
@@ -107,11 +105,9 @@ def empty_cache(
 
     Args:
       form: the layout of keys and values.
-      config: the sizes of the self-attention.
       depth: number of layers.
       rows: number of sentences.
       slots: number of slots of each sentence, for all its hypotheses together.
-      dtype: dtype of the keys and values.
     """
     groups, d_k, d_v = config.groups, config.d_k, config.d_v
     if form == "stacked":
@@ -123,12 +119,7 @@ def empty_cache(
 
 
 def axes_of(form: CacheForm, depth: int) -> Any:
-    """Return a tree like a cache, with the axis of the positions in place of each array.
-
-    Args:
-      form: the layout of keys and values.
-      depth: number of layers.
-    """
+    """Return a tree like a cache, with the index of the position axis instead of each array."""
     each: dict[CacheForm, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
     return cast(Any, Stacked)(3) if form == "stacked" else (each[form],) * depth
 
@@ -177,14 +168,13 @@ def attend_and_keep(
     """Add new entries to a cache, one for each of `k` hypotheses, and attend to the cache.
 
     Args:
-      query: queries of each head.
       new: keys and values of the new entries.
       cache: keys and values of the layer before the step.
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
       before: keys and values of the source that all hypotheses continue, beside a turned cache.
       bias: numbers added to the scores; None, as for a cache in order, means none.
-      score: the score function; None, as for a cache in order, means that scores are products.
+      score: the score function; None, as for a cache in order, means dot products.
 
     Returns:
       The weighted values, and the cache with the new entries; for an `OfStack`, these entries.
@@ -209,12 +199,7 @@ def attend_and_keep(
 def cached_order(
     keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
 ) -> CachedKeysValues:
-    """Return keys and values in the turned layout.
-
-    Args:
-      keys: keys of each position.
-      values: values of each position.
-    """
+    """Return keys and values in the turned layout."""
     return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
 
 

@@ -1,4 +1,4 @@
-"""The stack of a decoder at one position, whose layers keep earlier positions in a cache."""
+"""The stack of a decoder at one position, whose layers cache earlier positions."""
 
 import flax.linen as nn
 import jax
@@ -32,7 +32,7 @@ class CachedLayer(Layer):
     def remember(
         self, x: Float[Array, "b s d_model"], context: Context
     ) -> tuple[Float[Array, "b s d_model"], RememberedKeysValues]:
-        """Compute the keys and values that the layer keeps of sources.
+        """Compute the keys and values that the layer stores of sources.
 
         Args:
           x: the encoder's output, to which the layer's cross-attention attends. A layer without
@@ -91,12 +91,7 @@ class CachedLayer(Layer):
 
 
 class CachedStack(nn.Module):
-    """A decoder's stack at one position, whose layers have arrays of their own, from `unstacked`.
-
-    Attributes:
-      config: sizes and options of the network.
-      stack: the depth and the attentions of this stack.
-    """
+    """A decoder's stack at one position, whose layers have separate arrays, from `unstacked`."""
 
     config: ModelConfig
     stack: Stack
@@ -109,7 +104,7 @@ class CachedStack(nn.Module):
     def remember(
         self, x: Float[Array, "b s d_model"], context: Context
     ) -> tuple[RememberedKeysValues, ...]:
-        """Compute the keys and values that each layer keeps of sources.
+        """Compute the keys and values that each layer stores of sources.
 
         Args:
           x: the encoder's output; of a stack without cross-attention, the embedded sources.
@@ -141,12 +136,11 @@ class CachedStack(nn.Module):
 def unstacked(params: Parameters, stack: Stack) -> dict[str, Parameters]:
     """Return the parameters of each layer of a stack, under its name in a `CachedStack`.
 
-    A decoding loop that is unrolled copies no cache, but it would cut the layers out of the stacked
-    arrays again for every token: for one sentence, that takes as long as the token.
+    An unrolled decoding loop copies no cache, but it would slice the layers out of the stacked
+    arrays for every token: for one sentence, that takes as long as the token.
 
     Args:
-      params: the parameters of all layers, as a `LayerStack` has them.
-      stack: the depth and the attentions of the stack.
+      params: the parameters of all layers, from a `LayerStack`.
     """
     layers: dict[str, Parameters] = {}
     for number in range(stack.num_layers):

@@ -1,4 +1,4 @@
-"""The context of a layer stack: the arguments that every layer gets besides its input."""
+"""The context of a layer stack: the arguments of every layer besides its input."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,30 +18,30 @@ Mask: TypeAlias = Bool[Array, "#b #h #q k"] | SegmentMask
 
 @dataclass(frozen=True, eq=False)  # arrays have no one equality
 class Context:
-    """The arguments that every layer of a stack gets besides its input, the same for all layers.
+    """The arguments of every layer of a stack besides its input, the same for all layers.
 
-    Every field has a default: a layer without a context takes each row for one whole sentence, and
+    Every field has a default: without a context, a layer treats each row as one whole sentence, and
     drops nothing.
 
     Attributes:
-      positions: position of each input within its sentence, from 0; None means the place in its
+      positions: position of each input within its sentence, from 0; None means the index in its
         row.
-      length: a number greater than every position, where positions are added to embeddings.
-      mask: which positions may attend to which, in self-attention; None means all to all, and in a
-        `Layer` what its stack says, such as that of a decoder, which attends to nothing later.
-      rotary: the frequencies with which self-attention turns queries and keys by their positions;
-        None means that it does not turn them.
+      length: a number greater than every position, if positions are added to embeddings.
+      mask: which positions may attend to which, in self-attention. None means all to all; in a
+        `Layer` it means the mask of its stack, such as a decoder's causal mask.
+      rotary: the frequencies with which self-attention rotates queries and keys by their positions;
+        None means no rotation.
       bias: the function of distances that self-attention adds to its scores; None means none.
-      apart: distances of queries and keys in a cache, for `bias`; None where the keys of
-        self-attention stand at the places of the queries.
-      encoded: the encoder's output, which a decoder attends to.
+      apart: distances of queries and keys in a cache, for `bias`; None if the keys of
+        self-attention have the positions of the queries.
+      encoded: the encoder's output, to which a decoder attends.
       encoded_mask: which positions may attend to which positions of the encoder's output; None
         means all to all.
-      deterministic: whether dropout is off. If not, every module draws from its own stream of
+      deterministic: whether dropout is off. If not, every module draws from its stream of
         `rngs["dropout"]`.
-      first_row: number of the arrays' first row in the global batch. Dropout depends on it, and so
-        not on how the batch is cut up.
-      kernels: the implementations of attention and products for the devices.
+      first_row: index of the arrays' first row in the global batch. Dropout depends on it, so it
+        does not depend on how the batch is split.
+      kernels: the implementations of attention and matmuls for the devices.
     """
 
     positions: Int[Array, "b t"] | None = None
@@ -57,7 +57,7 @@ class Context:
     kernels: Kernels = XLA_KERNELS
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are no masks."""
+        """Refuse arrays that are not masks."""
         for name in ("mask", "encoded_mask"):
             mask: Any = getattr(self, name)
             if isinstance(mask, SegmentMask | None):
@@ -72,7 +72,7 @@ class Context:
         """Return a key for one use of dropout.
 
         Args:
-          module: the module that uses it; each module has a stream of keys of its own.
+          module: the module that uses it; each module has a separate stream of keys.
 
         Returns:
           The key; None if dropout is off.

@@ -1,4 +1,4 @@
-"""The common part of networks with a decoder: a cached step, and the `DecodingModel` around it.
+"""The shared part of networks with a decoder: a cached step, and the `DecodingModel` around it.
 
 `DecoderNetwork.step` computes the logits of one position. Searches call it by `CachedDecoding`.
 """
@@ -29,7 +29,7 @@ from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
 
 
 class StepInput(NamedTuple):
-    """The input of a decoder's step, which each family makes of the hypotheses' last tokens."""
+    """The input of a decoder's step, which each family builds from the hypotheses' last tokens."""
 
     tokens: Int[Array, "b k"]
     """The tokens that the decoder reads: at position 0, the token that the output starts from."""
@@ -45,8 +45,8 @@ class DecoderNetwork(TokenNetwork):
     """A network whose decoder computes all positions at once or, with a cache, one at a time.
 
     Attributes:
-      is_cached: whether the decoder computes one position at a time, with the parameters that
-        `CachedDecoding.prepare` makes.
+      is_cached: whether the decoder computes one position at a time, with the parameters from
+        `CachedDecoding.prepare`.
     """
 
     is_cached: bool = False
@@ -97,7 +97,7 @@ class DecoderNetwork(TokenNetwork):
     def _step_context(
         self, now: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
     ) -> Context:
-        """Return the context of a step, whose mask is of the slots of the cache."""
+        """Return the context of a step, whose mask is over the slots of the cache."""
         batch, beams, room, _ = ancestry_mask.shape
         places = cache_places(self.config, room)
         bias, apart = self.target_position.bias(), None
@@ -110,18 +110,17 @@ class DecoderNetwork(TokenNetwork):
 
 
 def cache_places(config: ModelConfig, room: int) -> int:
-    """Return the number of places of a cache, as no step looks back further than its window.
+    """Return the number of positions of a cache, as no step looks back further than its window.
 
     Args:
-      config: sizes and options of the network.
-      room: places of the ring; see `DecodingModel.empty_cache`.
+      room: positions of the ring; see `DecodingModel.empty_cache`.
     """
     return min(room, config.attention_window or room)
 
 
 @dataclass(frozen=True)
 class CachedDecoding(NetworkScoring):
-    """The part of a `DecodingModel` that is the same for every `DecoderNetwork`."""
+    """The part of a `DecodingModel` that every `DecoderNetwork` shares."""
 
     network: DecoderNetwork
 
@@ -157,7 +156,7 @@ class CachedDecoding(NetworkScoring):
         return empty_cache(form, stack.self_attention, stack.num_layers, rows, slots, dtype)
 
     def cache_form(self, beam_size: int) -> CacheForm:
-        """Return the layout in which the cache keeps keys and values.
+        """Return the layout of keys and values in the cache.
 
         Args:
           beam_size: number of hypotheses of each sentence.

@@ -1,4 +1,4 @@
-"""The protocols of models that score and decode, as search, scoring and attention maps use them."""
+"""The protocols of models that score and decode, for search, scoring and attention maps."""
 
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -20,7 +20,7 @@ source. Their first axis holds the rows."""
 class Axes(NamedTuple):
     """The axes along which the arrays of a model become longer or shorter.
 
-    Both fields are trees like the arrays, with the number of an axis in the place of each array.
+    Both fields are trees like the arrays, with the index of an axis instead of each array.
     They are hashable: tuples of tuples.
     """
 
@@ -32,14 +32,14 @@ class Axes(NamedTuple):
 
 @runtime_checkable
 class ScoringModel(Protocol):
-    """A model that computes how probable targets are, and shows its attention weights.
+    """A model that computes the probabilities of targets, and shows its attention weights.
 
-    Implementations are hashable, as compiled functions take them for static arguments. That of
-    an encoder alone is in `modules.token_network`, and is no `DecodingModel`.
+    Implementations are hashable, as compiled functions take them as static arguments. The
+    implementation for encoder-only models is in `modules.token_network`, and is no `DecodingModel`.
     """
 
     def __hash__(self) -> int:
-        """Return the hash of the fields, by which compiled programs are found."""
+        """Return the hash of the fields, which is a key of compiled programs."""
 
     @property
     def longest_sentence(self) -> float:
@@ -47,13 +47,13 @@ class ScoringModel(Protocol):
 
     @property
     def shows_attention(self) -> bool:
-        """Return whether the model is a single network, so that it has `attention_weights`."""
+        """Return whether the model is a single network, and so has `attention_weights`."""
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """Compute the logits of every target token, given the source and earlier target tokens.
 
         Args:
-          params: the parameters as training has them.
+          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`.
         """
 
@@ -63,7 +63,7 @@ class ScoringModel(Protocol):
         """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
-          params: the parameters as training has them.
+          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`.
           label_smoothing: eps_ls (section 5.4).
         """
@@ -74,7 +74,7 @@ class ScoringModel(Protocol):
         """Return the attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
 
         Args:
-          params: the parameters as training has them.
+          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`.
 
         Returns:
@@ -82,7 +82,7 @@ class ScoringModel(Protocol):
           `decoder`, `[b, h, t, s]` for `cross`.
 
         Raises:
-          UserError: the model is several networks, each of which has weights of its own.
+          UserError: the model is an ensemble.
         """
 
 
@@ -90,8 +90,8 @@ class ScoringModel(Protocol):
 class DecodingModel(ScoringModel, Protocol):
     """A `ScoringModel` that searches can use too.
 
-    Each family that generates text has one in its file, such as `modules.transformer`, and
-    `modules.ensemble` has the one of several models.
+    Each family that generates text has one in its module, such as `modules.transformer`. The one of
+    several models is in `modules.ensemble`.
     """
 
     @property
@@ -106,31 +106,31 @@ class DecodingModel(ScoringModel, Protocol):
         """
 
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:
-        """Return the parameters in the form that `memory` and `step` take.
+        """Return the parameters in the form for `memory` and `step`.
 
         Args:
-          params: the parameters as training has them.
-          quantize: the form in which decoding holds matrices.
+          params: the training parameters.
+          quantize: the form of matrices in decoding.
         """
 
     def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
-        """Return the cache that the first `step` takes.
+        """Return the cache for the first `step`.
 
         Args:
           rows: number of sentences.
           beam_size: number k of hypotheses of each sentence.
-          room: places of the ring that `decoding.search` describes, one for each step. A place has
-            a slot for every hypothesis: there are `room * beam_size` slots, or fewer if the model
-            does not look back so far. Of `n` places, step number s writes to place s % n.
+          room: positions of the ring buffer that `decoding.search` describes, one for each step. A
+            position has a slot for every hypothesis: there are `room * beam_size` slots, or fewer
+            if the model does not look back so far. Of `n` positions, step s writes to position s %
+            n.
         """
 
     def memory(self, params: Parameters, inputs: Any) -> Memory:
-        """Compute the arrays that `step` needs of the sources, such as the encoder's output.
+        """Compute the arrays of the sources for `step`, such as the encoder's output.
 
         Args:
           params: the parameters, from `prepare`.
-          inputs: sources, one a row, as `sources` makes them: of a text, a `Sequence` of arrays
-            `[b, s]`.
+          inputs: sources, one a row, from `sources`: for text, a `Sequence` of arrays `[b, s]`.
         """
 
     def step(
@@ -147,14 +147,14 @@ class DecodingModel(ScoringModel, Protocol):
 
         Args:
           params: the parameters, from `prepare`.
-          tokens: the hypotheses' last tokens; at position 0 the model takes its own start.
+          tokens: the hypotheses' last tokens; at position 0 the model uses its start token.
           positions: the position of these tokens in each sentence, from 0.
-          clock: the number of the step, which says to which place of the cache it writes.
-          ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at place `t` belongs to
-            hypothesis `j`'s history (its own entry at place `clock % t` included).
-          cache: the cache from `empty_cache`, or from the step before.
+          clock: the index of the step, which selects the position of the cache to write to.
+          ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to
+            hypothesis `j`'s history (its own entry at position `clock % t` included).
+          cache: the cache from `empty_cache`, or from the previous step.
           memory: the memory of the sources, from `memory`.
 
         Returns:
-          The logits, not normalised, and the cache with the step written.
+          The logits, not normalised, and the cache after the step.
         """

@@ -1,4 +1,4 @@
-"""Dropout as a module, with a stream of keys of its own (section 5.4)."""
+"""Dropout as a module, with a separate stream of keys (section 5.4)."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -21,6 +21,6 @@ class Dropout(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
-        """Set elements of `x` to zero, and scale the others up, unless dropout is off."""
+        """Set elements of `x` to zero, and scale up the others, unless dropout is off."""
         drop = dropout_found_again if context.kernels.dropout == "found_again" else dropout
         return drop(x, self.rate, context.dropout_key(self))

@@ -15,8 +15,8 @@ class TokenEmbedding(nn.Module):
     """A `[vocab_size, d_model]` matrix, used as embedding and, when shared, as projection.
 
     Rows start as N(0, 1 / d_model), so that an embedding times sqrt(d_model) has unit variance and
-    a logit of a unit-variance output has unit variance too. Where `model.parametrisation` is not
-    standard, `model.base_width` takes the place of d_model.
+    a logit of a unit-variance output has unit variance too. If `model.parametrisation` is not
+    standard, `model.base_width` replaces d_model.
     """
 
     config: ModelConfig

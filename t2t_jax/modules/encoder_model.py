@@ -2,13 +2,13 @@
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers", and Dosovitskiy et al.
 2021, "An Image is Worth 16x16 Words" (ViT): the paper's encoder, whose output is projected to the
-labels. In a batch, the position of a target within its segment is the position of its source from
-which it is predicted::
+labels. In a batch, the position of a target within its segment is the position of the source token
+that predicts it::
 
     source                        targets: token and position
     <s> a dog barks </s>          DT 1, NN 2, VBZ 3        tags of words
     <s> a dog barks </s>          animal 0                 a label of the whole
-    <s> a <mask> barks </s>       dog 2                    what is hidden
+    <s> a <mask> barks </s>       dog 2                    a hidden token
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from t2t_jax.parallel.axes import named
 
 
 def places_of(batch: Batch) -> Int[Array, "b t"]:
-    """Return the place in its row of the source position from which each target is predicted.
+    """Return the index in its row of the source position that predicts each target.
 
     Args:
       batch: arrays `[b, s]` and `[b, t]`, whose rows may hold several pairs.
@@ -43,7 +43,7 @@ class EncoderModel(TokenNetwork):
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """Return the encoder's output from which each target is predicted."""
+        """Return the encoder output that predicts each target."""
         x = self.encode(batch.inputs, deterministic=deterministic, first_row=first_row)
         return jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
 
@@ -67,7 +67,7 @@ class PatchProjection(nn.Module):
 
 
 class ImageModel(EncoderModel):
-    """An encoder-only network over the patches of images (ViT, section 3.1)."""
+    """An encoder-only network over image patches (ViT, section 3.1)."""
 
     config: ImageEncoderConfig
 
@@ -79,11 +79,10 @@ class ImageModel(EncoderModel):
         self.class_token = self.param("class_token", init, (self.config.d_model,))
 
     def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
-        """Return the class token and the projections of patches after it, with their positions.
+        """Return the class token, then the projections of patches, with their positions.
 
         Args:
           inputs: `Patches` of images, `[b, s, values]`; position 0 is the class token.
-          context: the context of the stack.
         """
         values = inputs.values.astype(jnp.float32) / 127.5 - 1
         x = self.patch_projection(values.astype(self.config.dtype), context)

@@ -22,11 +22,11 @@ from t2t_jax.modules.sources import SourceForm
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models of one vocabulary that decode as one: a token's distribution is the mean of theirs.
+    """Models of one vocabulary that decode as one: they average their token distributions.
 
     An ensemble is a `DecodingModel` itself. Its logits are the logarithms of the mean
     probabilities, its cache and memory are tuples with one entry for each member, and its
-    parameters are those that `join_parameters` makes.
+    parameters come from `join_parameters`.
 
     Attributes:
       members: the models, which may be of different sizes and kinds.
@@ -41,7 +41,7 @@ class Ensemble:
 
     @property
     def shows_attention(self) -> bool:
-        """Return False: each member has attention weights of its own."""
+        """Return False: each member has separate attention weights."""
         return False
 
     @property
@@ -102,7 +102,7 @@ class Ensemble:
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """Refuse to return attention weights, as each member has weights of its own.
+        """Refuse to return attention weights, as each member has separate ones.
 
         Raises:
           UserError: always.
@@ -118,7 +118,7 @@ class Ensemble:
 
 
 def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
-    """Return the logarithm of the mean of the probabilities that several logits stand for.
+    """Return the logarithm of the mean probabilities of several models.
 
     Args:
       logits: the logits of each model, which need not be normalised.
@@ -128,10 +128,6 @@ def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]
 
 
 def join_parameters(members: Iterable[Parameters]) -> Parameters:
-    """Return the parameters of an `Ensemble`.
-
-    Args:
-      members: the parameters of each member, in the order of the members.
-    """
+    """Return the parameters of an `Ensemble` from its members', in order."""
     # JAX sorts the names of a dictionary; numbers of one width keep their order.
     return {f"{number:04}": params for number, params in enumerate(members)}

@@ -1,8 +1,8 @@
-"""Gates on attention heads, with which a model works without some heads (Michel et al. 2019).
+"""Gates on attention heads, which let a model run without some heads (Michel et al. 2019).
 
 The output of multi-head attention is the sum of head_i W_i^O over the heads, where W_i^O are the
 rows of W^O that belong to head i (section 3.2.2). So a gate on a head is a factor on these rows: it
-changes the parameters and leaves the network as it is.
+changes only the parameters, not the network.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from t2t_jax.modules.matrices import Parameters
 
 
 class HeadGates(NamedTuple):
-    """Factors for all heads: 1 leaves a head as it is, and 0 masks it."""
+    """Factors for all heads: 1 keeps a head unchanged, and 0 masks it."""
 
     encoder: Float[Array, "n h"]
     """Factors for self-attention of the encoder's layers."""
@@ -37,7 +37,7 @@ def open_gates(model: ModelConfig) -> HeadGates:
     """Return gates that change nothing.
 
     Args:
-      model: sizes of an encoder and a decoder.
+      model: a config with an encoder and a decoder.
     """
     n, m = (stack.num_layers for stack in model.stacks)
     return HeadGates(
@@ -48,11 +48,10 @@ def open_gates(model: ModelConfig) -> HeadGates:
 
 
 def gated(params: Parameters, gates: HeadGates) -> Parameters:
-    """Return the parameters of a model with the output of every head multiplied by its gate.
+    """Multiply the output of every head of a model by its gate, in the parameters.
 
     Args:
-      params: the parameters as training has them, of layers that are stacked.
-      gates: the factor of each head.
+      params: the training parameters, with stacked layers.
     """
     leaves = flatten_dict(params)
     for name, (stack, attention) in _PLACES.items():

@@ -1,4 +1,4 @@
-"""A decoder alone, which reads source and target as one sequence, and how it decodes.
+"""Decoder-only models, which read source and target as one sequence, and their decoding.
 
 Liu et al. 2018, "Generating Wikipedia by Summarizing Long Sequences", section 4.2.3, and GPT
 (Radford et al. 2018): the paper's decoder without attention to an encoder. In a row, the tokens of
@@ -69,11 +69,11 @@ def prefix_mask(
 ) -> Bool[Array, "b 1 l l"]:
     """Return the mask of a prefix language model (Raffel et al. 2020, figure 4, right).
 
-    A position attends to those before it, and those of a source to all of the source.
+    A position attends to earlier positions, and source positions to all of the source.
 
     Args:
-      segments: number of the pair of each position; 0 is padding.
-      of_source: whether a position is one of a source.
+      segments: index of the pair of each position; 0 is padding.
+      of_source: whether a position belongs to a source.
       window: see `functional.masks.window_mask`; None means no bound.
     """
     same = (segments[:, None, :, None] == segments[:, None, None, :]) & (segments != 0)[
@@ -86,7 +86,7 @@ def prefix_mask(
 
 
 class Prompt(NamedTuple):
-    """The arrays that decoding needs of the sources, shared by all hypotheses of a source."""
+    """The arrays of the sources for decoding, shared by all hypotheses of a source."""
 
     keys_values: tuple[CachedKeysValues, ...]
     """Keys and values of the sources' tokens, for each layer."""
@@ -97,14 +97,14 @@ class Prompt(NamedTuple):
 
 
 class LanguageModel(DecoderNetwork):
-    """A decoder alone, for pairs of source and target, or for the text of one language."""
+    """A decoder-only model, for pairs of source and target, or for text in one language."""
 
     config: DecoderOnlyConfig
 
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """Return the last layer's output from which each target token is predicted."""
+        """Return the last layer's output that predicts each target token."""
         dropout: Any = {"deterministic": deterministic, "first_row": first_row}
         targets = batch.targets
         if batch.inputs.tokens.shape[1] == 0:
@@ -131,11 +131,11 @@ class LanguageModel(DecoderNetwork):
         return self.decoder(self.embedding_dropout(x, context), context)
 
     def sequence_mask(self, segments: Int[Array, "b l"], of_source: Bool[Array, "b l"]) -> Mask:
-        """Return the mask by which the positions of a sequence attend to each other.
+        """Return the mask of a sequence's self-attention.
 
         Args:
-          segments: number of the pair of each position; 0 is padding.
-          of_source: whether a position is one of a source.
+          segments: index of the pair of each position; 0 is padding.
+          of_source: whether a position belongs to a source.
         """
         window = self.config.attention_window
         if self.config.prefix_attention:
@@ -185,13 +185,13 @@ class LanguageModelDecoding(CachedDecoding):
     ) -> dict[str, Float[Array, "n b h _ _"]]:
         """Return the parts of self-attention that match the attentions of an encoder-decoder.
 
-        `encoder` has the weights of a source's tokens on each other. The queries of `decoder` and
-        `cross` are the places from which targets are predicted, so that weights of both together
-        sum to 1: those of `cross` are on all of the source, and `decoder` has none on the place
-        before the first target, which is the source's last.
+        `encoder` has the weights between a source's tokens. The queries of `decoder` and `cross`
+        are the positions that predict targets, so that weights of both together sum to 1: `cross`
+        attends to all of the source. `decoder` has no weight on the position before the first
+        target, which is the source's last.
 
         Args:
-          params: the parameters as training has them.
+          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`, one pair a row.
         """
         weights = super().attention_weights(params, batch)["decoder"]

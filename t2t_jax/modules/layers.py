@@ -83,11 +83,11 @@ class Layer(nn.Module):
         self.feed_forward_residual = Residual(config, *constants)
 
     def make_self_attention(self) -> nn.Module:
-        """Make the module for self-attention, which a subclass may replace by another."""
+        """Make the module for self-attention; subclasses may override it."""
         return MultiHeadAttention(self.stack.self_attention, self.stack.initial_gain)
 
     def make_feed_forward(self) -> nn.Module:
-        """Make the module of the last sub-layer, which a subclass may replace by another."""
+        """Make the module of the last sub-layer; subclasses may override it."""
         return FeedForward(self.config, self.stack.initial_gain)
 
     def __call__(
@@ -96,12 +96,11 @@ class Layer(nn.Module):
         """Compute the layer at all positions at once.
 
         Args:
-          x: the layer's input.
-          context: the context of the stack. Without a mask, positions attend as far as the stack
-            and `attention_window` let them.
+          context: without a mask, positions attend as far as the stack and `attention_window`
+            allow.
 
         Raises:
-          UserError: the layer attends to an encoder's output, and the context has none.
+          UserError: the layer has cross-attention, but the context has no encoder output.
         """
         if context.mask is None:
             segments = jnp.ones(x.shape[:2], jnp.int32)
@@ -121,14 +120,11 @@ class Layer(nn.Module):
         cross_attend: Sublayer,
         context: Context,
     ) -> Float[Array, "b t d_model"]:
-        """Compute the sub-layers in their order, whichever way attention is computed.
+        """Compute the sub-layers in their order, for any implementation of attention.
 
         Args:
-          x: the layer's input.
           self_attend: the first sub-layer, self-attention.
-          cross_attend: the second sub-layer, attention to the encoder's output, which is called
-            only if the stack has it.
-          context: the context of the stack.
+          cross_attend: the second sub-layer, cross-attention, called only if the stack has it.
         """
         x = self.self_attention_residual(x, self_attend, context)
         if self.stack.attends_to_source:

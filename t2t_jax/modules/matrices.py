@@ -1,4 +1,4 @@
-"""Parameters that are matrices of products: how modules declare them, and their other forms."""
+"""Parameters that are matrices of matmuls: their declaration in modules, and their other forms."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -34,10 +34,10 @@ class MatrixBox(nn.LogicallyPartitioned):
     """A box that declares a parameter to be a matrix, in what `init_parameters` returns.
 
     Attributes:
-      summed_axis: the axis that products with the matrix sum over, counted from the end: layers may
-        be stacked on axes before it.
-      grows: whether both sizes grow with the width of the network, as those of layers' matrices do
-        and those of embeddings do not. Learning rates depend on it (`training.recipe`).
+      summed_axis: the axis that matmuls sum over, counted from the end: layers may be stacked on
+        axes before it.
+      grows: whether both sizes grow with the width of the network, as for matrices of layers, but
+        not of embeddings. Learning rates depend on it (`training.recipe`).
     """
 
     summed_axis: int = struct.field(default=-2, pytree_node=False)
@@ -54,16 +54,15 @@ def matrix(
     summed_axis: int = -2,
     grows: bool = True,
 ) -> HeldMatrix:
-    """Return a matrix of a module in the dtype of its products, in the form in which it is held.
+    """Return a matrix of a module in the dtype of its matmuls, in its stored form.
 
     Args:
       module: the module that has the matrix as a parameter.
-      name: name of the parameter.
       init: the initialiser, a function of a key and a shape.
       shape: shape `[m, n]` of the matrix.
       axes: logical axes of the matrix; see `parallel.axes`.
-      dtype: dtype of the products; None leaves the matrix in the dtype in which it is held.
-      summed_axis: the axis that products sum over; see `MatrixBox`.
+      dtype: dtype of the matmuls; None keeps the stored dtype.
+      summed_axis: the axis that matmuls sum over; see `MatrixBox`.
       grows: whether both sizes grow with the width of the network; see `MatrixBox`.
     """
     held: Any = module.get_variable("params", name)
@@ -78,18 +77,17 @@ def matrix(
 
 
 class SummandBox(nn.LogicallyPartitioned):
-    """A box that declares a parameter to be a bias, which is added to products in their dtype."""
+    """A box that declares a parameter to be a bias, added to matmuls in their dtype."""
 
 
 def summand(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
-    """Return a bias of a module, in the dtype of the products that it is added to.
+    """Return a bias of a module, in the dtype of its matmuls.
 
     Args:
       module: the module that has the bias as a parameter.
-      name: name of the parameter.
       axis: logical axis of the bias; see `parallel.axes`.
       width: number of elements of the bias.
-      dtype: dtype of the products.
+      dtype: dtype of the matmuls.
     """
 
     def declared(key: Array, shape: tuple[int]) -> Any:
@@ -103,7 +101,7 @@ def is_stacked(declared: Any) -> bool:
     """Return whether a parameter belongs to all layers of a stack: its first axis is the layer.
 
     Args:
-      declared: the parameter as `init_parameters` returns it, in the box that declares it.
+      declared: the parameter in its box, from `init_parameters`.
     """
     return isinstance(declared, nn.LogicallyPartitioned) and declared.names[:1] == ("layers",)
 
@@ -118,7 +116,7 @@ def is_matrix(declared: Any) -> bool:
 
 
 def is_matrix_of_layers(declared: Any) -> bool:
-    """Return whether a parameter is a stack of layers' matrices, so no embedding or projection.
+    """Return whether a parameter is a stack of layers' matrices, not an embedding or projection.
 
     Args:
       declared: the parameter; see `is_stacked`.
@@ -127,20 +125,19 @@ def is_matrix_of_layers(declared: Any) -> bool:
 
 
 def of_each(function: Callable[[Any], Any], declared: Parameters) -> Parameters:
-    """Return a tree with the value of a function, such as `is_matrix`, of every parameter.
+    """Map a function of a declared parameter, such as `is_matrix`, over a tree.
 
     Args:
-      function: a function of a declared parameter.
-      declared: the parameters as `init_parameters` returns them.
+      declared: the parameters, from `init_parameters`.
     """
     return jax.tree.map(function, declared, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
 
 
 def quantized(params: Parameters, declared: Parameters) -> Parameters:
-    """Return the same parameters with every matrix in 8-bit integers.
+    """Quantize every matrix to 8-bit integers.
 
     Args:
-      params: the parameters as training has them.
+      params: the training parameters.
       declared: the same tree from `init_parameters`, with a `MatrixBox` for every matrix.
     """
     return _with_boxes(
@@ -151,21 +148,21 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 def rounded(
     params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool
 ) -> Parameters:
-    """Return the same parameters with every matrix in its products' dtype, once for all steps.
+    """Convert every matrix to the dtype of its matmuls, once for all steps.
 
     Args:
-      params: the parameters as training has them, or a part of them.
+      params: the training parameters, or a part of them.
       declared: the same tree from `init_parameters`; see `quantized`.
-      dtype: dtype of the products.
-      summands: whether biases of products are converted too. XLA for GPUs adds a bias within the
-        product, unless it has to convert the bias.
+      dtype: dtype of the matmuls.
+      summands: whether to convert biases of matmuls too. XLA for GPUs adds a bias within the
+        matmul, unless it has to convert the bias.
     """
     kinds = (MatrixBox, SummandBox) if summands else MatrixBox
     return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, declared)
 
 
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
-    """Return the same parameters with every matrix transposed in memory: one row for every output.
+    """Transpose every matrix in memory: one row for every output.
 
     On CPUs, a product of such a matrix with a single vector takes 0.85 of the time, and one with
     several vectors as long as before.
@@ -187,7 +184,7 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 def _with_boxes(
     kinds: Any, convert: Callable[[Any, Array], Any], params: Parameters, declared: Parameters
 ) -> Parameters:
-    """Return the parameters after converting those that are declared in boxes of some kinds."""
+    """Convert the parameters declared in boxes of some kinds."""
     return jax.tree.map(
         lambda box, x: convert(box, x) if isinstance(box, kinds) else x,
         declared,

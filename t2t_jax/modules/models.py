@@ -20,11 +20,7 @@ _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": 
 
 
 def start_id(model: ModelConfig) -> int:
-    """Return the id that stands before the first token of a target.
-
-    Args:
-      model: sizes and options of the network.
-    """
+    """Return the id of the token before the first token of a target."""
     return _START_IDS[model.first_token]
 
 

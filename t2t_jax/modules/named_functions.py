@@ -1,4 +1,4 @@
-"""The functions that a config names, as layers call them, with their learned parameters."""
+"""The functions that a config names, in the form for layers, with their learned parameters."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,7 +22,6 @@ def learned(
 
     Args:
       module: the module, in its `setup` or in its compact call.
-      entry: the entry of the function.
       width: width of the vectors that the function takes.
       heads: the number of heads, each of which learns these parameters; None is no heads.
     """
@@ -54,13 +53,11 @@ def call(
 ) -> Array:
     """Call a named function on arrays, and check its result if a user registered the function.
 
-    A registered function may be anything, so its mistakes become errors that the user can mend.
+    A registered function may do anything, so its mistakes become errors that users can fix.
 
     Args:
-      entry: the entry of the function.
-      shape: the shape that its result has to have.
-      dtype: the dtype that its result is converted to.
-      arrays: the arrays that the function takes.
+      shape: the required shape of the result.
+      dtype: the dtype to convert the result to.
       options: the keyword arguments of the function.
 
     Raises:
@@ -86,11 +83,7 @@ def call(
 
 
 def elementwise(entry: Entry) -> Any:
-    """Return the function of an activation.
-
-    Args:
-      entry: the entry of the activation.
-    """
+    """Return the function of an activation."""
 
     def activation(x: Float[Array, "..."]) -> Float[Array, "..."]:
         return call(entry, x.shape, x.dtype, x)
@@ -99,10 +92,9 @@ def elementwise(entry: Entry) -> Any:
 
 
 def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score | None:
-    """Return the score function of attention; None where scores are products.
+    """Return the score function of attention; None means dot products.
 
     Args:
-      entry: the entry of the score function.
       parameters: the learned parameters of each head.
     """
     if entry.function is None:

@@ -1,7 +1,7 @@
 """The parameters of a model under the names of the paper.
 
 In training, a parameter of all layers of a stack is one array, as layers are compiled as one scan.
-Here each parameter of each layer is an array of its own:
+Here each parameter of each layer is a separate array:
 
     embedding                               the shared matrix of section 3.4: [vocab_size, d_model]
     encoder.layers.0.self_attention.W_Q     W_i^Q of section 3.2.2, heads side by side
@@ -9,7 +9,7 @@ Here each parameter of each layer is an array of its own:
     decoder.layers.5.feed_forward.W_1       W_1 of equation 2: [d_model, d_ff]
     encoder.norm.scale                      of the norm at the end of a pre-norm stack
 
-Matrices are as in the paper's formulas, x W: their first axis is that of the input.
+Matrices are as in the paper's formulas, x W: their first axis is the input's.
 """
 
 import math
@@ -38,13 +38,13 @@ _LAST = {
 
 
 def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Return a copy of the parameters by name on the host, with an array for each layer.
+    """Copy the parameters to the host by name, with an array for each layer.
 
     Args:
-      params: the parameters of one model as training has them.
+      params: the training parameters of one model.
 
     Raises:
-      UserError: `params` are not a dictionary of parameters, or are those of an ensemble.
+      UserError: `params` are not a dictionary of parameters, or belong to an ensemble.
     """
     arrays = {}
     for path, stacked in _parameters(params):
@@ -55,11 +55,11 @@ def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..
 
 
 def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as training has them, made from arrays by name.
+    """Build the training parameters from arrays by name.
 
     Args:
       arrays: an array for every parameter of the model, and no other.
-      like: the parameters as training has them, with a `jax.ShapeDtypeStruct` for every array.
+      like: the training parameters, with a `jax.ShapeDtypeStruct` for every array.
 
     Returns:
       A tree of NumPy arrays.
@@ -124,7 +124,7 @@ def _parameters(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], An
 
 
 def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:
-    """Return the array of a name, or refuse one that is missing or has another shape."""
+    """Return an array by name, or refuse one that is missing or has another shape."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")
     array, shape = arrays[name], tuple(wanted.shape if layer is None else wanted.shape[1:])
@@ -134,7 +134,7 @@ def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32
 
 
 def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, int | None]]:
-    """Yield the names of the arrays that a parameter of training holds, and the layer of each."""
+    """Yield the array names of a training parameter, and the layer of each."""
     if path[1:2] != ("layers",):
         yield ".".join(_paper(path)), None
         return
@@ -144,7 +144,7 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
 
 
 def _paper(path: tuple[str, ...]) -> list[str]:
-    """Return the parts of a parameter's name in the paper, given its path in training."""
+    """Return the parts of a parameter's name in the paper, from its path in training."""
     *modules, last = (name.removesuffix("_residual") for name in path if name != "scores")
     if modules and modules[-1] in _ATTENTION and last in _LETTERS:
         return [*modules[:-1], f"{_LETTERS[last]}_{_ATTENTION[modules[-1]]}"]

@@ -1,4 +1,4 @@
-"""The protocol of the networks that training takes, and the parameters of a network."""
+"""The protocol of networks for training, and the parameters of a network."""
 
 from functools import cache, partial
 from typing import Any, Protocol, runtime_checkable
@@ -16,12 +16,12 @@ from t2t_jax.parallel.axes import declaring
 class Network(Protocol):
     """A network that can be trained: a Flax module with these fields and methods.
 
-    The paper's network is in `modules.transformer`. A `DecodingModel` says how a network decodes,
-    and `modules.models` says which config asks for which network.
+    The paper's network is in `modules.transformer`. A `DecodingModel` defines how a network
+    decodes, and `modules.models` maps configs to networks.
     """
 
     def __hash__(self) -> int:
-        """Return the hash of the fields, by which compiled programs are found."""
+        """Return the hash of the fields, which is a key of compiled programs."""
 
     @property
     def config(self) -> ModelConfig:
@@ -46,7 +46,7 @@ class Network(Protocol):
         """
 
     def example(self) -> Batch:
-        """Return a batch of the form that the network takes, by which its parameters are made."""
+        """Return a batch in the network's form, for initialising its parameters."""
 
     def losses(
         self,
@@ -69,12 +69,7 @@ class Network(Protocol):
 
 
 def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
-    """Make the parameters before training, each in a box that declares it (see `nn.unbox`).
-
-    Args:
-      model: the network.
-      key: PRNG key for the initialisers.
-    """
+    """Make the parameters before training, each in a box that declares it (see `nn.unbox`)."""
     with declaring():
         return model.init(key, model.example(), deterministic=True)["params"]
 

@@ -1,4 +1,4 @@
-"""The norms of the network: layer normalisation, or another norm that the config names."""
+"""The norms of the network: layer normalisation, or another norm from the config."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -15,7 +15,7 @@ class Norm(nn.Module):
 
     Attributes:
       config: the kind, and its epsilon.
-      form: how layer normalisation is computed; see `Kernels`.
+      form: the implementation of layer normalisation; see `Kernels`.
     """
 
     config: NormConfig

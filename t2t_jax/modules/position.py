@@ -19,10 +19,9 @@ class PositionEncoding(nn.Module):
     """The position encoding of a stack of layers, which `config` chooses from `POSITIONS`.
 
     Sinusoids and a learned table are added to the embeddings. Rotary positions, and a bias that
-    depends on distance, concern self-attention alone: the layers find them in their `Context`.
+    depends on distance, affect only self-attention: the layers read them from their `Context`.
 
     Attributes:
-      config: sizes and options of the network.
       causal: whether the positions of the stack attend to no later ones.
     """
 
@@ -61,7 +60,7 @@ class PositionEncoding(nn.Module):
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)
 
     def rotary_frequencies(self) -> Float32[Array, " pairs"] | None:
-        """Return the frequencies with which self-attention turns queries and keys, or None."""
+        """Return the frequencies with which self-attention rotates queries and keys, or None."""
         config = self.config
         if not config.positions.turns:
             return None

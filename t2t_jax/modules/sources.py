@@ -1,7 +1,7 @@
-"""The forms of sources: how the sources that a search is given become the input of a network.
+"""The forms of sources: the conversion of a search's sources to the input of a network.
 
-A search knows of a source its length alone. A network says in which form its sources are, and a
-network over another input than tokens brings a form of its own.
+A search knows only the length of a source. A network defines the form of its sources, and a
+network over another input than tokens has a different form.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -22,17 +22,13 @@ class SourceForm(Protocol):
     """A form of sources; implementations are hashable, as programs are compiled for them."""
 
     def blank(self, length: int) -> Source:
-        """Return a source of so many positions that stands for any.
-
-        Args:
-          length: number of positions.
-        """
+        """Return a placeholder source of some length."""
 
     def padded(self, sources: SequenceOf[Source], rows: int, length: int) -> Any:
-        """Return arrays of NumPy with a source in each row; the rest is padding.
+        """Return NumPy arrays with a source in each row; the rest is padding.
 
         Args:
-          sources: the sources, at most as many as there are rows.
+          sources: at most as many as there are rows.
           rows: number of rows b.
           length: positions s of a row.
         """
@@ -41,7 +37,7 @@ class SourceForm(Protocol):
         """Return the input of the network, such as a `Sequence`, on a device.
 
         Args:
-          arrays: what `padded` has returned.
+          arrays: the result of `padded`.
         """
 
 

@@ -18,12 +18,11 @@ from t2t_jax.modules.normalization import Norm
 
 
 class LayerStack(nn.Module):
-    """A stack of N layers: an encoder, a decoder, or a decoder alone.
+    """A stack of N layers: an encoder, a decoder, or a decoder-only model.
 
     Attributes:
-      config: sizes and options of the network.
       stack: the depth and the attentions of this stack.
-      remat: the part of a layer that is computed again for its derivative, and not kept in memory.
+      remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
     """
 
     config: ModelConfig
@@ -44,7 +43,7 @@ class LayerStack(nn.Module):
 
 
 def last_norm(config: ModelConfig) -> Norm | None:
-    """Make the norm at the end of a stack whose layers begin with norms; None for other stacks."""
+    """Make the norm at the end of a pre-norm stack; None for other stacks."""
     return Norm(config.normalization) if config.norm_order == "pre" else None
 
 
@@ -79,9 +78,9 @@ _LARGE = 1 << 17
 def _unrolls(x: Float[Array, "b t d"], context: Context) -> bool:
     """Return whether layers of a stack are compiled one by one and not as a loop; see `Kernels`.
 
-    In a loop, XLA on CPUs too reads what a layer has kept for its derivative out of arrays of all
-    layers. That is slow: in bfloat16, it takes a seventh of a step. In float32 it takes a
-    twentieth, which is not worth other roundings than those of earlier versions.
+    In a loop, XLA on CPUs too reads a layer's saved activations out of arrays of all layers. This
+    is slow: in bfloat16, it takes a seventh of a step. In float32 it takes a twentieth, which is
+    not worth a change of roundings from earlier versions.
     """
     if context.deterministic:  # nothing has derivatives
         return False

@@ -1,4 +1,4 @@
-"""The common part of networks over tokens: embeddings, logits and losses."""
+"""The shared part of networks over tokens: embeddings, logits and losses."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -41,13 +41,12 @@ class TokenNetwork(nn.Module):
     output projection after them. A subclass defines in `decoded` what passes through the stacks.
 
     Attributes:
-      config: sizes and options.
       vocab_size: entries of the vocabulary, for targets.
-      bos_id: id that stands before the first target token.
-      remat: the part of a layer that is computed again for its derivative, and not kept in memory.
-      kernels: the implementations of attention and products for the devices.
-      mesh: the devices over which activations are split, in training, evaluation and search alike;
-        None leaves them to the compiler.
+      bos_id: id of the beginning-of-sentence token of targets.
+      remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
+      kernels: the implementations of attention and matmuls for the devices.
+      mesh: the devices over which activations are split, in training, evaluation and search; None
+        leaves the split to the compiler.
     """
 
     config: ModelConfig
@@ -74,11 +73,7 @@ class TokenNetwork(nn.Module):
             setattr(self, name, self.make_stack(stack))
 
     def make_stack(self, stack: Stack) -> nn.Module:
-        """Make a stack of layers, which a subclass may replace by another.
-
-        Args:
-          stack: depth and attentions of the stack.
-        """
+        """Make a stack of layers; subclasses may override it."""
         return LayerStack(self.config, stack, self.remat)
 
     def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
@@ -101,7 +96,7 @@ class TokenNetwork(nn.Module):
           batch: sources and targets, arrays `[b, s]` and `[b, t]`. The model shifts the targets
             right within each sentence.
           deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
-          first_row: number of the first row in the global batch, on which dropout depends.
+          first_row: index of the first row in the global batch, on which dropout depends.
         """
         x = self.before_output(self.decoded(_checked(batch), deterministic, first_row))
         logits = pre_softmax_logits(x, self.output_matrix(), self.kernels.products)
@@ -142,7 +137,7 @@ class TokenNetwork(nn.Module):
         return TokenSources()
 
     def example(self) -> Batch:
-        """Return a batch of the form that the network takes, by which its parameters are made."""
+        """Return a batch in the network's form, for initialising its parameters."""
         sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
         return Batch(sentence, sentence)
 
@@ -180,9 +175,7 @@ class TokenNetwork(nn.Module):
         """Add up embeddings and positions (sections 3.4 and 3.5).
 
         Args:
-          side: whether the tokens are those of sources or of targets.
-          tokens: ids.
-          context: the context of the stack, which has the positions of the tokens.
+          context: the context of the stack, with the positions of the tokens.
         """
         embedding = getattr(self, self.config.embeddings[side])
         return self.with_positions(side, embedding(tokens), context)
@@ -201,12 +194,11 @@ class TokenNetwork(nn.Module):
 
         Args:
           inputs: sources `[b, s]`; a subclass may read another form than tokens.
-          context: the context of the stack.
         """
         return self.embed("source", inputs.tokens, context)
 
     def encode(self, inputs: Any, **dropout: Any) -> Float[Array, "b s d_model"]:
-        """Return the output of the encoder, which the network has to have.
+        """Return the output of the encoder, which the network must have.
 
         Args:
           inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
@@ -219,10 +211,10 @@ class TokenNetwork(nn.Module):
         return self.encoder(self.embedding_dropout(x, context), context)
 
     def before_output(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t d_model"]:
-        """Return the last layer's output as the output projection takes it.
+        """Return the last layer's output in the form for the output projection.
 
         A logit sums d_model products. Training makes their signs agree, so that the sum grows with
-        d_model; the division by the multiple of the width undoes this (Yang et al. 2021, table 8).
+        d_model; the division by the width multiplier undoes this (Yang et al. 2021, table 8).
         """
         multiple = self.config.width_multiple
         return x if multiple == 1 else x / multiple
@@ -237,7 +229,7 @@ class TokenNetwork(nn.Module):
 
 
 def _checked(batch: Any) -> Batch:
-    """Return a batch, or refuse arrays of ids without their segments and positions."""
+    """Return a batch, or refuse arrays of ids without segments and positions."""
     if isinstance(batch, Batch) and all(hasattr(side, "segments") for side in batch):
         return batch
     raise UserError(
@@ -251,7 +243,7 @@ class NetworkScoring:
     """The `ScoringModel` of any `TokenNetwork`; a `DecodingModel` adds what searches need.
 
     Attributes:
-      network: the module as training has it.
+      network: the training module.
     """
 
     network: TokenNetwork

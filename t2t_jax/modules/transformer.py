@@ -1,4 +1,4 @@
-"""The encoder-decoder of section 3: how it is trained, and how it decodes."""
+"""The encoder-decoder of section 3, in training and decoding."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
@@ -15,7 +15,7 @@ from t2t_jax.modules.decoding_model import Axes
 
 
 class TransformerMemory(NamedTuple):
-    """The arrays that decoding needs of the sources, shared by all hypotheses of a source.
+    """The arrays of the sources for decoding, shared by all hypotheses of a source.
 
     Attributes:
       keys_values: keys and values of the encoder's output, for each decoder layer.
