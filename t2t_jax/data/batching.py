@@ -1,12 +1,12 @@
 """Training batches by step: `batches(step)` needs only the corpus, the config and the seed.
 
-An epoch goes through the parts of a corpus in random order, a window of some parts at a time. In a
-window, the rows of each class (`data.layout`) are shuffled and cut into batches, and the batches
-are shuffled. A corpus in memory is one part, and so one window.
+An epoch reads the parts of a corpus in random order, a window of some parts at a time. In a window,
+the rows of each class (`data.layout`) are shuffled and cut into batches, and the batches are
+shuffled. A corpus in memory is one part, and so one window.
 
-Where a window has several parts, every batch has as many rows of a part as the part's share of the
-class says, up to rounding, and has them side by side. So a process, which makes the same range of
-the rows of every batch, opens its share of the parts, and few others.
+In a window of several parts, every batch has rows of a part in proportion to the part's share of
+the class, up to rounding, side by side. So a process, which makes the same range of rows of every
+batch, opens its share of the parts, and few others.
 """
 
 import threading
@@ -79,7 +79,7 @@ class Batches:
 
     @property
     def shapes(self) -> set[BatchShape]:
-        """Return the shapes of global batches that occur, for which alone code is compiled."""
+        """Return the shapes of global batches that occur; code is compiled only for these."""
         if not self._is_one_window:  # which of them occur depends on the epoch
             return set(self._shapes)
         return {self._shapes[number] for number in np.unique(self._windows(0)[0].cuts.classes)}
@@ -108,7 +108,7 @@ class Batches:
 
         Args:
           step: counts from 0 over all epochs.
-          rows: numbers of the rows to make, in ascending order; rows beyond the end of the global
+          rows: indices of the rows to make, in ascending order; rows beyond the end of the global
             batch are empty. None makes the whole global batch.
         """
         shape = self.shape(step)
@@ -131,7 +131,7 @@ class Batches:
         """Return the examples in some rows of a step's global batch, part by part.
 
         Returns:
-          For each part: its examples; those chosen, in rows that count from 0; and the place in
+          For each part: its examples; the chosen ones, in rows that count from 0; and the index in
           `numbers` where its rows end.
         """
         plan, number = self._find(step)
@@ -183,12 +183,12 @@ class Batches:
         stop: int,
         rows_of: Callable[[BatchShape], Integer[np.ndarray, " n"]] | None = None,
     ) -> Generator[Batch, None, None]:
-        """Yield the batches of steps `start` to `stop - 1` in order, made ahead in the background.
+        """Yield the batches of steps `start` to `stop - 1` in order, made in the background.
 
-        An error in the background is raised here. Closing the iterator stops the work.
+        This raises errors of the background. Closing the iterator stops the work.
 
         Args:
-          rows_of: gives the numbers of the rows to make for a shape; None makes all rows.
+          rows_of: returns the indices of the rows to make for a shape; None makes all rows.
 
         Raises:
           UserError: grain is not installed.
@@ -302,7 +302,7 @@ class _Window(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The plan of a window: which rows stand in which batch, and the order of the batches."""
+    """The plan of a window: the rows of each batch, and the order of the batches."""
 
     epoch: int
     number: int
@@ -319,10 +319,10 @@ def _dealt(
 ) -> Int32[np.ndarray, "2 rows"]:
     """Deal out the rows of several parts, each part's evenly over all rows of a class.
 
-    The place of a part's rows between those of the others is random.
+    The position of a part's rows between the others is random.
 
     Returns:
-      The number of the part of each row, and the row's place among all rows of the part; in order
+      The index of the part of each row, and the row's index among all rows of the part; in order
       of class, and within a class in the order of the batches.
     """
     num_parts, num_classes = counts.shape
@@ -358,5 +358,5 @@ def _row_stream(seed: int, epoch: int, part: int, copy: int) -> np.random.Philox
 
 
 def _random_stream(seed: int, stream: int, kind: int = 0, *, part: int = 0) -> np.random.Philox:
-    """Return a stream of raw bits, which alone are the same in every version of NumPy."""
+    """Return a stream of raw bits. Only these are the same in every version of NumPy."""
     return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=[0, 0, kind, part])

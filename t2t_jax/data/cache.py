@@ -1,14 +1,14 @@
-"""A cache on disk of what is made from a corpus, such as its tokens.
+"""A cache on disk of data made from a corpus, such as its tokens.
 
-An entry is a folder of files, with their BLAKE2 hashes in `digests.json`. All hashes are compared
-whenever an entry is opened, and a damaged entry is made again. So a damaged disk, or another
-program, can cost the time to make an entry again, but never changes what a model is trained on.
+An entry is a folder of files, with their BLAKE2 hashes in `digests.json`. Opening an entry checks
+all hashes, and a damaged entry is made again. So a damaged disk, or another program, can cost time,
+but never changes the training data.
 
-Entries appear in one step: two processes may make the same one at once, and a killed process leaves
+Entries appear atomically: two processes may make the same one at once, and a killed process leaves
 nothing that looks finished.
 
-A cache in a bucket is shared by machines, each of which keeps its own copy of the entries that it
-uses, as arrays are mapped from files into memory.
+Machines share a cache in a bucket. Each keeps a local copy of the entries that it uses, as arrays
+are mapped from files into memory.
 """
 
 import errno
@@ -46,9 +46,9 @@ _WAY_OUT = "set data.cache_dir to another place"
 
 
 def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
-    """Return the folder of an entry of the cache, which is made if it is not there.
+    """Return the folder of an entry of the cache, and make it if it is missing.
 
-    A damaged entry is made again, with a warning. The name of an entry has to change whenever its
+    A damaged entry is made again, with a warning. The name of an entry must change whenever its
     contents would.
 
     Raises:
@@ -74,7 +74,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
 
 def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
-    """Return the contents of a bucket's entry, which are made and sent there if it has none."""
+    """Return the contents of a bucket's entry; make and upload them if it has none."""
     if (kept := _fetched(place)) is not None:
         return kept
     made = make()
@@ -108,9 +108,9 @@ def _fetched(place: BucketPath) -> Contents | None:
 
 
 def cache_root(config: DataConfig) -> Path:
-    """Return the folder of the cache on this machine, which is made if it is not there.
+    """Return the folder of the cache on this machine, and make it if it is missing.
 
-    It is `data.cache_dir`, or the user's own folder where that is empty or in a bucket.
+    It is `data.cache_dir`, or the user's folder if that is empty or in a bucket.
 
     Raises:
       UserError: it cannot be made.
@@ -128,7 +128,7 @@ def cache_root(config: DataConfig) -> Path:
 
 
 def _fault(folder: Path) -> str | None:
-    """Return the fault of an entry in words; None if it is whole and undamaged."""
+    """Describe the fault of an entry; None if it is complete and undamaged."""
     try:
         if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
             return f"{pipes[0]} is no file"
@@ -148,7 +148,7 @@ def _fault(folder: Path) -> str | None:
 
 
 def _replace(folder: Path, contents: Contents) -> None:
-    """Write an entry beside its place, and move it there.
+    """Write an entry beside its path, and move it there.
 
     Raises:
       OSError: the entry cannot be written.
@@ -174,7 +174,7 @@ def _write_all(folder: Path, contents: Contents) -> None:
 
 
 class _Hashing:
-    """A file that hashes the bytes it is given to write, whatever the disk makes of them."""
+    """A file that hashes the bytes to write, whether or not the disk stores them correctly."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

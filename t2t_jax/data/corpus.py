@@ -2,11 +2,11 @@
 
 For language modelling, a corpus is documents of one language, as the targets of empty sources.
 
-A mixture of corpora has a train split of all of them, in which each occurs as often as its weight
-says; any other split is that of the first corpus that has one.
+The train split of a mixture has all its corpora, each repeated by its weight. Any other split comes
+from the first corpus that has one.
 
-Lines of text are handed on exactly as they were written: BLEU compares against them. The one thing
-taken off is the end of the line.
+Lines of text are passed on exactly as they were written, without the line ends: BLEU compares
+against them.
 """
 
 import importlib.resources
@@ -59,7 +59,7 @@ class Corpus:
 
     @property
     def facts(self) -> TaskFacts:
-        """Return the facts of the task that the corpus is read for."""
+        """Return the facts of the corpus's task."""
         return TASKS[task_name(self.name, self.task)]
 
     @property
@@ -68,7 +68,7 @@ class Corpus:
         return tuple(self.parts)
 
     def pairs(self, split: str) -> Iterator[Chunk]:
-        """Read aligned chunks of unchanged source and target lines, in the corpus's own order.
+        """Read aligned chunks of unchanged source and target lines, in the order of the corpus.
 
         Raises:
           UserError: there is no such split, a file cannot be read, or its content is not aligned
@@ -79,7 +79,7 @@ class Corpus:
         return part.read()
 
     def sample(self, split: str) -> Iterator[Chunk]:
-        """Read the pairs from which a vocabulary is learned: all, or those of some shards."""
+        """Read the pairs for learning a vocabulary: all, or those of some shards."""
         part = self._part(split)
         return self.pairs(split) if part.sample is None else part.sample()
 
@@ -123,7 +123,7 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
-    """Open one corpus by its name, which has no weight."""
+    """Open one corpus by its name without a weight."""
     facts = TASKS[task_name(name, config.task)]
     parts: dict[str, Split] = load_named(facts.corpora)(name, config)
     for split in SPLITS:  # other test sets may be large, and never asked for
@@ -306,7 +306,7 @@ def _read_tags(part: Split) -> Iterator[Chunk]:
 
 
 def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
-    """Yield the lines of both sides by turns, each with its language as the label."""
+    """Yield the lines of both sides alternately, each with its language as the label."""
     for pair in part.read():
         lines = list(chain.from_iterable(zip(*pair, strict=True)))
         yield lines, list(languages) * len(pair[0])

@@ -1,11 +1,11 @@
-"""Names of corpora, as `data.corpus` of a config has them: one corpus, or a mixture of several.
+"""Names of corpora in `data.corpus` of a config: one corpus, or a mixture of several.
 
 NAME      SCHEME:PLACE              text:DIR, bundled:, trees:DIR+DIR
 MIXTURE   NAME*WEIGHT+NAME*WEIGHT   text:A*3+text:B, bundled:*2+text:DIR
 
-A `+` begins another corpus only where a scheme and a colon follow, and a weight that is left out
-is 1. The text after the last `*` of a place is a weight unless it has a `/`: a directory whose own
-name has a `*` is written with a `/` at its end.
+A `+` begins another corpus only before a scheme and a colon, and the default weight is 1. The text
+after the last `*` of a place is a weight unless it has a `/`: write a directory whose name has a
+`*` with a `/` at its end.
 """
 
 import re
@@ -37,7 +37,7 @@ class Component(NamedTuple):
     """The number of times that an epoch reads the corpus's train split."""
 
     def __str__(self) -> str:
-        """Return the corpus and its weight, as the name of a mixture has them."""
+        """Return the corpus and its weight in the form of a mixture's name."""
         return self.name if self.weight == 1 else f"{self.name}*{self.weight}"
 
 
@@ -64,7 +64,7 @@ def components_of(name: str) -> list[Component]:
 
 
 def public_name(name: str) -> str:
-    """Return the common name of a public corpus, wherever it is kept, or any other name unchanged.
+    """Return the common name of a public corpus, wherever it is stored; other names stay.
 
     The common name is one such as wmt14-en-de, for a corpus from TensorFlow Datasets too. A mixture
     has the names of its corpora, with their weights.

@@ -95,9 +95,9 @@ def _pack(
 ) -> Layout:
     """Lay out rows of several pairs.
 
-    A round deals the longest pairs left to the emptiest rows, one each. There are just as many
-    rows as the tokens would fill without a gap, so rows fill up evenly, and by then the pairs left
-    are short. Pairs that found no room in any round are dealt out again to new rows.
+    A round deals the longest remaining pairs to the emptiest rows, one each. The rows could just
+    hold all tokens without a gap. So rows fill up evenly, and the last pairs are short. Pairs that
+    fit no row are dealt out again to new rows.
     """
     # A text of one language has no sources, and takes no room for them.
     capacity = np.maximum([[shape.source_length], [shape.target_length]], 1)
@@ -153,7 +153,7 @@ def batch_shape(config: DataConfig, source_length: int, target_length: int) -> B
 
 
 class Cuts(NamedTuple):
-    """The places where rows, sorted by class, are cut into batches; they depend on counts alone."""
+    """The indices that cut rows, sorted by class, into batches; they depend only on counts."""
 
     starts: Int64[np.ndarray, " cuts"]
     """Batch b holds the rows `starts[b]` to `starts[b + 1] - 1`."""
@@ -162,7 +162,7 @@ class Cuts(NamedTuple):
 
 
 def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
-    """Cut full batches, class by class; the rows left of a class join the batches of the next.
+    """Cut full batches, class by class; the remaining rows of a class join the batches of the next.
 
     Rows are in order of class, so a remainder lies just before the rows it joins and every batch is
     a slice. Only the very last batch may be short of rows.

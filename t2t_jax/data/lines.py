@@ -1,9 +1,8 @@
 r"""Lines of text files in UTF-8, plain or packed by gzip or Zstandard.
 
-A line ends with \n alone, not with any of the ten more characters at which `str.splitlines` cuts; a
-carriage return before the \n belongs to the end. A byte order mark at the start of a file, which
-some editors write, belongs to no line. Files of a corpus and the input of a command are decoded
-alike.
+Only \n ends a line, not the ten more characters at which `str.splitlines` cuts; a carriage return
+before the \n belongs to the end. A byte order mark at the start of a file, which some editors
+write, belongs to no line. Files of a corpus and the input of a command are decoded in the same way.
 """
 
 import gzip
@@ -28,14 +27,14 @@ LONGEST_LINE = 100 << 20
 
 @runtime_checkable
 class Lines(Protocol):
-    """A file, or a stream, that is read by its lines."""
+    """A file or a stream with lines."""
 
     def readline(self, size: int = -1, /) -> bytes:
         """Return the next line, or at most `size` bytes of it; no bytes at the end."""
 
 
 class Survey(NamedTuple):
-    """The size and the hash of a file, found in one pass over it."""
+    """The size and the hash of a file, from one pass over it."""
 
     num_lines: int
     digest: str
@@ -96,7 +95,7 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """Yield the lines of a file, without their ends; it has to agree with the survey given, if any.
+    """Yield the lines of a file, without their ends; the file must agree with a given survey.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed
@@ -152,11 +151,11 @@ def decoded(
     """Yield the lines of a text, without their ends: a list for each block of whole lines.
 
     Args:
-      not_utf8: gives the message of an error from the number of a line and of the byte in it,
-        both counted from 1, that is not UTF-8.
+      not_utf8: returns the error message, from the number of a line and of its byte that is not
+        UTF-8, both counted from 1.
 
     Raises:
-      UserError: the text is not UTF-8, or nothing but carriage returns ends its lines.
+      UserError: the text is not UTF-8, or only carriage returns end its lines.
     """
     read = 0
     for block in blocks:
@@ -176,7 +175,7 @@ def checked_beginning(shown: Path | str, block: bytes) -> bytes:
     """Return the first block of a text without a byte order mark.
 
     Raises:
-      UserError: the text is UTF-16, or nothing but carriage returns ends its lines.
+      UserError: the text is UTF-16, or only carriage returns end its lines.
     """
     _check_encoding(shown, block)
     _check_ends(shown, b"\n" in block, b"\r" in block.rstrip(b"\r"))
@@ -184,7 +183,7 @@ def checked_beginning(shown: Path | str, block: bytes) -> bytes:
 
 
 def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
-    """Refuse a file of sentences that has more or fewer lines than that of their translations.
+    """Refuse a file of sentences whose number of lines differs from the translations'.
 
     Raises:
       UserError: the numbers differ.
@@ -203,7 +202,7 @@ def _changed(path: Path) -> UserError:
 
 
 def _check_encoding(shown: Path | str, first_block: bytes) -> None:
-    """Refuse a text whose beginning is UTF-16, or holds more zero bytes than any text does."""
+    """Refuse a text whose beginning is UTF-16, or has more zero bytes than any text."""
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
@@ -213,7 +212,7 @@ def _check_encoding(shown: Path | str, first_block: bytes) -> None:
 
 
 def _check_ends(shown: Path | str, has_newlines: bool, has_returns: bool) -> None:
-    """Refuse a text that would be one giant line, as carriage returns alone end its lines."""
+    """Refuse a text that would be one giant line, as only carriage returns end its lines."""
     if has_returns and not has_newlines:
         raise UserError(
             f"{shown} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"

@@ -1,10 +1,10 @@
-"""A mixture of corpora of any size, each of which is read as often as its weight or size says.
+"""A mixture of corpora of any size, each read in proportion to its weight or size.
 
-A mixture of texts that fit into memory and have weights is one corpus (`data.corpus`). This one is
-for shards, and for shares by temperature (Devlin 2018; Arivazhagan et al. 2019, "Massively
+A mixture of texts that fit into memory and have weights is one corpus (`data.corpus`). This module
+is for shards, and for shares by temperature (Devlin 2018; Arivazhagan et al. 2019, "Massively
 Multilingual Neural Machine Translation in the Wild", section 4.2): with n pairs in a corpus, its
-share of the training is proportional to n^(1/T). T = 1 leaves corpora as they are, and a high T
-reads all equally often.
+share of the training is proportional to n^(1/T). T = 1 keeps the proportions of corpora, and a high
+T reads all equally often.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ def mixed_parts(
 
     Args:
       mixed: the examples of each corpus, with its weight.
-      temperature: T of the shares; None reads each corpus as often as its weight says.
+      temperature: T of the shares; None uses the weights.
       window: the number of parts whose examples are mixed.
     """
     corpora = [_parts(one, window) for one, _ in mixed]
@@ -51,7 +51,7 @@ def mixed_parts(
 
 
 def _content(mixed: Sequence[tuple[Parts, Fraction]]) -> Content:
-    """Return the figures of corpora, each of which is read as often as its number says."""
+    """Return the combined figures of corpora, each read as often as its number says."""
     every, skipped = [(corpus.content, times) for corpus, times in mixed], Counter[str]()
     for one, times in every:
         skipped.update({name: round(count * times) for name, count in one.skipped.items()})
@@ -72,7 +72,7 @@ def _parts(examples: Examples | Parts, window: int) -> Parts:
 
 @dataclass(frozen=True)
 class MixedParts:
-    """The parts of several corpora, which `data.parts.Parts` describes."""
+    """The parts of several corpora; see `data.parts.Parts`."""
 
     mixed: tuple[tuple[Parts, Fraction], ...]
     """The parts of each corpus that has examples, and how often an epoch reads them. An epoch that
@@ -89,7 +89,7 @@ class MixedParts:
 
     @cached_property
     def _first(self) -> list[int]:
-        """The number of the first part of each corpus, and that of all parts."""
+        """Return the index of the first part of each corpus, and the number of all parts."""
         return [0, *np.cumsum([len(one) for one, _ in self.mixed]).tolist()]
 
     def _find(self, part: int) -> tuple[Parts, int]:
@@ -112,7 +112,7 @@ class MixedParts:
         )
 
     def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the parts that an epoch reads: of each corpus, the next ones of its own epochs."""
+        """Return the parts of an epoch: of each corpus, the next ones of its own epochs."""
         found = []
         for corpus, (parts, times) in enumerate(self.mixed):
             first, end = (int(times * len(parts) * one) for one in (epoch, epoch + 1))
@@ -170,7 +170,7 @@ class Slices(OnePart):
 
 @dataclass(frozen=True)
 class _Slice:
-    """Some consecutive ones of other examples."""
+    """A slice of consecutive examples."""
 
     whole: Examples
     start: int
@@ -194,5 +194,5 @@ class _Slice:
         return self.whole.batch(shifted, shape, step, numbers)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what a part needs no own value of, such as `shape`."""
+        """Return attributes that the slice shares with the whole, such as `shape`."""
         return getattr(self.whole, name)

@@ -1,7 +1,7 @@
 """Training examples in parts, of which only some are open at a time.
 
 A corpus that fits into memory is one part. A larger one has a part for every piece of its shards,
-and a training holds the parts of a window.
+and a training keeps the parts of a window open.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ the most examples of a row."""
 
 
 class RowCounts(NamedTuple):
-    """How many rows the examples of each part are laid out in."""
+    """The number of rows of each part."""
 
     counts: Int[np.ndarray, "parts classes"]
     """The number of rows of each class."""
@@ -58,9 +58,9 @@ class Parts(Protocol):
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
 
     def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the numbers of the parts that an epoch reads, in any order.
+        """Return the indices of the parts that an epoch reads, in any order.
 
-        A part that is read several times is there as often.
+        An index repeats if the epoch reads the part several times.
         """
         return np.arange(len(self))
 
@@ -73,7 +73,7 @@ class Parts(Protocol):
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Return the number of rows of each part, which `count` gives where it is not known yet."""
+        """Return the number of rows of each part; `count` computes unknown ones."""
         counts, most = zip(*map(count, range(len(self))), strict=True)
         return RowCounts(np.stack(counts), max(most))
 
@@ -83,7 +83,7 @@ class Parts(Protocol):
 
 @dataclass(frozen=True)
 class OnePart(Parts):
-    """Examples that are in memory, or mapped into it, as a whole."""
+    """Examples that are entirely in memory, or mapped into it."""
 
     examples: Examples
     """The examples."""

@@ -1,4 +1,4 @@
-"""Examples, and the functions that turn the examples of some rows into the arrays of a batch."""
+"""Examples, and the functions that turn them into the arrays of a batch."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -19,7 +19,7 @@ class BatchShape(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The examples that some rows of a batch hold, in order of row and place in it."""
+    """The examples of some rows of a batch, in order of row and of position in it."""
 
     examples: Int32[np.ndarray, " n"]
     """The number of each example."""
@@ -40,10 +40,10 @@ class FlatSentences(NamedTuple):
 
 @runtime_checkable
 class Examples(Protocol):
-    """Pairs of a source and a target, from which a model learns or on which it is scored.
+    """Pairs of a source and a target, for training or scoring.
 
-    `data.batching` decides by the lengths alone which examples stand in a row; the examples
-    themselves make the arrays.
+    `data.batching` assigns examples to rows by their lengths only; the examples themselves make the
+    arrays.
     """
 
     @property
@@ -67,7 +67,7 @@ class Examples(Protocol):
 
     @property
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """Return the ids of everything that is predicted."""
+        """Return the ids of all predicted tokens."""
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays that `batch` makes.
@@ -80,13 +80,12 @@ class Examples(Protocol):
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """Return the arrays of rows that hold the chosen examples.
+        """Return the arrays of rows with the chosen examples.
 
         Args:
-          chosen: the examples.
-          shape: number of the rows, and their lengths as `shape` gives them.
-          step: number of the step, on which random changes may depend.
-          numbers: number of each row in the global batch, on which they may depend too.
+          shape: number of the rows, and their lengths from `shape`.
+          step: index of the step, on which random changes may depend.
+          numbers: index of each row in the global batch, on which they may depend too.
         """
 
 
@@ -102,13 +101,13 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Integer[np.ndarray, " n"]) -> "Lengths":
-        """Return the figures of some lengths."""
+        """Return the statistics of some lengths."""
         wide = np.asarray(lengths, np.int64)
         return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
 
     @classmethod
     def joined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
-        """Return the figures of texts together, each read as often as its number says."""
+        """Return the statistics of texts together, each read as often as its number says."""
         every = list(texts)
         return cls(
             max((one.longest for one, _ in every), default=0),
@@ -118,7 +117,7 @@ class Lengths(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a training reads, in numbers."""
+    """The statistics of training data."""
 
     num_pairs_read: int
     """The number of examples in the corpus: those kept and those left out."""
@@ -137,7 +136,7 @@ class Content(NamedTuple):
 
 
 def offsets_of(lengths: Integer[np.ndarray, " n"]) -> Int64[np.ndarray, " offsets"]:
-    """Return the place at which each of some parts begins, one after another, and the last end."""
+    """Return the start index of each of some consecutive parts, and the last end."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -158,7 +157,7 @@ def filled(
     """Return the sources or the targets of a batch.
 
     Args:
-      tokens: the tokens of all examples, one after the other.
+      tokens: the concatenated tokens of all examples.
       offsets: the tokens of example i are `tokens[offsets[i] : offsets[i + 1]]`.
       shape: the number of rows, and of positions in each.
     """
@@ -180,12 +179,12 @@ def random_bits(
     step: int,
     count: int,
 ) -> UInt64[np.ndarray, "n count"]:
-    """Return raw bits for each row of a step, which every version of NumPy makes alike.
+    """Return raw bits for each row of a step, the same in every version of NumPy.
 
     Args:
-      stream: seed, and a number that no other use of this seed has.
-      numbers: number of each row in the global batch.
-      step: number of the step.
+      stream: seed, and a number unique among the uses of this seed.
+      numbers: index of each row in the global batch.
+      step: index of the step.
       count: the number of 64-bit integers for each row.
     """
     rows = [

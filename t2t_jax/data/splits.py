@@ -1,4 +1,4 @@
-"""The splits of a corpus: a fingerprint of each one's content, and a way to read it."""
+"""The splits of a corpus: a fingerprint of each one's content, and a reader."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ CHUNK_LINES = 50_000
 
 
 class Split(NamedTuple):
-    """One part of a corpus: a fingerprint of its content, and a way to read it from the start."""
+    """One part of a corpus: a fingerprint of its content, and a function that reads it."""
 
     fingerprint: Callable[[], str]
     """A function that gives a hash of the content; its first call checks the files."""

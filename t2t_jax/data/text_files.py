@@ -15,7 +15,7 @@ from t2t_jax.system.bucket import as_path, is_directory
 
 
 def corpus_directory(name: str) -> Path:
-    """Return the directory of a name, which may begin with ~; refuse one that is not there."""
+    """Return the directory of a name, which may begin with ~; refuse a missing one."""
     directory = as_path(os.path.expanduser(name))
     if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist")
@@ -32,7 +32,7 @@ class TextFile:
 
     @cached_property
     def survey(self) -> Survey:
-        """Return the hash of the file and its number of lines, as found on the first call."""
+        """Return the hash of the file and its number of lines, from the first call."""
         found = survey(self.path)
         if self.packed and survey(self.packed).digest != found.digest:
             raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
@@ -106,7 +106,7 @@ def find_text(directory: Path, name: str) -> TextFile | None:
 def split_of(
     fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
 ) -> Split:
-    """Return a split of two functions, both of what is given; the first is called once."""
+    """Return a split of two functions, both called with `given`; the first is called once."""
     return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
 
 

@@ -92,7 +92,7 @@ def tfds_builder(name: str) -> Any:
 
 
 def _unreadable(name: str, place: object, error: Exception) -> UserError:
-    """Return the error for a data set whose files at a place raised another error."""
+    """Return the error for a data set whose files raised another error."""
     reason = in_one_line(error)[:200] or type(error).__name__
     return UserError(
         f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "

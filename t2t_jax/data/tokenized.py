@@ -1,7 +1,7 @@
 """A corpus tokenised once into memory-mapped arrays.
 
-Vocabularies and arrays are kept in a cache under the fingerprint of what they were made from, so a
-second start hashes the corpus and the arrays, which is quick, and tokenises nothing.
+A cache keeps vocabularies and arrays under the fingerprints of their inputs. So a second start only
+hashes the corpus and the arrays, which is quick, and tokenises nothing.
 """
 
 import functools
@@ -54,7 +54,7 @@ class TokenizedSplit:
     """Number of pairs in the corpus: those kept and those left out."""
 
     def __len__(self) -> int:
-        """Return the number of pairs that are kept."""
+        """Return the number of pairs."""
         return len(self.source_offsets) - 1
 
     @functools.cached_property
@@ -68,7 +68,7 @@ class TokenizedSplit:
         return np.diff(self.target_offsets).astype(np.int32)
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape as it is, because the arrays are as long as the rows."""
+        """Return the shape unchanged, because the arrays are as long as the rows."""
         return shape
 
     def batch(
@@ -85,7 +85,7 @@ class TokenizedSplit:
 
 @dataclass(frozen=True)
 class OfText:
-    """What is alike in examples that are made anew, in each step, of a text in arrays."""
+    """Base class for examples that are rebuilt at every step from tokenized text."""
 
     pairs: TokenizedSplit
     """The text, whose arrays may be memory-mapped."""
@@ -106,7 +106,7 @@ class OfText:
 
     @property
     def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of subwords, or of labels, from which those to predict are taken."""
+        """Return the number of subwords or labels that may be predicted."""
         return self.pairs.target_lengths
 
 
@@ -119,8 +119,8 @@ def prepare_vocabulary(
     """Return the vocabulary of a corpus's train split, from the cache or learned now.
 
     Args:
-      across_scripts: whether a subword may hold both letters and punctuation, as the corpus's task
-        says. The key of the cache leaves it out, since a corpus is for one task.
+      across_scripts: whether a subword may hold both letters and punctuation, for the corpus's
+        task. The key of the cache omits it, since a corpus is for one task.
       needed: an entry that the task needs, which is the last of the protected tokens.
 
     Raises:
@@ -148,10 +148,10 @@ def prepare_pairs(
 ) -> TokenizedSplit:
     """Return a split as token arrays, from the cache or tokenised now.
 
-    Each corpus of a mixture is tokenised once, whatever its weight, into an entry of its own.
+    Each corpus of a mixture is tokenised once, whatever its weight, into a separate entry.
 
-    Pairs with an empty side or more than `config.max_length` tokens are left out of train and
-    counted. Every other split keeps all its pairs, in which an empty side is `[EOS_ID]`.
+    Train leaves out and counts pairs with an empty side or more than `config.max_length` tokens.
+    Every other split keeps all its pairs, in which an empty side is `[EOS_ID]`.
 
     Raises:
       UserError: there is no such split, a line of it cannot be read, or the cache cannot be
@@ -203,7 +203,7 @@ def prepare_text(
 def kept(
     config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
 ) -> TokenizedSplit:
-    """Return the arrays that depend on everything in a key alone, from the cache or made now.
+    """Return arrays that depend only on the values in a key, from the cache or made now.
 
     Raises:
       UserError: the cache cannot be written.
@@ -298,7 +298,7 @@ def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarra
 
 
 def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
-    """Join the pairs of several splits, those of each split as often as its number says."""
+    """Join the pairs of several splits, each split repeated by its number."""
     repeated = [split for split, times in mixed for _ in range(times)]
     sources = [FlatSentences(split.source_tokens, split.source_lengths) for split in repeated]
     targets = [FlatSentences(split.target_tokens, split.target_lengths) for split in repeated]
@@ -312,9 +312,9 @@ def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
 
 
 def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
-    """Cut each source after its first token, and put the rest at the beginning of its target.
+    """Cut each source after its first token, and move the rest to the beginning of its target.
 
-    A decoder alone reads the same sequences, and learns all tokens but the first of each.
+    A decoder-only model reads the same sequences, and learns all tokens but the first of each.
     """
     sources, targets = split.source_lengths, split.target_lengths
     first, rest = split.source_offsets[:-1], sources - 1
@@ -345,7 +345,7 @@ def _encode(
 
 
 def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> FlatSentences:
-    """Return the tokens of sentences one after the other, and the length of each."""
+    """Return the concatenated tokens of sentences, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return FlatSentences(tokens, lengths)

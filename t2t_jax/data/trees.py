@@ -73,7 +73,7 @@ _WORD = "NN"
 class Tree:
     """A constituent with its children, or a part-of-speech tag with its word.
 
-    The functions of this module make whole trees, whose root is `TOP`. Only a root may be without
+    The functions of this module make whole trees, whose root is `TOP`. Only a root may have no
     children: the tree of no words.
     """
 
@@ -91,7 +91,7 @@ class Tree:
             raise ValueError(f"{self.label} needs either children or a word")
 
     def __repr__(self) -> str:
-        """Return `Tree(...)` with the tree in brackets, as `format_tree` writes it."""
+        """Return `Tree(...)` with the tree in the brackets of `format_tree`."""
         return f"Tree({format_tree(self)})"
 
     # A dataclass's own methods would recurse, and trees may be deeper than Python's stack.
@@ -154,7 +154,7 @@ def _flatten(tree: Tree) -> tuple[list[str], list[str]]:
 
 
 def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
-    """Return the tree of words and symbols, as the reverse of `linearise`.
+    """Return the tree of words and symbols: the inverse of `linearise`.
 
     Raises:
       ValueError: words and symbols make no tree; `build_tree` repairs any symbols.
@@ -206,7 +206,7 @@ def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
 
 
 def begins_with_tree(lines: Iterable[str]) -> bool:
-    """Return whether a text begins with a bracket in a bracket, as trees do but not sentences."""
+    """Return whether a text begins with two opening brackets, as trees do but not sentences."""
     # A tree may have its label on a line and its first part on the next one.
     return _BEGIN.match("\n".join(islice(filter(str.strip, lines), 2))) is not None
 
@@ -373,7 +373,7 @@ def _suitable_tag(word: str, predicted: str) -> str:
 
 
 def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
-    """Match every closing bracket with an open one, or leave it out.
+    """Match every closing bracket with an open one, or drop it.
 
     Returns:
       The symbols, the labels that are still open, and the number of repairs.

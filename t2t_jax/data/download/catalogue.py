@@ -60,7 +60,7 @@ class Text:
 
 @dataclass(frozen=True)
 class ParallelTexts:
-    """Sentence pairs that stand in two texts: line n of one translates line n of the other."""
+    """Sentence pairs in two texts: line n of one translates line n of the other."""
 
     source: Text
     target: Text
@@ -68,7 +68,7 @@ class ParallelTexts:
 
 @dataclass(frozen=True)
 class PublicCorpus:
-    """A public corpus of sentence pairs, in the splits that others have used."""
+    """A public corpus of sentence pairs, in its usual splits."""
 
     about: str
     """A description of the corpus, and of who prepared it in this way."""
@@ -94,7 +94,7 @@ def _wmt_test_sets(pair: str, names: Mapping[str, str]) -> dict[str, tuple[Paral
 
 
 def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
-    """Return a test set as sacreBLEU's table has it: archive, MD5 sum and the two files in it."""
+    """Return a test set from sacreBLEU's table: archive, MD5 sum and its two files."""
     with needs_extra("train", f"the test set {test_set}"):
         from sacrebleu.dataset import DATASETS
 

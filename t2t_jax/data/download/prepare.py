@@ -64,20 +64,21 @@ def prepare_corpus(
     fetch: Callable[[Archive, Path], Path],
     cleaning: Cleaning | None = None,
 ) -> dict[str, Counts]:
-    """Fetch the archives of a public corpus and write its splits as text.
+    """Download the archives of a public corpus and write its splits as text.
 
-    A complete corpus that is there already is used, and so are fetched archives. Each file takes
-    its name once it is whole.
+    Existing archives, or a complete corpus, are reused. Each file takes its name once it is
+    complete.
 
     Args:
-      fetch: brings an archive into a directory and gives its path; see `transfer.fetch_archive`.
-      cleaning: which training pairs are left out; None means the catalogue's rule.
+      fetch: downloads an archive into a directory and returns its path; see
+        `transfer.fetch_archive`.
+      cleaning: the rule for leaving out training pairs; None means the catalogue's.
 
     Returns:
       The counts of each split, by its name.
 
     Raises:
-      UserError: the directory holds something else; an archive cannot be fetched, is
+      UserError: the directory holds something else; an archive cannot be downloaded, is
         damaged, or its texts are not aligned.
     """
     corpus = public_corpus(name)
@@ -101,10 +102,10 @@ def prepare_corpus(
 
 
 def check_holds(name: str, directory: Path) -> None:
-    """Check that a directory holds a public corpus as `prepare_corpus` makes it by default.
+    """Check that a directory holds a public corpus in the default form of `prepare_corpus`.
 
     Raises:
-      UserError: the directory holds something else, a part, or the corpus cleaned otherwise.
+      UserError: the directory holds something else, a part, or the corpus with other cleaning.
     """
     path = directory / _MANIFEST
     way_out = f"run t2t-jax data {name} {directory}"
@@ -126,7 +127,7 @@ def check_holds(name: str, directory: Path) -> None:
 
 
 def _sha256(archive: Archive, path: Path) -> str:
-    """Return the SHA-256 sum of an archive: the published one, or else that of the file."""
+    """Return the SHA-256 sum of an archive: the published one, or else the file's."""
     kind, _, published = (archive.digest or "").partition(":")
     return published if kind == "sha256" else digest_of(path)
 
@@ -141,7 +142,7 @@ def archives_of(corpus: PublicCorpus) -> list[Archive]:
 def _finished(
     corpus: PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """Return the counts of each split, if all is there already; no counts if it is not.
+    """Return the counts of each split, if the corpus is complete; no counts if it is not.
 
     Raises:
       UserError: the directory holds something else.
@@ -174,7 +175,7 @@ def _splits_of(corpus: PublicCorpus) -> set[str]:
 
 
 def _counts(path: Path, counts: Any) -> Counts:
-    """Return the counts of a split, as the manifest at a path gives them."""
+    """Return the counts of a split from the manifest at a path."""
     try:
         check(counts, _COUNTS_SCHEMA)
         check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
@@ -221,7 +222,7 @@ def _written(
     splits: list[str],
     pairs: Iterable[tuple[str, str, str]],
 ) -> dict[str, Counts]:
-    """Write pairs, each with its split; files take their names once those of all splits are whole.
+    """Write pairs, each with its split; files take their names once all splits are complete.
 
     Returns:
       The counts of each split.

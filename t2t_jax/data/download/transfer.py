@@ -1,8 +1,8 @@
-"""The download of a file from a server, in which an interrupted transfer goes on where it was.
+"""Download a file from a server, and resume interrupted transfers.
 
-Pooch and fsspec, which check sums too, begin an interrupted file again from its start: over a
-poor connection, archives of gigabytes would hardly ever arrive. Here the bytes that have arrived
-stay in NAME.part, and the file takes its name once its size and its sum are right.
+Pooch and fsspec, which check sums too, restart an interrupted file from its beginning: over a poor
+connection, archives of gigabytes would hardly ever arrive. Here the received bytes stay in
+NAME.part, and the file takes its name once its size and its sum are right.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ _NUMBER = "[0-9]{1,18}"
 
 
 class _StoppedError(Exception):
-    """The error of a transfer that broke off and may go on."""
+    """The error of an interrupted transfer that can resume."""
 
 
 def fetch_archive(
@@ -52,16 +52,16 @@ def fetch_archive(
     progress: Progress = lambda _: None,
     patience: tuple[float, ...] = _PATIENCE,
 ) -> Path:
-    """Fetch an archive unless it is there already, and return its path.
+    """Download an archive unless it is there already, and return its path.
 
     Args:
-      mirror: a place that has the archives under their names, in place of their own servers.
-      progress: is told of the bytes that have arrived.
+      mirror: an address with the archives under their names, instead of their original servers.
+      progress: called with the number of bytes received.
       patience: seconds before each further attempt, while no bytes arrive.
 
     Raises:
-      UserError: the archive cannot be fetched or written, or is not what was published. The
-        bytes that have arrived are kept, unless they are wrong.
+      UserError: the archive cannot be downloaded or written, or is not what was published. The
+        received bytes are kept, unless they are wrong.
     """
     path, part = directory / archive.name, directory / f"{archive.name}.part"
     check_regular(path)
@@ -84,7 +84,7 @@ def fetch_archive(
 
 
 def _address(archive: Archive, mirror: str | None) -> str:
-    """Return the address of an archive, with characters that an address cannot have quoted."""
+    """Return the address of an archive, with invalid characters quoted."""
     url = f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
     try:
         parts = urlsplit(url)
@@ -114,7 +114,7 @@ def _check_room(archive: Archive, file: BinaryIO, directory: Path) -> None:
 
 
 def _check(archive: Archive, path: Path) -> None:
-    """Refuse a file that differs from the published one, and remove it if it was just fetched."""
+    """Refuse a file that differs from the published one, and remove it if it is a new download."""
     size = path.stat().st_size
     kind, _, expected = (archive.digest or "").partition(":")
     if not size:
@@ -135,7 +135,7 @@ def _check(archive: Archive, path: Path) -> None:
 
 
 def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
-    """Ask the server until all bytes have arrived, or several attempts in a row brought none."""
+    """Ask the server until all bytes have arrived, or several attempts in a row got none."""
     furthest, in_vain, reason = transfer.arrived, 0, ""
     for _ in range(_MOST_REQUESTS):
         try:
@@ -157,7 +157,7 @@ def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
 
 @dataclass
 class _Transfer:
-    """A file on its way from a server to the end of a local file."""
+    """A transfer from a server to the end of a local file."""
 
     url: str
     archive: Archive
@@ -170,14 +170,14 @@ class _Transfer:
 
     @property
     def arrived(self) -> int:
-        """Return the number of bytes that have arrived."""
+        """Return the number of received bytes."""
         return self.file.tell()
 
     def go_on(self) -> None:
-        """Ask for the bytes that are missing, and write them.
+        """Ask for the missing bytes, and write them.
 
         Raises:
-          _StoppedError: the transfer broke off.
+          _StoppedError: the transfer was interrupted.
           UserError: the server has no such file, or its address is not valid.
           OSError: the bytes cannot be written.
         """
@@ -201,7 +201,7 @@ class _Transfer:
             self._take(answer)
 
     def _take(self, answer: Any) -> None:
-        """Write the body of an answer where it belongs in the file."""
+        """Write the body of an answer to its position in the file."""
         first, total = _range(answer)
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         is_other = self.archive.digest is None and version != self.version
@@ -223,7 +223,7 @@ class _Transfer:
             raise self._given_up("the server does not say how long the file is")
 
     def _write(self, answer: Any) -> None:
-        """Write the body of an answer to its end, or to the most bytes that the file can have."""
+        """Write the body of an answer to its end, or to the maximum size of the file."""
         while self.arrived <= (self.archive.size or _LARGEST):  # what follows is wrong
             try:
                 chunk = answer.read1(_CHUNK)  # what is there, at once: a kill then loses nothing
@@ -236,7 +236,7 @@ class _Transfer:
             self.progress(self.arrived)
 
     def _keep(self, size: int) -> None:
-        """Keep the first `size` of the bytes that have arrived, and drop the others."""
+        """Keep the first `size` received bytes, and drop the others."""
         self.file.truncate(size)
         self.file.seek(size)
 
@@ -261,7 +261,7 @@ class _Transfer:
 
 
 class _Moved(urllib.request.HTTPRedirectHandler):
-    """A handler that follows an answer to another address, and closes one that leads to none."""
+    """A handler that follows redirects, and closes one without a target."""
 
     def http_error_302(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any) -> Any:
         try:
@@ -277,9 +277,9 @@ class _Moved(urllib.request.HTTPRedirectHandler):
 
 
 def _range(answer: Any) -> tuple[int | None, int | None]:
-    """Return the place of an answer's first byte in the file, and the size of the whole file.
+    """Return the position of an answer's first byte in the file, and the size of the whole file.
 
-    None stands for a number that the server does not give, or gives in no valid form.
+    None means that the server gives no valid number.
     """
     if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
         given = answer.headers.get("Content-Range", "")

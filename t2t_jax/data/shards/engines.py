@@ -1,7 +1,7 @@
-"""The machines that tokenise shards: this one, or those of a cluster of Ray.
+"""Run the tokenisation of shards on this machine, or on a cluster of Ray.
 
-On a cluster, each shard is a task. Where a worker or its machine is lost, Ray gives the shard to
-another one, which makes the same of it.
+On a cluster, each shard is a task. If a worker or its machine is lost, Ray gives the shard to
+another one, with the same result.
 """
 
 import logging
@@ -28,11 +28,10 @@ def in_this_process(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator
 
 
 def on_ray(address: str) -> Engine:
-    """Return an engine that does the jobs on a cluster of Ray, whose machines see the same files.
+    """Return an engine that runs the jobs on a cluster of Ray, whose machines share the files.
 
     Args:
-      address: the address of the cluster; "" is that of the environment, or else a new cluster of
-        this machine alone.
+      address: "" is the environment's address, or else a new cluster on this machine.
 
     Raises:
       UserError: Ray is not installed, or there is no such cluster.

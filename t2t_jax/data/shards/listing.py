@@ -47,7 +47,7 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
       pairs: whether shards hold pairs, and not documents of one language.
 
     Raises:
-      UserError: no file fits, or a shard lacks one of its two files.
+      UserError: no file matches, or a shard lacks one of its two files.
     """
     if not pairs and config.documents == "paragraphs":
         raise UserError(
@@ -84,7 +84,7 @@ def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]
     """Return the paths with wildcards of each split, also with its other names.
 
     Args:
-      languages: what {language} is replaced by, if anything.
+      languages: the replacements of {language}, if any.
     """
     found = {}
     for split in SPLITS if "{split}" in place else ("train",):
@@ -135,7 +135,7 @@ def _next_part(parts: Iterator[str], wildcard: re.Match[str]) -> str:
 
 
 def _paths(pattern: str) -> list[Path]:
-    """Return the files that fit a path with wildcards, in order of name."""
+    """Return the files that match a path with wildcards, in order of name."""
     place = as_path(pattern)
     parts = place.parts
     wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
@@ -161,8 +161,8 @@ def _fingerprint(fields: Sequence[str], hashes: Callable[[], Sequence[Sequence[s
 def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
     """Return a hash of the content of each file of each shard.
 
-    The hashes of files of this machine are kept in the cache, and only files that are new, or whose
-    size or time of change is another one, are read. For objects, the store has hashes of its own.
+    The cache keeps the hashes of local files, and only files that are new, or whose size or time of
+    change differs, are read. For objects, the store has hashes.
 
     Raises:
       UserError: a file cannot be read, or the cache cannot be written.
@@ -182,7 +182,7 @@ def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
 
 
 def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:
-    """Return the size, the time of change and the hash of a file; of an object, the hash alone."""
+    """Return the size, the time of change and the hash of a file; of an object, only the hash."""
     try:
         if isinstance(path, BucketPath):
             return [0, 0, path.checksum()]

@@ -1,7 +1,7 @@
 """Pieces: files of token arrays, each of some 100,000 pairs of a shard.
 
 A piece is one array in NumPy's format: the lengths of the sources, those of the targets, the tokens
-of all sources and those of all targets. What it holds is in its record, so that a training knows
+of all sources and those of all targets. Its record describes the contents, so that a training knows
 the rows of all pieces before it opens one.
 """
 
@@ -41,7 +41,7 @@ buckets, of which there are more where an example is longer than `max_length`.""
 
 
 class TrainText(NamedTuple):
-    """How a task makes examples of the text of a train split."""
+    """How a task makes examples from the text of a train split."""
 
     tokenize: Callable[[Iterable[Chunk]], TokenizedSplit]
     """A function that makes token arrays of pairs of lines."""
@@ -58,7 +58,7 @@ def document_text(
     *,
     begin: bool,
 ) -> TrainText:
-    """Return how documents become examples, by way of sequences that `data.text_rows` cuts.
+    """Return how documents become examples, in sequences cut by `data.text_rows`.
 
     Args:
       begin: whether each sequence begins with `BOS_ID`.

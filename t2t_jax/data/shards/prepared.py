@@ -1,4 +1,4 @@
-"""A folder of pieces as the parts that a training reads, a window at a time."""
+"""A folder of pieces as the parts of a training, a window at a time."""
 
 import json
 import time
@@ -79,10 +79,10 @@ class PreparedPieces(Parts):
         return len(self._pieces)
 
     def open(self, part: int) -> Examples:
-        """Return the examples of a piece, which is mapped into memory, or fetched from its bucket.
+        """Return the examples of a piece, mapped into memory or downloaded from its bucket.
 
         Raises:
-          UserError: the piece is missing or damaged, or its store is away for ten minutes.
+          UserError: the piece is missing or damaged, or its store is unreachable for ten minutes.
         """
         path, piece = self._pieces[part]
         with _on_this_machine(path) as local:
@@ -103,13 +103,13 @@ class PreparedPieces(Parts):
         return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the same seed for every training, as rows are packed once, and the piece."""
+        """Return the piece, and one seed for all trainings, as rows are packed once."""
         return _PACKING_SEED, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each piece; see `Parts.row_counts`.
 
-        Packed rows are counted once for each of their shapes, and kept with the pieces.
+        Packed rows are counted once for each of their shapes, and stored with the pieces.
         """
         if not form.packs:
             counts = np.zeros((len(self), len(form.shapes)), np.int64)
@@ -148,7 +148,7 @@ class PreparedPieces(Parts):
 
 @contextmanager
 def _on_this_machine(path: Path) -> Iterator[Path]:
-    """Give the path of a file of this machine, and wait for a store that is away."""
+    """Return a context with the path of a local file, and wait for an unreachable store."""
     if not isinstance(path, BucketPath):
         yield path
         return

@@ -1,11 +1,10 @@
-"""The tokenising of shards into pieces, shard by shard: what is there already is not made again.
+"""Tokenise shards into pieces, shard by shard, and reuse existing ones.
 
     OUT/00012-3.npy     the fourth piece of the thirteenth shard (`data.shards.pieces`)
     OUT/00012.json      the record of the shard, written once all of its pieces are there
     OUT/prepared.json   the records of all shards, written last
 
-The bytes depend on the shards, the vocabulary and the config alone, not on which process makes
-them, or in which order.
+The bytes depend only on the shards, the vocabulary and the config, not on the process or the order.
 """
 
 import json
@@ -54,7 +53,7 @@ some pieces."""
 
 
 class ShardJob(NamedTuple):
-    """The work of tokenising one shard."""
+    """The tokenisation of one shard."""
 
     number: int
     """The number of the shard, by which its pieces are named."""
@@ -70,7 +69,7 @@ class ShardJob(NamedTuple):
         return self.out / f"{self.number:05}.json"
 
     def done(self, there: Set[str]) -> dict[str, Any] | None:
-        """Return the record, if the shard is tokenised as it is now; else None.
+        """Return the record, if the current content of the shard is tokenised; else None.
 
         Args:
           there: the names of the files in the folder of the pieces.
@@ -88,7 +87,7 @@ class ShardJob(NamedTuple):
         """Tokenise the shard, write its pieces and its record, and return the record.
 
         Raises:
-          UserError: the shard cannot be read as a whole, or a file cannot be written.
+          UserError: the shard cannot be read completely, or a file cannot be written.
         """
         faults, skipped, read = Faults(), Counter[str](), 0
         pieces: list[dict[str, Any]] = []
@@ -124,10 +123,10 @@ def open_shards(
     text: TrainText,
     engine: Engine = in_this_process,
 ) -> PreparedPieces:
-    """Return the pieces of a split that has shards, from the cache or made now by an engine.
+    """Return the pieces of a split with shards, from the cache or tokenised now by an engine.
 
     Raises:
-      UserError: a shard cannot be read as a whole, or the cache cannot be written.
+      UserError: a shard cannot be read completely, or the cache cannot be written.
     """
     shards, of_shards = split.shards, split.hashes()
     about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
@@ -145,10 +144,10 @@ def open_shards(
 def prepare_shards(
     jobs: Sequence[ShardJob], text: TrainText, config: DataConfig, engine: Engine
 ) -> PreparedPieces:
-    """Tokenise the shards that are not, write what the folder holds, and return it.
+    """Tokenise the remaining shards, write the folder's record, and return its pieces.
 
     Raises:
-      UserError: a shard cannot be read as a whole, or a file cannot be written.
+      UserError: a shard cannot be read completely, or a file cannot be written.
     """
     out = jobs[0].out
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()

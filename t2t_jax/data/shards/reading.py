@@ -33,7 +33,7 @@ Sides: TypeAlias = tuple[str, ...]
 
 @dataclass
 class Faults:
-    """The lines of a shard that were left out, because they could not be read."""
+    """The unreadable lines of a shard, which were left out."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """Their number, by reason."""
@@ -65,13 +65,13 @@ class Shard:
         return " and ".join(map(str, self.files))
 
     def pairs(self, faults: Faults | None = None) -> Iterator[Chunk]:
-        """Yield the pairs in order, in chunks; documents stand beside empty sources.
+        """Yield the pairs in order, in chunks; documents have empty sources.
 
         Args:
-          faults: gets the lines that are left out.
+          faults: collects the lines that are left out.
 
         Raises:
-          UserError: a file cannot be read as a whole.
+          UserError: a file cannot be read completely.
         """
         faults = Faults() if faults is None else faults
         with self._readable():
@@ -111,7 +111,7 @@ _END: Any = object()
 
 
 def _format(path: Path) -> str:
-    """Return the suffix of a file's format, without that of its packing."""
+    """Return the suffix of a file's format, without its compression suffix."""
     return Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
 
 

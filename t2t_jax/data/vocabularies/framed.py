@@ -1,7 +1,7 @@
-"""A vocabulary that puts marks around the text of another one, as M2M100, NLLB, mBART and BART do.
+"""A vocabulary that adds tags around the text of another one, as in M2M100, NLLB, mBART and BART.
 
-A mark is an entry of the vocabulary. That of a language says what language a source is in, or what
-language a target is to be in; others stand around every text.
+A tag is an entry of the vocabulary. A language tag names the language of a source or of a target;
+other tags surround every text.
 """
 
 import json
@@ -34,7 +34,7 @@ _MANY = 12
 
 
 class FramedVocabulary(Vocabulary):
-    """A vocabulary of text, with marks around sources and ahead of targets."""
+    """A vocabulary of text, with tags around sources and before targets."""
 
     def __init__(self, serialized: bytes) -> None:
         """Read the vocabulary as `framed_vocabulary` has written it.
@@ -70,7 +70,7 @@ class FramedVocabulary(Vocabulary):
 
     @cached_property
     def serialized(self) -> bytes:
-        """Return the bytes that stand for the vocabulary, which `between` leaves to be made."""
+        """Return the bytes of the vocabulary, which `between` computes lazily."""
         return self._serialized or _bytes(self._content)
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the files that split text, without marks."""
+        """Return the files that split text, without tags."""
         return self.text.files
 
     @cached_property
@@ -109,12 +109,12 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def marked_languages(self) -> tuple[str, ...]:
-        """Return the codes of the languages that the vocabulary marks texts with."""
+        """Return the codes of the languages that have tags."""
         return tuple(self.marks)
 
     @property
     def marked_targets(self) -> tuple[str, ...]:
-        """Return the codes of the languages that targets can be marked with."""
+        """Return the codes of the languages that have tags for targets."""
         is_chosen = not self.marks or LANGUAGE in self._content["target_before"]
         return self.marked_languages if is_chosen else self.pair[1:]
 
@@ -148,13 +148,13 @@ class FramedVocabulary(Vocabulary):
         return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source, with its marks; an empty line is `[EOS_ID]`."""
+        """Return the ids of each source, with its tags; an empty line is `[EOS_ID]`."""
         before, after = self.source_frame
         rows = self.text.encode(lines)
         return [[*before, *row[:-1], *after] if len(row) > 1 else row for row in rows]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each target, with its marks; an empty line is `[EOS_ID]`."""
+        """Return the ids of each target, with its tags; an empty line is `[EOS_ID]`."""
         before, rows = self.target_begin, self.text.encode_targets(lines)
         return [[*before, *row] if len(row) > 1 else row for row in rows]
 
@@ -167,15 +167,15 @@ class FramedVocabulary(Vocabulary):
         return self.text.target_pieces(ids)
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a target adds to a text; a mark adds none."""
+        """Return the bytes that an id of a target adds to a text; a tag adds none."""
         return b"" if token in self._silent else self.text.spelling(token)
 
     def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a source stands for; a mark stands for none."""
+        """Return the bytes of a source id; a tag has none."""
         return b"" if token in self._silent else self.text.source_spelling(token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row of a target's ids up to its first `EOS_ID`, unmarked."""
+        """Return the text of each row of a target's ids up to its first `EOS_ID`, without tags."""
         return self.text.decode(before_end(ids, without=tuple(self._silent)))
 
     def _around(self, name: str, side: int) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class FramedVocabulary(Vocabulary):
 def language_code(name: str, codes: Sequence[str]) -> str:
     """Return the code of a language: the name itself, or the one that begins with it and `_`.
 
-    Upper and lower case do not differ.
+    Case is ignored.
 
     Raises:
       UserError: there is no such code, or there are several.
@@ -218,17 +218,17 @@ def framed_vocabulary(
     pair: Sequence[str],
     first: Sequence[int],
 ) -> FramedVocabulary:
-    """Make a vocabulary of one that splits text, and of marks, which are ids of its entries.
+    """Make a vocabulary from one that splits text, and tags, which are ids of its entries.
 
     Args:
       text: the vocabulary of the text, an object of JSON.
-      source: the marks before a source, and those after it, its end of sentence among these;
-        `LANGUAGE` stands for that of the language.
-      target: the marks before a target.
-      silent: the ids of all entries that stand for no text.
-      languages: the id of the mark of each language, by its code.
-      pair: the codes of the languages of sources and of targets; () without languages.
-      first: the numbers of the first entries in the program that the model comes from.
+      source: the tags before a source, and those after it, including its end of sentence;
+        `LANGUAGE` is the placeholder of the language tag.
+      target: the tags before a target.
+      silent: the ids of all entries without text.
+      languages: the id of the tag of each language, by its code.
+      pair: the codes of the languages of sources and of targets.
+      first: the ids of the first entries in the program that the model comes from.
 
     Raises:
       ValueError: the parts do not make a vocabulary.

@@ -1,7 +1,7 @@
-"""Two SentencePiece models, one for sources and one for targets, with tables of ids of their own.
+"""Two SentencePiece models, one for sources and one for targets, with separate tables of ids.
 
-Models of Marian have such vocabularies. A line may begin with a tag such as `>>fra<<`, which says
-what language to translate into: it is one entry, where the table has it.
+Models of Marian have such vocabularies. A line may begin with a tag such as `>>fra<<`, which names
+the language to translate into: it is one entry, if the table has it.
 """
 
 import base64
@@ -30,7 +30,7 @@ _TAG = re.compile(r"\s*(>>\S+?<<)")
 
 
 class PairedVocabulary(Vocabulary):
-    """SentencePiece models that split text, and tables that say which id a subword has."""
+    """SentencePiece models that split text, and tables of the subwords' ids."""
 
     def __init__(self, serialized: bytes) -> None:
         """Read the vocabulary as `paired_vocabulary` has written it.

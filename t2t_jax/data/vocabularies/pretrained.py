@@ -1,7 +1,6 @@
-"""Vocabularies of the library tokenizers of Hugging Face, as GPT-2 and NLLB have them.
+"""Vocabularies of Hugging Face's library tokenizers, as in GPT-2 and NLLB.
 
-The library splits text as the file tokenizer.json says; a table says which id of the model each
-entry has here.
+The library splits text by the file tokenizer.json; a table maps each entry to its id in the model.
 """
 
 import json
@@ -21,7 +20,7 @@ _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
 class PretrainedVocabulary(Vocabulary):
-    """A tokenizer of the library, and the order that its entries have in the model."""
+    """A tokenizer of the library, and the order of its entries in the model."""
 
     def __init__(self, serialized: bytes) -> None:
         """Read the vocabulary as `pretrained_vocabulary` has written it.

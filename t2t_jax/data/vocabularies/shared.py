@@ -83,8 +83,8 @@ def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
 def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
     """Apply a function of SentencePiece to each row; many rows go in one call, in several threads.
 
-    Such a call starts a thread for each core anew, which takes longer than a few rows do, and much
-    longer where all cores are busy. The function takes one row, or a list of them.
+    Such a call starts a thread for each core, which takes longer than a few rows do, and much
+    longer on busy cores. The function takes one row, or a list of them.
     """
     return [*map(work, rows)] if len(rows) < _FEW_ROWS else work(list(rows))
 
@@ -92,7 +92,8 @@ def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
     """Return the bytes that a SentencePiece entry adds to a text, with a space before a word.
 
-    The entry is named by its number in the model.
+    Args:
+      number: the index of the entry in the model.
     """
     if processor.is_control(number):
         return b""
