@@ -26,7 +26,7 @@ class ImportCommand:
         tyro.MISSING
     )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
-    """Directory of the model, or its file."""
+    """Directory of the model."""
     workdir: OneRun = tyro.MISSING
     """The run directory to write."""
 

@@ -10,7 +10,7 @@ written, its implementation has
 
 and if the format is read,
 
-    read(path, **options)               return the `PortableModel` in a file or directory, or raise
+    read(path, **options)               return the `PortableModel` in a directory, or raise
                                         the `UserError`s of `read_model`
 """
 
