@@ -80,6 +80,7 @@ def evaluate(
     Args:
       translator: the model; its config says how the corpus is read.
       corpus: None is the corpus of the model's config.
+      split: the split to evaluate.
       num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
       seed: seed of sampling (`temperature` above 0).

@@ -46,6 +46,7 @@ def train(
     A config or corpus that does not fit is refused before anything in `workdir` changes.
 
     Args:
+      config: the config of the run.
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
       profile_steps: the first and the last of the steps to profile.
       until: the step after which the training pauses; None trains to the end.
