@@ -40,7 +40,7 @@ class WithDecoder(ModelConfig):
     """Heads of each layer's self-attention in the decoder; see encoder_heads."""
     start_token: StartToken = "begin"
     """Token before the first token of a target: the id of begin, or, in models that come from
-    other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
+    other toolkits, that of the end of a sentence (BART) or of padding (Marian)."""
 
     @property
     def first_token(self) -> StartToken:

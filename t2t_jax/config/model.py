@@ -147,7 +147,7 @@ class ModelConfig(ABC):
         default=0,
         metadata=read_where(lambda model: model.positions.sinusoids is not None),
     )
-    """Position of the first token, where positions are sinusoids (the paper: 0; fairseq: 2)."""
+    """Position of the first token, where positions are sinusoids (the paper: 0; M2M100: 2)."""
     rotary_base: float = field(default=10_000.0, metadata=_ROTARY)
     """Base of the wavelengths of rotary positions."""
     rotary_scale: float = field(default=1.0, metadata=_ROTARY)
