@@ -49,6 +49,7 @@ def score(
     1 and no subwords. Any other blank line is scored as a sentence that ends at once.
 
     Args:
+      translator: the model, or an ensemble.
       sources: sentences.
       targets: a translation of each.
       first_line: number of the first line, for error messages.

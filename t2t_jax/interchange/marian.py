@@ -256,14 +256,14 @@ def write(model: PortableModel, directory: Path) -> None:
     config, size = model.config, len(model.vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
     first = 1 if len(_pieces(model.vocabulary)) == 1 else 0
-    settings, arrays = _their_config(config, size, first), dict(_their_arrays(model, first))
+    settings, arrays = model_config(config, size, first), dict(_their_arrays(model, first))
     pretrained.write_files(directory, "MarianMTModel", "marian", settings, arrays, _README)
     special = _special_ids(config.model, size, first)
     write_search(directory, config, special, (np.arange(size) - first) % size)
     _write_tokenizer(model, directory, first)
 
 
-def _their_config(config: Config, vocab_size: int, first: int) -> dict[str, Any]:
+def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, Any]:
     """Return the fields of a `MarianConfig` for a model with so many entries of targets.
 
     Args:
