@@ -1,18 +1,96 @@
-"""The rules of CONTRIBUTING that no linter knows, held for every file of the package."""
+"""The rules of CONTRIBUTING that no linter knows: sizes that only go down, and names of files."""
 
 import ast
 import importlib
 import importlib.util
+import io
+import re
+import tokenize
+from dataclasses import fields
 from pathlib import Path
 
 import t2t_jax
+from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.config import Config
 
 PACKAGE = Path(t2t_jax.__file__).parent
+ROOT = PACKAGE.parent
 TREES = {
     path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
+MOST = {
+    "lines of code of the package": 31_000,
+    "lines of code of the tests": 33_400,
+    "lines of code of the benchmarks": 4_400,
+    "words of the documents": 68_000,
+    "words of the docstrings": 80_000,
+    "config fields": 116,
+    "commands": 23,
+}
+"""Upper bounds of the project's size. They only go down: whoever makes room lowers the number."""
+
+_NO_CODE = {
+    *(tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT),
+    *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+}
+
+
+def lines_of_code(text):
+    """Count the lines on which a token starts that is no comment and no docstring."""
+    strings = {
+        (node.lineno, node.col_offset)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return len({t.start[0] for t in tokens if t.type not in _NO_CODE and t.start not in strings})
+
+
+def _code_in(folder):
+    return sum(lines_of_code(path.read_text("utf-8")) for path in (ROOT / folder).rglob("*.py"))
+
+
+def _words_of_documents():
+    """Count the words of all documents outside of fenced code, without what a build has written."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "/docs/_" not in path.as_posix()]
+    texts = (
+        path.read_text("utf-8") for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]
+    )
+    return sum(len(re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()) for text in texts)
+
+
+def _words_of_docstrings():
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    return sum(
+        len((ast.get_docstring(node) or "").split())
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, documented)
+    )
+
+
+def test_code_is_counted_without_comments_and_docstrings():
+    text = '"""Docstring\nof two lines."""\n\n# comment\nx = (\n    1,  # one\n)\n"string"\n'
+    assert lines_of_code(text) == 3
+
+
+def test_the_project_stays_within_its_bounds():
+    config = Config()
+    sizes = {
+        "lines of code of the package": _code_in("t2t_jax"),
+        "lines of code of the tests": _code_in("tests"),
+        "lines of code of the benchmarks": _code_in("benchmarks"),
+        "words of the documents": _words_of_documents(),
+        "words of the docstrings": _words_of_docstrings(),
+        "config fields": sum(len(fields(getattr(config, one.name))) for one in fields(config)),
+        "commands": sum(map(len, COMMANDS.values())),
+    }
+    assert sizes.keys() == MOST.keys()
+    assert {name: size for name, size in sizes.items() if size > MOST[name]} == {}
 
 
 def test_functions_and_files_are_short():
@@ -37,16 +115,17 @@ def test_every_folder_has_tests_and_none_is_a_heap():
 
 def test_benchmarks_import_what_there_is():
     """Some of them need libraries that the tests do not have, so that nothing runs them here."""
-    missing, found = [], 0
-    for path in sorted((PACKAGE.parent / "benchmarks").rglob("*.py")):
+    missing, imported = [], 0
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("t2t_jax"):
                 module = importlib.import_module(node.module)
                 for name in (alias.name for alias in node.names):
-                    found += 1
-                    if not hasattr(module, name) and not importlib.util.find_spec(
+                    imported += 1
+                    is_module = hasattr(module, "__path__") and importlib.util.find_spec(
                         f"{node.module}.{name}"
-                    ):
+                    )
+                    if not (hasattr(module, name) or is_module):
                         missing.append(f"{path.name}: from {node.module} import {name}")
-    assert found > 100
+    assert imported > 100
     assert missing == []
