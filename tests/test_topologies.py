@@ -5,6 +5,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax.run.loading import load
+from tests.trained import wait_for_step
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +34,7 @@ def _leaves(params):
 def _kill_after(step, programs, expected):
     """Kill a run once it tells of a step; before that it has to print something."""
     [program] = programs
-    printed = ""
-    for line in program.stdout:
-        printed += line
-        if line.startswith(f"step {step}  loss"):
-            break
-    else:
-        pytest.fail(f"the run ended before step {step}: {program.stderr.read()}")
+    printed = wait_for_step(program, step)
     program.kill()
     program.communicate()
     assert expected in printed

@@ -1,7 +1,6 @@
 """What run directories hold, to be compared."""
 
 import json
-import re
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -17,15 +16,14 @@ _CLOCK = ("time", "seconds", "target_tokens_per_second", "data_wait")
 """Figures of the log that depend on the clock."""
 
 
-def wait_for_step(program: Popen[str], step: int) -> int | None:
-    """Read what a training prints up to the line of a step; return the step that it began with."""
-    begun = None
+def wait_for_step(program: Popen[str], step: int) -> str:
+    """Read what a training prints up to the line of a step, and return it."""
+    printed = ""
     for line in program.stdout or ():
-        begins = re.match(r"step ([\d,]+) of .* begins", line)
-        begun = int(begins[1].replace(",", "")) if begins else begun
-        if re.match(rf"step {step:,}  loss", line):
-            return begun
-    pytest.fail(f"the run ended before step {step}")
+        printed += line
+        if line.startswith(f"step {step:,}  loss"):
+            return printed
+    pytest.fail(f"the run ended before step {step}: {printed}")
 
 
 def records_of(workdir: Path, of: str) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -29,7 +28,7 @@ TARGETS = [line.replace("the", "das").replace("house", "Haus") for line in SOURC
 FIELDS = "text.en", "text.de"
 
 
-def packed(path: Path, content: bytes) -> None:
+def packed(path, content):
     """Write bytes as the suffix of the name says."""
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(content))
@@ -40,7 +39,7 @@ def packed(path: Path, content: bytes) -> None:
         path.write_bytes(content)
 
 
-def write_shards(folder: Path, kind: str, num: int = 3) -> str:
+def write_shards(folder, kind, num=3):
     """Write the pairs as shards, and return the pattern of their names."""
     folder.mkdir(exist_ok=True)
     size = len(SOURCES) // num
@@ -64,7 +63,7 @@ def write_shards(folder: Path, kind: str, num: int = 3) -> str:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def config(tmp_path):
     return Config().replace(
         {
             "data.corpus": write_shards(tmp_path / "shards", "jsonl"),
@@ -79,7 +78,7 @@ def config(tmp_path: Path) -> Config:
     )
 
 
-def opened(config: Config) -> Any:
+def opened(config):
     """Return the pieces of a corpus, and the vocabulary."""
     corpus = open_corpus(config.data)
     vocabulary = prepare_vocabulary(config.data, corpus)
@@ -87,7 +86,7 @@ def opened(config: Config) -> Any:
     return open_shards(config.data, corpus.parts["train"], vocabulary, text), vocabulary
 
 
-def epoch(batches: Batches) -> Counter[Any]:
+def epoch(batches):
     steps = range(batches.steps_per_epoch)
     return Counter(pair for step in steps for pair in pairs_in(batches(step)))
 
@@ -95,7 +94,7 @@ def epoch(batches: Batches) -> Counter[Any]:
 @pytest.mark.parametrize(
     "kind", ["text", "text.gz", "text.zst", "tsv", "tsv.gz", "jsonl", "jsonl.zst", "parquet"]
 )
-def test_every_format_gives_the_same_pairs(tmp_path: Path, config: Config, kind: str) -> None:
+def test_every_format_gives_the_same_pairs(tmp_path, config, kind):
     of_kind = write_shards(tmp_path / "others", kind)
     fields = FIELDS if kind[:5] in ("jsonl", "parqu") else ()
     corpus = open_corpus(config.replace({"data.corpus": of_kind, "data.fields": fields}).data)
@@ -103,7 +102,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, config: Config, kind:
     assert corpus.lines("train") == (SOURCES, TARGETS)
 
 
-def test_an_epoch_has_every_pair_once_whatever_the_batching(config: Config) -> None:
+def test_an_epoch_has_every_pair_once_whatever_the_batching(config):
     pieces, vocabulary = opened(config)
     sides = (vocabulary.encode(lines) for lines in (SOURCES, TARGETS))
     expected = Counter((tuple(s), tuple(t)) for s, t in zip(*sides, strict=True))
@@ -124,9 +123,7 @@ def test_an_epoch_has_every_pair_once_whatever_the_batching(config: Config) -> N
         {"model.architecture": "decoder_only", "training.source_loss": True, "data.max_length": 16},
     ],
 )
-def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(
-    config: Config, tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(config, tmp_path, changes):
     long = {"text": {"en": "the red house " * 4, "de": "das red Haus " * 4}}
     with (tmp_path / "shards" / "train-1.jsonl").open("a") as file:
         file.write(json.dumps(long) + "\n")
@@ -139,9 +136,7 @@ def test_rows_are_counted_with_the_pieces_as_a_training_lays_them_out(
         assert most == max(m for _, m in laid_out)
 
 
-def test_packed_rows_are_counted_once(
-    config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_rows_are_counted_once(config, capsys, monkeypatch):
     expected = epoch(Batches(opened(config)[0], config.data, 0))
     [folder] = Path(config.data.cache_dir).glob("pieces-*")
     assert [*folder.glob("packed-*.json")] == []
@@ -153,23 +148,21 @@ def test_packed_rows_are_counted_once(
     assert [path.name for path in folder.glob("packed-*.json")] == ["packed-40x40.json"]
 
 
-def test_other_fields_of_the_same_shards_are_other_text(config: Config) -> None:
+def test_other_fields_of_the_same_shards_are_other_text(config):
     pieces, _ = opened(config)
     swapped, _ = opened(config.replace({"data.fields": FIELDS[::-1]}))
     assert pieces.folder != swapped.folder
     assert pieces.content.source == swapped.content.target
 
 
-def test_tokenising_goes_on_where_it_was_stopped_and_gives_the_same_bytes(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokenising_goes_on_where_it_was_stopped_and_gives_the_same_bytes(config, monkeypatch):
     opened(config)
     [folder] = Path(config.data.cache_dir).glob("pieces-*")
     made = {path.name: path.read_bytes() for path in folder.iterdir()}
     tokenised = []
     make = preparing.ShardJob.make
 
-    def counted(self: Any, *arguments: Any) -> Any:
+    def counted(self, *arguments):
         tokenised.append(self.number)
         return make(self, *arguments)
 
@@ -184,12 +177,10 @@ def test_tokenising_goes_on_where_it_was_stopped_and_gives_the_same_bytes(
     assert tokenised == [1, 2]
 
 
-def test_only_shards_that_changed_are_hashed_again(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_shards_that_changed_are_hashed_again(config, tmp_path, monkeypatch):
     hashed: list[str] = []
 
-    def noted(path: Path, kind: str) -> str:
+    def noted(path, kind):
         hashed.append(path.name)
         return digest_of(path, kind)
 
@@ -208,7 +199,7 @@ def test_only_shards_that_changed_are_hashed_again(
     assert hashed == ["train-1.jsonl"] * 2
 
 
-def test_a_damaged_or_missing_piece_is_named(config: Config) -> None:
+def test_a_damaged_or_missing_piece_is_named(config):
     pieces, _ = opened(config)
     [folder] = Path(config.data.cache_dir).glob("pieces-*")
     piece = folder / "00001-0.npy"
@@ -223,7 +214,7 @@ def test_a_damaged_or_missing_piece_is_named(config: Config) -> None:
     assert piece.read_bytes() == content
 
 
-def test_lines_at_fault_are_counted_and_named(tmp_path: Path) -> None:
+def test_lines_at_fault_are_counted_and_named(tmp_path):
     jsonl = tmp_path / "a.jsonl"
     jsonl.write_bytes(
         b'{"en": "one", "de": "eins"}\n{"en": "two"}\n\n{"en": "bad \xff", "de": "x"}\n'
@@ -245,9 +236,7 @@ def test_lines_at_fault_are_counted_and_named(tmp_path: Path) -> None:
     assert list(tabs.pairs(faults)) == [(["one"], ["eins"])]
 
 
-def test_lines_at_fault_do_not_stop_a_training_and_are_told(
-    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_at_fault_do_not_stop_a_training_and_are_told(config, tmp_path, capsys):
     shard = tmp_path / "shards" / "train-1.jsonl"
     shard.write_bytes(shard.read_bytes() + b'{"text": {"en": "alone"}}\n')
     content = opened(config)[0].content
@@ -259,7 +248,7 @@ def test_lines_at_fault_do_not_stop_a_training_and_are_told(
 
 
 @pytest.mark.parametrize("kind", ["tsv.gz", "tsv.zst", "parquet"])
-def test_a_shard_that_is_cut_short_is_named(tmp_path: Path, config: Config, kind: str) -> None:
+def test_a_shard_that_is_cut_short_is_named(tmp_path, config, kind):
     of_kind = write_shards(tmp_path / "others", kind)
     shard = tmp_path / "others" / f"train-1.{kind}"
     shard.write_bytes(shard.read_bytes()[:-9])
@@ -268,16 +257,14 @@ def test_a_shard_that_is_cut_short_is_named(tmp_path: Path, config: Config, kind
         opened(broken)
 
 
-def test_a_table_whose_text_is_not_utf8_is_named(tmp_path: Path) -> None:
+def test_a_table_whose_text_is_not_utf8_is_named(tmp_path):
     text = pyarrow.array([b"one", b"t\xffo"], pyarrow.binary()).view(pyarrow.string())
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a.parquet cannot be read: 'utf-8' codec"):
         list(Shard((tmp_path / "a.parquet",), ("text",)).pairs())
 
 
-def test_a_pattern_fits_each_shard_once_and_finds_its_other_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pattern_fits_each_shard_once_and_finds_its_other_side(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for split in ("train", "validation"):
         for language, line in (("en", "one"), ("de", "eins")):
@@ -287,16 +274,14 @@ def test_a_pattern_fits_each_shard_once_and_finds_its_other_side(
         assert corpus.lines("train") == corpus.lines("dev") == (["one"], ["eins"])
 
 
-def test_pieces_stand_in_the_cache_that_other_corpora_use(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_stand_in_the_cache_that_other_corpora_use(config, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     pieces, _ = opened(config.replace({"data.cache_dir": "~/cache"}))
     assert pieces.folder.parent == tmp_path / "home" / "cache"
 
 
-def test_what_is_no_corpus_of_shards_is_refused(tmp_path: Path, config: Config) -> None:
-    def refused(message: str, **fields: Any) -> None:
+def test_what_is_no_corpus_of_shards_is_refused(tmp_path, config):
+    def refused(message, **fields):
         changed = {f"data.{name}": value for name, value in fields.items()}
         with pytest.raises(UserError, match=message):
             opened(config.replace(changed))
@@ -321,7 +306,7 @@ def test_what_is_no_corpus_of_shards_is_refused(tmp_path: Path, config: Config) 
     assert open_corpus(config.replace({"data.corpus": text, "data.fields": ()}).data).splits
 
 
-def test_documents_in_shards_are_those_of_a_text(tmp_path: Path) -> None:
+def test_documents_in_shards_are_those_of_a_text(tmp_path):
     folder = tmp_path / "text"
     folder.mkdir()
     for k in range(2):
@@ -354,9 +339,7 @@ def test_documents_in_shards_are_those_of_a_text(tmp_path: Path) -> None:
         open_corpus(config.replace({"data.documents": "paragraphs"}).data)
 
 
-def test_prepare_tokenises_into_a_place_that_a_training_reads(
-    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prepare_tokenises_into_a_place_that_a_training_reads(config, tmp_path, capsys):
     (tmp_path / "config.py").write_text(
         "from pathlib import Path\n\nfrom t2t_jax import Config\n\n\n"
         f"def get_config() -> Config:\n    return Config.from_json({config.to_json()!r})\n"

@@ -97,32 +97,25 @@ def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("is_ensemble", [False, True], ids=["one model", "an ensemble"])
 @pytest.mark.parametrize("batching", ["bucket", "pack"])
-def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
+def test_losses_are_those_of_all_pairs_one_by_one(setting, batching, is_ensemble):
     translator, corpus = setting
     config = translator.config.replace({"data.batching": batching})
-    loss = loss_of(Translator(config, translator.vocabulary, translator.params), corpus)
-    members = [(translator.model.network, translator.params)]
+    others = [jax.tree.map(lambda x: x * 1.3, translator.params)] if is_ensemble else []
+    evaluated = Translator(
+        config,
+        translator.vocabulary,
+        translator.params,
+        others=[(config.model, params) for params in others],
+    )
+    loss = loss_of(evaluated, corpus)
+    members = [(translator.model.network, params) for params in (translator.params, *others)]
     smoothed, nll, tokens = pair_by_pair(members, translator.vocabulary)
     assert loss.tokens == tokens
     assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
     assert loss.nll == pytest.approx(nll, rel=1e-5)
     assert abs(loss.smoothed - loss.nll) > 1e-3
-
-
-@pytest.mark.thorough
-def test_losses_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(setting):
-    translator, corpus = setting
-    other = jax.tree.map(lambda x: x * 1.3, translator.params)
-    config, vocabulary = translator.config, translator.vocabulary
-    ensemble = Translator(config, vocabulary, translator.params, others=[(config.model, other)])
-    loss = loss_of(ensemble, corpus)
-    network = translator.model.network
-    members = [(network, translator.params), (network, other)]
-    smoothed, nll, tokens = pair_by_pair(members, vocabulary)
-    assert loss.tokens == tokens
-    assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
-    assert loss.nll == pytest.approx(nll, rel=1e-5)
 
 
 def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(setting):

@@ -13,6 +13,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.run.health import RULES, CorpusFigures, Health, corpus_figures, unigram_nll
 from t2t_jax.run.history import History
 from t2t_jax.run.log import RunLog
+from tests.trained import records_of
 
 CONFIG = Config().replace({"training.warmup_steps": 100})
 SOUND = CorpusFigures(1000, {"too_long": 50, "empty_source": 0}, 0.4, 5.0)
@@ -144,9 +145,7 @@ def _log(workdir, start_step):
 
 
 def _warnings(workdir):
-    lines = (workdir / "log.jsonl").read_text().splitlines()
-    records = [record for line in lines if (record := json.loads(line))["of"] == "warning"]
-    return [(record["step"], record["rule"]) for record in records]
+    return [(record["step"], record["rule"]) for record in records_of(workdir, "warning")]
 
 
 def test_a_warning_is_said_once_by_a_process_and_recorded_once_in_a_run(tmp_path, capsys):

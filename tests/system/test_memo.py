@@ -9,7 +9,7 @@ import pytest
 from t2t_jax.system.memo import Memo
 
 
-def test_the_latest_results_are_kept() -> None:
+def test_the_latest_results_are_kept():
     made: list[int] = []
     memo = Memo(lambda x: made.append(x) or -x, 2)
     assert [memo(x) for x in (1, 2, 1, 3, 1, 2, 3)] == [-1, -2, -1, -3, -1, -2, -3]
@@ -20,10 +20,10 @@ def test_the_latest_results_are_kept() -> None:
     assert made[-1] == 3
 
 
-def test_threads_wait_for_one_that_makes_a_result_and_not_for_others() -> None:
+def test_threads_wait_for_one_that_makes_a_result_and_not_for_others():
     made, go_on, begun = Counter[int](), threading.Event(), threading.Event()
 
-    def slow(x: int) -> int:
+    def slow(x):
         made[x] += 1
         if x == 0:
             begun.set()
@@ -40,10 +40,10 @@ def test_threads_wait_for_one_that_makes_a_result_and_not_for_others() -> None:
     assert made == {0: 1, 1: 1}
 
 
-def test_an_error_is_raised_and_not_kept() -> None:
+def test_an_error_is_raised_and_not_kept():
     failures = iter([OSError("away"), None])
 
-    def make(x: int) -> int:
+    def make(x):
         if error := next(failures):
             raise error
         return x

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -19,11 +18,10 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.modules.matrices import MatrixBox
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.parallel.mesh import make_mesh, on_host, replicated
-from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.recipe import make_optimizer
-from t2t_jax.training.state import TrainState, abstract_state
+from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step import LossSums, update
 from t2t_jax.training.step_memory import training_memory
 from tests.programs import run_python
@@ -221,44 +219,6 @@ def test_a_default_state_has_the_arrays_that_it_always_had(tiny):
     assert state.ema is None
     assert state.evaluated is state.params
     assert type(state.optimizer).__name__ == "ScaleByAdamState"
-
-
-@pytest.fixture
-def checkpoints(tmp_path):
-    """Two checkpoints of a run with a moving average, the first of them the best."""
-    by_steps = {"checkpoint.average": 2, "checkpoint.every_steps": 1}
-    config = Config().replace({"training.ema_decay": 0.9, **by_steps})
-    (tmp_path / "config.json").write_text(config.to_json())
-    with Checkpoints(tmp_path, Identity(config, {})) as opened:
-        for step in (1, 2):
-            params = {"kernel": jnp.full(3, step, jnp.float32)}
-            ema = {"kernel": jnp.full(3, 10.0 * step, jnp.float32)}
-            state = TrainState(jnp.int32(step), params, {}, jnp.int32(0), jnp.int32(0), ema)
-            opened.save(state)
-            opened.save_if_best(state, -step, {})
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("options", "value", "steps"),
-    [
-        ({}, 20.0, [2]),
-        ({"step": 1}, 10.0, [1]),
-        ({"step": "best"}, 10.0, [1]),
-        ({"average": 1}, 2.0, [2]),
-        ({"average": 2}, 1.5, [1, 2]),
-        ({"average": 1, "step": "best"}, 1.0, [1]),
-    ],
-)
-def test_the_moving_average_is_loaded_unless_checkpoints_are_to_be_averaged(
-    checkpoints, options, value, steps
-):
-    like = jax.ShapeDtypeStruct(
-        (3,), jnp.float32, sharding=replicated(make_mesh(Config().parallel))
-    )
-    params, found = load_parameters(checkpoints, {"kernel": like}, **options)
-    np.testing.assert_array_equal(params["kernel"], np.full(3, value))
-    assert found == steps
 
 
 def test_parameters_declared_in_boxes_make_a_state_in_boxes(tiny):

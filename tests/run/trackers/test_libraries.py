@@ -11,6 +11,7 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.run.log import RunLog
 from tests.programs import run_python
+from tests.trained import wait_for_step
 
 Points = list[tuple[str, int, float]]
 """The name of each figure that a tracker has, its step and its value."""
@@ -116,9 +117,7 @@ def test_a_run_that_was_killed_has_each_step_once(tracker, tiny_run, tmp_path):
     long = "--training.num-train-steps=60", "--checkpoint.every-steps=10"
     for last in (15, 37):
         [program] = tiny_run.start(workdir, *long, f"--track={name}:demo")
-        for line in program.stdout:
-            if line.startswith(f"step {last} "):
-                break
+        wait_for_step(program, last)
         program.kill()
         program.communicate()
     tiny_run.finish(workdir, *long)  # the run knows where it is sent
