@@ -567,11 +567,6 @@ def test_kills_failures_and_a_slow_store_change_nothing(trained):
 
 
 @on_s3
-def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
-    assert bits(trained.there, average=2) == bits(trained.local, average=2)
-
-
-@on_s3
 def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
     assert account(_copied(trained.there, tmp_path)) == trained.account
 

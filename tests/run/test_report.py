@@ -93,27 +93,16 @@ def _cells(report, title):
 
 # --- Settings ---
 
+# Of the rows of each kind, which differ from each other in the number of their names.
 _OWN_DIFFERENCE = {
-    "base": [],
-    "A-h1": ["heads h", "d_k", "d_v"],
-    "A-h4": ["heads h", "d_k", "d_v"],
-    "A-h16": ["heads h", "d_k", "d_v"],
-    "A-h32": ["heads h", "d_k", "d_v"],
-    "B-dk16": ["d_k"],
-    "B-dk32": ["d_k"],
-    "C-N2": ["layers N"],
-    "C-N4": ["layers N"],
-    "C-N8": ["layers N"],
-    "C-d256": ["d_model", "d_k", "d_v"],
-    "C-d1024": ["d_model", "d_k", "d_v"],
-    "C-ff1024": ["d_ff"],
-    "C-ff4096": ["d_ff"],
-    "D-drop0.0": ["P_drop"],
-    "D-drop0.2": ["P_drop"],
-    "D-ls0.0": ["label smoothing"],
-    "D-ls0.2": ["label smoothing"],
+    "A-h": ["heads h", "d_k", "d_v"],
+    "B-dk": ["d_k"],
+    "C-N": ["layers N"],
+    "C-d": ["d_model", "d_k", "d_v"],
+    "C-ff": ["d_ff"],
+    "D-drop": ["P_drop"],
+    "D-ls": ["label smoothing"],
     "E-learned": ["positions"],
-    "big": [],
 }
 
 
@@ -123,7 +112,8 @@ def test_a_row_of_table_3_on_other_data_deviates_in_the_data_and_its_own_differe
     look = {"step": 5000, "of": "dev", "split": "dev", "num_sentences": 9, "bleu": 1.0}
     scores = [_score(split, 9, "text:elsewhere", checkpoints=[5000]) for split in ("dev", "train")]
     found = _deviations(tmp_path, config, log=[look], scores=scores)
-    assert found == ["data", *_OWN_DIFFERENCE[row]]
+    kind = row.rstrip("0123456789.")
+    assert found == ["data", *_OWN_DIFFERENCE.get(kind, [])]
 
 
 @pytest.mark.parametrize(
