@@ -54,14 +54,14 @@ def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> I
 
 
 def _check_room(plan: Plan) -> None:
-    """Refuse a disk that is too small for the checkpoints of a run."""
-    place, needed = _existing(plan.workdir), _bytes_of_checkpoints(plan)
-    if isinstance(place, BucketPath) or (free := shutil.disk_usage(place).free) >= needed:
-        return
-    raise UserError(
-        f"{place} has {gib(free)} free, but the checkpoints of the run need {gib(needed)}; make "
-        "room there, lower checkpoint.keep, or choose another --workdir"
-    )
+    """Refuse a disk that is too small for the checkpoints of a run, on every process."""
+    place, needed, problem = _existing(plan.workdir), _bytes_of_checkpoints(plan), ""
+    if not isinstance(place, BucketPath) and (free := shutil.disk_usage(place).free) < needed:
+        problem = (
+            f"{place} has {gib(free)} free, but the checkpoints of the run need {gib(needed)}; "
+            "make room there, lower checkpoint.keep, or choose another --workdir"
+        )
+    _raise_together(problem, place)
 
 
 def _check_shared_directory(workdir: Path) -> None:
