@@ -88,10 +88,8 @@ class Application:
         except UserError as error:
             raise HTTPException(400, str(error)) from error
         most = self._engine.search.limits.most_waiting
-        if prepared.num_sentences > most:
-            raise HTTPException(
-                413, f"{prepared.num_sentences:,} sentences are more than {most:,}; send fewer"
-            )
+        if (number := len(prepared.parts)) > most:  # a long sentence has several parts
+            raise HTTPException(413, f"{number:,} sentences are more than {most:,}; send fewer")
         translations = await self._engine.translate(prepared, self._bounds.timeout)
         self._sentences.inc(prepared.num_sentences)
         return translations[0] if isinstance(text, str) else translations
@@ -151,8 +149,8 @@ def _fields(body: bytes) -> tuple[str | list[str], list[str | None]]:
         raise HTTPException(400, f"unknown field {unknown[0]!r}; known are {', '.join(_FIELDS)}")
     text, languages = fields["q"], [fields.get("source"), fields.get("target")]
     texts = text if isinstance(text, list) else [text]
-    if not all(isinstance(one, str) for one in texts):
+    if not all(isinstance(item, str) for item in texts):
         raise HTTPException(400, "q is neither a text nor a list of texts")
-    if not all(one is None or isinstance(one, str) for one in languages):
+    if not all(code is None or isinstance(code, str) for code in languages):
         raise HTTPException(400, 'source and target are codes of languages, such as "en"')
     return text, languages

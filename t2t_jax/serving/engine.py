@@ -44,7 +44,7 @@ class Engine:
     """
 
     def __init__(
-        self, translator: Translator, decoding: DecodingConfig, limits: Limits, seed: int = 0
+        self, translator: Translator, decoding: DecodingConfig, limits: Limits, *, seed: int = 0
     ) -> None:
         """Start the search.
 
@@ -84,10 +84,11 @@ class Engine:
         split = [split_sentences(text, pair[0]) for text in texts]
         sentences = [sentence for segments in split for sentence in segments[1::2]]
         parts = translator.parts(sentences, self._decoding)
-        return PreparedTexts(split, [one for one in parts if not is_blank(one.tokens)], translator)
+        parts = [part for part in parts if not is_blank(part.tokens)]
+        return PreparedTexts(split, parts, translator)
 
     async def translate(self, prepared: PreparedTexts, timeout: float) -> list[str]:
-        """Translate texts; a call that fails or is cancelled gives all its sentences up.
+        """Translate texts. If the call fails or is cancelled, the search drops its sentences.
 
         Raises:
           QueueFullError: too many sentences wait.

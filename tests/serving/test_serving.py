@@ -138,6 +138,7 @@ def test_sentences_of_several_requests_are_translated_together(client, engine, e
         (b'{"q": "a", "target": "fr"}', 400, "the model translates one pair of languages"),
         (b'{"q": "%s"}' % (b"a" * 1000), 413, "the body is larger than 1,000 bytes"),
         (b'{"q": "%s"}' % (b"a\\n" * 7), 413, "7 sentences are more than 6"),
+        (b'{"q": "%s"}' % (b"a " * 400), 413, "13 sentences are more than 6"),
     ],
 )
 def test_a_bad_request_is_refused(client, body, status, message):
