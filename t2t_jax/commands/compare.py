@@ -32,8 +32,8 @@ class CompareCommand:
     """File of references: raw text, neither tokenized nor normalised; or a treebank, with or
     without function tags and empty elements."""
     hypotheses: tuple[Path, ...] = tyro.MISSING
-    """Files of translations, the first of which is the baseline; or of trees, one for each tree of
-    the treebank."""
+    """Files to score, with one translation for each reference, or one tree for each tree of the
+    treebank. The first file is the baseline of the others."""
     language: str = "de"
     """Language of the translations, by whose rules tokenized_split_bleu tokenizes."""
 
@@ -77,8 +77,9 @@ class CompareCommand:
         gold = [clean_tree(tree) for tree in parse_trees(references, self.references)]
         table = grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
         for path, lines in zip(self.hypotheses, systems, strict=True):
+            trees = list(parse_trees(lines, path))
             with self._naming(path):
-                scores = parseval(gold, list(parse_trees(lines, path)))
+                scores = parseval(gold, trees)
             percents = (scores.recall, scores.precision, scores.f1, scores.complete_match)
             counts = (scores.num_skipped, scores.num_errors)
             table.add_row(str(path), *(f"{p:.2f}" for p in percents), *map(str, counts))

@@ -37,7 +37,7 @@ class ReportCommand:
     json: bool = False
     """Print the figures of time as one JSON object, instead of the report."""
     output: Path | None = None
-    """File for a picture of the time with a bar for each job, which ends in .svg or .png."""
+    """File for a picture of the time, in .svg or .png; it has a bar for each job."""
 
     def run(self) -> int:
         """Print and write the report of a run, and return the exit code."""
@@ -65,7 +65,7 @@ class ReportCommand:
         from t2t_jax.run.goodput import read_goodput
         from t2t_jax.workdir import read_config
 
-        read_config(self.workdir)  # which refuses what is no run
+        read_config(self.workdir)  # refuses a directory without a run
         goodput = read_goodput(self.workdir)
         if goodput is None:
             raise UserError(
