@@ -13,13 +13,13 @@ _PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute a run; "none" if missing."""
-    found = {"python": platform.python_version(), "the code of t2t-jax": code_hash()}
+    numbers = {"python": platform.python_version(), "the code of t2t-jax": code_hash()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "none"
-    return found
+            numbers[package] = "none"
+    return numbers
 
 
 def code_hash() -> str:

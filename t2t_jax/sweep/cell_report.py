@@ -143,7 +143,7 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
 
 
 def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts of a result, except its steps, which old results lack."""
+    """Return the numbers and texts of a result, except its steps, which have a column already."""
     return {
         name: value
         for name, value in result.items()

@@ -60,7 +60,7 @@ def train_vocabulary(
     with _normalization_rules() as rules:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_spread_lines(chunks),
+                sentence_iterator=chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS)),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
@@ -100,15 +100,6 @@ def _normalization_rules() -> Iterator[str]:
                 "TMPDIR to another directory"
             ) from error
         yield file.name
-
-
-def _spread_lines(chunks: Iterable[tuple[list[str], list[str]]]) -> Iterator[str]:
-    """Yield the lines of both sides that a vocabulary is learned from, evenly spread if many.
-
-    Args:
-      chunks: aligned source and target lines, as `Corpus.pairs` gives them.
-    """
-    return chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS))
 
 
 def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:
