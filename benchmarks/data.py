@@ -30,7 +30,6 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batch, Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.rows import Examples
-from t2t_jax.data.tokenized import OfText
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of
 
@@ -85,8 +84,7 @@ def _readers(
     start = time.perf_counter()
     batches = Batches(split, replace(config, batching=batching), seed)
     seconds = time.perf_counter() - start
-    text = split.pairs if isinstance(split, OfText) else split
-    source, target = len(text.source_tokens), len(text.target_tokens)
+    source, target = len(split.source_tokens), len(split.target_tokens)
     figures = {
         "pairs": len(split),
         "target_tokens": target,

@@ -25,6 +25,8 @@ class PredictCommand(RunFlags):
     x_test, images or x is [n, height, width] or [n, height, width, channels], of uint8."""
     output: Path | None = None
     """File to write, all of it or nothing; None is the standard output."""
+    probabilities: bool = False
+    """Write the probability after each label, as in NN:0.98."""
 
     def run(self) -> int:
         """Write a line for every input, and return the exit code."""
@@ -42,7 +44,7 @@ class PredictCommand(RunFlags):
                 opened = nullcontext([images_in(self.input)])
             with opened as chunks:
                 for inputs in chunks:
-                    lines = task.lines(translator, inputs, first)
+                    lines = task.lines(translator, inputs, first, self.probabilities)
                     file.writelines(f"{line}\n".encode() for line in lines)
                     first += len(inputs)
         return 0

@@ -6,8 +6,7 @@ become random subwords, and 10% stay as they are.
 """
 
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,8 @@ from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
 from t2t_jax.config import DataConfig
-from t2t_jax.data.rows import BatchShape, Chosen, filled, random_bits
-from t2t_jax.data.tokenized import OfText, TokenizedSplit, flattened, joined
+from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, random_bits
+from t2t_jax.data.tokenized import TokenizedSplit, flattened, joined
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -40,45 +39,31 @@ class Labelled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledText(OfText):
-    """Sentences, the sources of `pairs`, with labels at some positions.
+class LabelledText(TokenizedSplit):
+    """Sentences, the sources, with labels at some positions, the targets; all labels are known."""
 
-    A number among the targets of `pairs` is `position * (num_labels + 1) + label + 1`.
-    """
-
-    num_labels: int
-    """The number of different labels."""
+    target_positions: Int32[np.ndarray, " target_total"]
+    """The position of the sentence from which each label is predicted."""
 
     @classmethod
     def of(
-        cls, sentences: Sequence_[Labelled], num_labels: int, skipped: dict[str, int] | None = None
+        cls, sentences: Sequence_[Labelled], skipped: dict[str, int] | None = None
     ) -> "LabelledText":
         """Make the examples of sentences; `skipped` counts those left out, by reason."""
-        targets = [
-            [p * (num_labels + 1) + x + 1 for p, x in zip(one.positions, one.labels, strict=True)]
-            for one in sentences
-        ]
-        sides = [one.tokens for one in sentences], targets
-        sources, labels = (joined([flattened(side, np.int32)], np.int32) for side in sides)
+        pairs = [zip(one.positions, one.labels, strict=True) for one in sentences]
+        known = [[(position, x) for position, x in row if x >= 0] for row in pairs]
+        labels = [[label for _, label in row] for row in known]
+        positions = np.array([position for row in known for position, _ in row], np.int32)
+        sides = (flattened(x, np.int32) for x in ([one.tokens for one in sentences], labels))
+        sources, targets = (joined([side], np.int32) for side in sides)
         left_out = skipped or {}
         num_read = len(sentences) + sum(left_out.values())
-        return cls(TokenizedSplit(*sources, *labels, left_out, num_read), num_labels)
+        return cls(*sources, *targets, left_out, num_read, positions)
 
     @property
-    def sentences(self) -> list[Int32[np.ndarray, " _"]]:
+    def sentences(self) -> list[Integer[np.ndarray, " _"]]:
         """Return the ids of each sentence's subwords."""
-        return np.split(self.pairs.source_tokens, self.pairs.source_offsets[1:])[:-1]
-
-    @property
-    def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of subwords of each sentence."""
-        return self.pairs.source_lengths
-
-    @cached_property
-    def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """Return the known labels of all sentences, one sentence after the other."""
-        labels = np.asarray(self.pairs.target_tokens) % (self.num_labels + 1)
-        return labels[labels > 0] - 1
+        return np.split(self.source_tokens, self.source_offsets[1:])[:-1]
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of a batch, with target positions for the labels of `most` sentences."""
@@ -88,16 +73,16 @@ class LabelledText(OfText):
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """Return the arrays of a batch, in which unknown labels have segment 0, and so no loss."""
-        inputs, (both, segments, _) = self.pairs.batch(chosen, shape, step, numbers)
-        positions, labels = np.divmod(both, self.num_labels + 1)
-        targets = labels - 1, segments, positions
-        return Batch(inputs, Sequence(*(np.where(labels > 0, x, 0) for x in targets)))
+        """Return the arrays of a batch, whose targets have the positions of the source."""
+        inputs, targets = super().batch(chosen, shape, step, numbers)
+        size = shape.rows, shape.target_length
+        positions = filled(self.target_positions, self.target_offsets, chosen, size).tokens
+        return Batch(inputs, targets._replace(positions=positions))
 
 
 @dataclass(frozen=True)
-class MaskedText(OfText):
-    """Sequences of text, the targets of `pairs`, in which each step hides other subwords."""
+class MaskedText(TokenizedSplit):
+    """Sequences of text, the targets, in which each step hides other subwords."""
 
     mask: int
     """The id that hides a subword."""
@@ -113,17 +98,14 @@ class MaskedText(OfText):
         cls, text: TokenizedSplit, data: DataConfig, vocabulary: Vocabulary, seed: int = 0
     ) -> "MaskedText":
         """Make the examples of a run's text; the seed of dev and test is 0."""
-        return cls(text, mask_id(vocabulary), len(vocabulary), data.masked_share, seed)
+        values: list[Any] = [getattr(text, field.name) for field in fields(TokenizedSplit)]
+        values += mask_id(vocabulary), len(vocabulary), data.masked_share, seed
+        return cls(*values)
 
     @property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
         """Return the number of subwords of each sequence."""
-        return self.pairs.target_lengths
-
-    @property
-    def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """Return the subwords of all sequences."""
-        return self.pairs.target_tokens
+        return self.target_lengths
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
@@ -134,7 +116,7 @@ class MaskedText(OfText):
     ) -> Batch:
         """Return a batch; seed, step and row decide which subwords are hidden."""
         length = shape.source_length
-        sides = np.asarray(self.pairs.target_tokens), np.asarray(self.pairs.target_offsets)
+        sides = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
         text = filled(*sides, chosen, (shape.rows, length))
         stream = np.array([self.seed, _STREAM], np.uint64)
         raw = random_bits(stream, numbers, step, 2 * length)  # [rows, 2 * length]
@@ -196,7 +178,7 @@ def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[i
 class LabelledImages(LabelledText):
     """Images of one size with a label each, as sentences of patches.
 
-    The tokens of `pairs` are rows of `patches`; row 0 is the class token and padding.
+    The tokens of sources are rows of `patches`; row 0 is the class token and padding.
     """
 
     patches: UInt8[np.ndarray, "n values"]
@@ -215,14 +197,13 @@ class LabelledImages(LabelledText):
 
 
 def labelled_images(
-    images: Sequence_[Any], labels: Sequence_[int], num_labels: int, model: Any, first: int = 1
+    images: Sequence_[Any], labels: Sequence_[int], model: Any, first: int = 1
 ) -> LabelledImages:
     """Make examples of images.
 
     Args:
       images: arrays of `uint8`, `[height, width, channels]`, or `[height, width]` if grey.
       labels: the number of each image's label; -1 for an unknown label.
-      num_labels: the number of different labels.
       model: the section `model` of a config, an `ImageEncoderConfig`.
       first: number of the first image, by which errors name images.
 
@@ -244,7 +225,8 @@ def labelled_images(
     rows = cut.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
     patches = np.pad(rows, ((1, 0), (0, 0)))
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
-    offsets, targets = np.arange(len(images) + 1), np.array(labels, np.int32) + 1
-    starts = offsets * (n * n + 1)
-    pairs = TokenizedSplit(tokens.ravel(), starts, targets, offsets, {}, len(images))
-    return LabelledImages(pairs, num_labels, patches)
+    starts = np.arange(len(images) + 1) * tokens.shape[1]
+    known = np.array(labels, np.int32)
+    targets, offsets = known[known >= 0], offsets_of(known >= 0)
+    sides = tokens.ravel(), starts, targets, offsets
+    return LabelledImages(*sides, {}, len(images), np.zeros_like(targets), patches)

@@ -83,33 +83,6 @@ class TokenizedSplit:
         )
 
 
-@dataclass(frozen=True)
-class OfText:
-    """Base class for examples that are rebuilt at every step from tokenized text."""
-
-    pairs: TokenizedSplit
-    """The text, whose arrays may be memory-mapped."""
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-        return len(self.pairs)
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Return the number of sentences or documents left out, by reason."""
-        return self.pairs.skipped
-
-    @property
-    def num_pairs_read(self) -> int:
-        """Return the number of sentences or documents in the corpus."""
-        return self.pairs.num_pairs_read
-
-    @property
-    def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of subwords or labels that may be predicted."""
-        return self.pairs.target_lengths
-
-
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 
 

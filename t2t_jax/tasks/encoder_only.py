@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import Config
@@ -37,6 +37,17 @@ from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import batch_layout, on_host, one_ahead
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
+
+
+class Prediction(NamedTuple):
+    """The most probable labels of an example, in the order of its targets."""
+
+    targets: Int32[np.ndarray, " n"]
+    """The numbers of the right labels."""
+    labels: Int32[np.ndarray, " n"]
+    """The numbers of the most probable labels."""
+    probabilities: Float32[np.ndarray, " n"]
+    """The probability of each of `labels` under the model."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +127,25 @@ class Labelling(EncoderTask):
     ) -> LabelledText:
         """Return the examples of a split; see `Task.examples`."""
 
-    def lines(self, translator: Translator, inputs: Sequence[Any], first: int = 1) -> list[str]:
+    def lines(
+        self, translator: Translator, inputs: Sequence[Any], first: int = 1, shares: bool = False
+    ) -> list[str]:
         """Predict the labels of each input; a blank sentence has none.
 
         Args:
           inputs: lines of text, or images.
           first: number of the first input, by which errors name inputs.
+          shares: whether each label is followed by its probability, as in NN:0.98.
 
         Returns:
           A line for each input, with spaces between labels.
         """
         rows = predictions(translator, self.unlabelled(translator, inputs, first))
-        return translator.vocabulary.decode([labels.tolist() for labels, _ in rows])
+        pieces = translator.vocabulary.target_pieces([x.labels.tolist() for x in rows])
+        if shares:
+            suffixes = ([f":{share:.4f}" for share in x.probabilities] for x in rows)
+            pieces = [list(map(str.__add__, *pair)) for pair in zip(pieces, suffixes, strict=True)]
+        return list(map(" ".join, pieces))
 
     def scored(self, asked: task.Scoring) -> task.Scored:
         """Label the inputs of a split, and compare the labels with those of the corpus."""
@@ -211,14 +229,14 @@ class Classification(Labelling):
                 continue
             check_one_pass(name, length, longest)
             sentences.append(sentence._replace(labels=[numbers.get(x, -1) for x in labels]))
-        return LabelledText.of(sentences, len(vocabulary), skipped)
+        return LabelledText.of(sentences, skipped)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
         """Return examples for sentences without labels; see `EncoderTask.unlabelled`."""
         sentences = self._sentences(translator.vocabulary, inputs)
         for number, sentence in enumerate(sentences, first):
             check_one_pass(f"line {number}", len(sentence.tokens), translator.longest_sentence)
-        return LabelledText.of(sentences, len(translator.vocabulary))
+        return LabelledText.of(sentences)
 
     def _sentences(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[Labelled]:
         """Return the subwords of lines whose labels are unknown; each word has a subword."""
@@ -275,12 +293,11 @@ class ImageClassification(Labelling):
         images, labels = corpus.lines(split)
         numbers = _numbers(vocabulary)
         known = [numbers.get(label, -1) for label in labels]
-        return labelled_images(images, known, len(numbers), config.model)
+        return labelled_images(images, known, config.model)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[Any], first: int) -> LabelledText:
         """Return examples for arrays `[height, width, channels]` or `[height, width]`."""
-        labels, num_labels = [0] * len(inputs), len(translator.vocabulary)
-        return labelled_images(inputs, labels, num_labels, translator.config.model, first)
+        return labelled_images(inputs, [0] * len(inputs), translator.config.model, first)
 
 
 class MaskedLanguageModelling(EncoderTask):
@@ -342,22 +359,24 @@ class MaskedLanguageModelling(EncoderTask):
             check_one_pass(f"line {number}", len(tokens), translator.longest_sentence)
             hidden = [position for position, token in enumerate(tokens) if token == mask]
             sentences.append(Labelled(tokens, hidden, [0] * len(hidden)))
-        return LabelledText.of(sentences, len(vocabulary))
+        return LabelledText.of(sentences)
 
     def scored(self, asked: task.Scoring) -> task.Scored:
         """Score the predictions of hidden subwords of a split; its documents are not shown."""
         translator, corpus, split = asked[:3]
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
-        right = np.concatenate([x == y for x, y in predictions(translator, examples)])
+        right = np.concatenate([x.labels == x.targets for x in predictions(translator, examples)])
         scores = MaskedScores(100 * float(right.mean()), len(right), asked.loss().nll)
         return task.Scored(scores, [], [], [])
 
-    def lines(self, translator: Translator, inputs: Sequence[str], first: int = 1) -> list[str]:
+    def lines(
+        self, translator: Translator, inputs: Sequence[str], first: int = 1, shares: bool = False
+    ) -> list[str]:
         """Fill in every `<mask>` of the lines, each with the most probable subword in its place."""
         examples = self.unlabelled(translator, inputs, first)
         mask, rows = labelled.mask_id(translator.vocabulary), examples.sentences
-        for row, (labels, _) in zip(rows, predictions(translator, examples), strict=True):
+        for row, (_, labels, _) in zip(rows, predictions(translator, examples), strict=True):
             row[row == mask] = np.where(labels == EOS_ID, mask, labels)  # an end would end the text
         return translator.vocabulary.decode([row[1:].tolist() for row in rows])
 
@@ -388,22 +407,15 @@ def _without_labels(corpus: Corpus) -> Corpus:
     return dataclasses.replace(corpus, parts={**corpus.parts, "train": text}, mixed=())
 
 
-def predictions(
-    translator: Translator, examples: Examples
-) -> list[tuple[Int32[np.ndarray, " n"], Int32[np.ndarray, " n"]]]:
-    """Predict the most probable label of every target of some examples.
-
-    Returns:
-      For each example the numbers of the most probable labels and of the right ones, in the order
-      of its targets.
-    """
+def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
+    """Predict the most probable label of every target of some examples."""
     translator.check_process()
-    results = [(np.zeros(0, np.int32), np.zeros(0, np.int32))] * len(examples)
+    results = [Prediction(*np.zeros((3, 0), np.int32))] * len(examples)
     if not len(examples.target_tokens):
         return results
     batches = Batches(examples, translator.config.data, seed=0)
 
-    def launched() -> Iterator[tuple[Any, Any, Array]]:
+    def launched() -> Iterator[tuple[Any, Any, tuple[Array, Array]]]:
         for step in range(batches.steps_per_epoch):
             rows, *lengths = batches.shape(step)
             tokens = translator.config.parallel.pass_tokens
@@ -415,20 +427,23 @@ def predictions(
 
     with within_memory(decoding=True):
         for chosen, targets, out in one_ahead(launched()):
-            labels = np.reshape(on_host(out), targets.tokens.shape)
+            shape = targets.tokens.shape
+            arrays = targets.tokens, *(np.reshape(x, shape) for x in on_host(out))
             for example, row, segment in zip(*chosen, strict=True):
                 is_target = targets.segments[row] == segment
-                results[example] = labels[row][is_target], targets.tokens[row][is_target]
+                results[example] = Prediction(*(x[row][is_target] for x in arrays))
     return results
 
 
 @partial(jax.jit, static_argnums=0)
 def _most_probable(
     model: ScoringModel, params: Parameters, batch: Batch
-) -> Int32[Array, "passes rows t"]:
-    """Return the most probable label at every target of a batch."""
+) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:
+    """Return the most probable label at every target of a batch, and its probability."""
 
-    def one_pass(rows: Batch) -> Int32[Array, "rows t"]:
-        return model.logits(params, rows).astype(jnp.float32).argmax(-1).astype(jnp.int32)
+    def one_pass(rows: Batch) -> tuple[Array, Array]:
+        logits = model.logits(params, rows).astype(jnp.float32)
+        best = logits.argmax(-1).astype(jnp.int32)
+        return best, jnp.exp(logits.max(-1) - jax.nn.logsumexp(logits, -1))
 
-    return cast(Array, jax.lax.map(one_pass, batch))
+    return jax.lax.map(one_pass, batch)

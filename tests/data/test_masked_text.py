@@ -33,7 +33,9 @@ def batches_of(lengths, *, share=0.15, seed=0, batching="pack", tokens=256):
         target_tokens_per_step=tokens,
     )
     text = text_of(lengths)
-    return text, Batches(MaskedText(text, _MASK_ID, _SIZE, share, seed), config, seed=0)
+    return text, Batches(
+        MaskedText(*vars(text).values(), _MASK_ID, _SIZE, share, seed), config, seed=0
+    )
 
 
 def whole_rows(text, chosen, batch):
