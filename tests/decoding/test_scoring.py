@@ -9,6 +9,7 @@ from t2t_jax.decoding import scoring as scoring_module
 from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from tests.decoding.random_models import CONFIG, log_probs, random_params, sentences
 from tests.selection import thorough_after
 
 
