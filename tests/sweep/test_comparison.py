@@ -13,6 +13,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.tables import summary, write_tables
+from tests.sweep.test_cell import RESULT
 
 REFERENCES = [f"das {noun} ist {kind} und {kind}" for noun in "abcdefgh" for kind in ("x", "y")]
 RUINED = ["ganz und gar etwas anderes" for _ in REFERENCES]
@@ -27,17 +28,11 @@ GRID = Grid(
 
 
 def result(perplexity, bleu, hypotheses=REFERENCES, references=REFERENCES, seed=0):
-    return {
+    return RESULT | {
         "config": {"training": {"seed": seed}},
-        "corpus": "text:DIR",
-        "split": "dev",
         "perplexity": perplexity,
         "bleu": bleu,
-        "bleu_signature": "nrefs:1",
         "tokenized_split_bleu": bleu + 1,
-        "tokenized_split_bleu_signature": "Moses",
-        "target_tokens": 500,
-        "target_tokens_per_second": 1000.0,
         "steps": 300,
         "hypotheses": hypotheses,
         "references": references,
@@ -77,15 +72,12 @@ def test_means_deviations_and_differences_are_those_of_the_seeds():
 def test_a_metric_of_the_config_is_shown_where_every_result_has_it():
     judged = {"metric": "chrf", "metric_score": 55.0}
     results = {"base": [result(5.0, 20.0) | judged], "A-h1": [result(6.0, 10.0) | judged]}
+    other_metric = [result(6.0, 10.0) | judged | {"metric": "ter"}]
     for changed, name, shown in (
         ({}, "chrf", [55.0, 55.0]),
         ({"A-h1": [result(6.0, 10.0)]}, "tokenized_split_bleu", [21.0, 11.0]),
         ({"base": [result(5.0, 20.0)]}, "tokenized_split_bleu", [21.0, 11.0]),
-        (
-            {"A-h1": [result(6.0, 10.0) | judged | {"metric": "ter"}]},
-            "tokenized_split_bleu",
-            [21.0, 11.0],
-        ),
+        ({"A-h1": other_metric}, "tokenized_split_bleu", [21.0, 11.0]),
     ):
         found = compare(GRID, results | changed)
         assert [row.beside.mean for row in found] == shown

@@ -23,6 +23,7 @@ from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
+from tests.sweep.test_cell import RESULT
 
 BASE = Config().replace(
     {"training.num_train_steps": 90, "checkpoint.every_steps": 2, "training.warmup_steps": 5}
@@ -273,7 +274,7 @@ class Trained:
         if score == math.inf:
             record |= {"perplexity": None, "diverged": "not finite"}
         elif cell.until == end:
-            record |= RESULT
+            record = RESULT | record | {"steps": end}
             name = "result.json"
         (cell.workdir / name).write_text(json.dumps(record))
 
@@ -285,14 +286,6 @@ class Trained:
 
     def wait(self):
         pass
-
-
-RESULT = {
-    **{"corpus": "text:DIR", "split": "dev", "steps": 90, "bleu": 20.0, "bleu_signature": "13a"},
-    **{"tokenized_split_bleu": 21.0, "tokenized_split_bleu_signature": "Moses"},
-    **{"target_tokens": 500, "target_tokens_per_second": 1000.0},
-    **{"hypotheses": ["eins"], "references": ["eins"]},
-}
 
 
 @pytest.fixture

@@ -449,9 +449,6 @@ def test_processes_share_the_cores_out():
 
 def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid_file):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
-    with pytest.raises(UserError, match="jobs=2 is more than the 1 GPUs"):
-        Local(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7")
     # The interpreter is one that writes down what it was given.
     program = tmp_path / "program"
@@ -501,10 +498,7 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
     [
         (["--only", "widee"], "no variant of the grid is called 'widee'; did you mean wide?"),
         (["--only", "X-*"], "it has base, wide"),
-        (["--seeds", "0"], "seeds=0 is not positive"),
         ([], "a sweep needs a directory; name one with --workdir"),
-        (["--workers", "3"], "unknown flag --workers"),
-        (["--only", "base", "--only", "wide"], "--only is given twice"),
         (["--dry-run", "--report"], "give either --dry-run or --report"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
         (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
