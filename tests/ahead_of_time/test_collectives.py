@@ -123,47 +123,41 @@ def test_a_spelling_that_is_not_known_is_refused():
 
 # Each device has 1200 bytes, or gets them; by hand: a ring of 4 sends 3 of 4 parts a round.
 @pytest.mark.parametrize(
-    ("instruction", "kind", "num_bytes", "sent"),
+    ("instruction", "kind", "sent"),
     [
-        ("f32[300]{0} all-reduce(%p), replica_groups=[2,4]<=[8]", "all-reduce", 1200, 1800),
-        ("f32[300]{0} all-gather(%p), replica_groups=[2,4]<=[8]", "all-gather", 1200, 900),
-        ("f32[75]{0} reduce-scatter(%p), replica_groups=[2,4]<=[8]", "reduce-scatter", 1200, 900),
+        ("f32[300]{0} all-reduce(%p), replica_groups=[2,4]<=[8]", "all-reduce", 1800),
+        ("f32[300]{0} all-gather(%p), replica_groups=[2,4]<=[8]", "all-gather", 900),
+        ("f32[75]{0} reduce-scatter(%p), replica_groups=[2,4]<=[8]", "reduce-scatter", 900),
         (
             "(f32[75]{0}, f32[75]{0}, /*index=2*/f32[75]{0}, f32[75]{0}) all-to-all(%p, %q), "
             "replica_groups=[2,4]<=[8]",
             "all-to-all",
-            1200,
             900,
         ),
         (
             "bf16[600]{0:T(8,128)(2,1)} collective-permute(%p), source_target_pairs={{0,1},{1,0}}",
             "collective-permute",
             1200,
-            1200,
         ),
         (
             "f32[300]{0} collective-permute(%p), source_target_pairs={{0,0},{1,1}}",
             "collective-permute",
-            1200,
             0,
         ),
         (
             "(f32[100]{0}, pred[4,200]{1,0}) all-reduce-start(%p, %q), replica_groups=[2,4]<=[8]",
             "all-reduce",
-            1200,
             1800,
         ),
         (  # as XLA of jax 0.12 has it
             "((f32[100]{0}, s8[800]{0}), f32[100]{0}, s8[800]{0}) all-reduce-start(%p, %q), "
             "replica_groups=[2,4]<=[8]",
             "all-reduce",
-            1200,
             1800,
         ),
         (
             "(f32[75]{0}, f32[300]{0}) all-gather-start(%p), replica_groups=[2,4]<=[8]",
             "all-gather",
-            1200,
             900,
         ),
         (
@@ -171,13 +165,12 @@ def test_a_spelling_that_is_not_known_is_refused():
             "source_target_pairs={{0,1},{1,2}}",
             "collective-permute",
             1200,
-            1200,
         ),
     ],
 )
-def test_bytes_are_those_of_the_whole_array_and_of_a_ring(instruction, kind, num_bytes, sent):
+def test_bytes_are_those_of_the_whole_array_and_of_a_ring(instruction, kind, sent):
     found = _one(f"%r = {instruction}")
-    assert (found.kind, found.num_bytes, found.sent_bytes) == (kind, num_bytes, sent)
+    assert (found.kind, found.num_bytes, found.sent_bytes) == (kind, 1200, sent)
 
 
 def test_a_transfer_with_a_start_and_an_end_counts_once():

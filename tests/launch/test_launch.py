@@ -332,12 +332,7 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
 @pytest.mark.parametrize(
     ("form", "workdir", "train", "message"),
     [
-        (
-            "",
-            "r",
-            "",
-            "takes a scheduler first (slurm, kubernetes, tpu, skypilot, ssh), not '--'",
-        ),
+        ("", "r", "", "takes a scheduler first (slurm, kubernetes, tpu, skypilot, ssh), not '--'"),
         ("slrum", "r", "", "not 'slrum'; did you mean slurm?"),
         ("slurm --node 2", "r", "", "unknown flag --node; did you mean"),
         ("slurm", "r", "--lr 1", "unknown flag --lr"),

@@ -151,23 +151,9 @@ def loaded():
 
 
 @pytest.mark.thorough
-def test_a_model_translates_alike_on_every_mesh_that_it_is_loaded_onto():
-    on_eight_devices("loaded", file=__file__)
-
-
-@pytest.mark.thorough
-def test_evaluation_and_scoring_gather_parameters_and_add_up_sums_alone():
-    on_eight_devices("evaluations", file=__file__)
-
-
-@pytest.mark.thorough
-def test_a_search_gathers_parameters_once_and_adds_up_no_activations():
-    on_eight_devices("searches", file=__file__)
-
-
-@pytest.mark.thorough
-def test_several_passes_add_up_the_gradients_once():
-    on_eight_devices("passes", file=__file__)
+@pytest.mark.parametrize("program", [loaded, evaluations, searches, passes])
+def test_eight_devices_send_each_other_what_they_need_and_no_more(program):
+    on_eight_devices(program.__name__, file=__file__)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Processes that meet, agree, and write and read checkpoints together: real ones, on loopback."""
 
 import os
-import re
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from types import ModuleType
 
 import jax
@@ -278,6 +278,7 @@ def test_arguments_that_do_not_fit_are_refused(arguments, named):
         processes.join(*arguments)
 
 
+_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}
 _STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 
 
@@ -311,6 +312,17 @@ def test_the_environment_says_whether_there_are_others(monkeypatch, environment,
     assert len(calls) == meets
 
 
+@contextmanager
+def on_tpus():
+    """Let JAX be configured as on a machine with TPUs."""
+    platforms = jax.config.values["jax_platforms"]
+    jax.config.update("jax_platforms", "tpu,cpu")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_platforms", platforms)
+
+
 @pytest.mark.parametrize(
     ("environment", "meets"),
     [
@@ -318,14 +330,7 @@ def test_the_environment_says_whether_there_are_others(monkeypatch, environment,
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
         # A pod of a job that has one host.
-        (
-            {
-                "TPU_WORKER_HOSTNAMES": "a",
-                "KUBERNETES_SERVICE_HOST": "b",
-                "JOB_COMPLETION_INDEX": "0",
-            },
-            False,
-        ),
+        ({**_POD, "TPU_WORKER_HOSTNAMES": "a"}, False),
         ({"TPU_SKIP_MDS_QUERY": "1"}, False),
         ({}, True),
     ],
@@ -336,12 +341,8 @@ def test_a_tpu_says_whether_it_is_one_of_a_pod(monkeypatch, environment, meets):
             monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    platforms = jax.config.values["jax_platforms"]
-    try:
-        jax.config.update("jax_platforms", "tpu,cpu")  # as JAX does on such a machine
+    with on_tpus():
         assert processes._has_others() == meets
-    finally:
-        jax.config.update("jax_platforms", platforms)
 
 
 def test_pods_of_several_slices_are_processes_of_one_training(monkeypatch):
@@ -360,30 +361,27 @@ def test_pods_of_several_slices_are_processes_of_one_training(monkeypatch):
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
     found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 1)
     assert found == ("localhost:8482", 4, 3, None)
-    platforms = jax.config.values["jax_platforms"]
-    try:
-        jax.config.update("jax_platforms", "tpu,cpu")
+    with on_tpus():
         assert processes._has_others()
-    finally:
-        jax.config.update("jax_platforms", platforms)
 
 
-def _pod(monkeypatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+@pytest.fixture
+def pod(monkeypatch):
+    """The environment of a pod whose job is one of several."""
+    for name, value in _POD.items():
+        monkeypatch.setenv(name, value)
 
 
+@pytest.mark.usefixtures("pod")
 def test_a_pod_that_cannot_ask_for_the_others_does_not_train_alone(monkeypatch):
-    _pod(monkeypatch)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(UserError) as refusal:
-        processes.join()
     expected = r"needs kubernetes, .*\[kubernetes\]'; or name the place by --coordinator"
-    assert re.search(expected, str(refusal.value))
+    with pytest.raises(UserError, match=expected):
+        processes.join()
 
 
+@pytest.mark.usefixtures("pod")
 def test_a_pod_that_may_not_ask_for_the_others_is_told_of_its_rights(monkeypatch):
-    _pod(monkeypatch)
     monkeypatch.setitem(sys.modules, "kubernetes", ModuleType("kubernetes"))
     forbidden = type("ApiException", (Exception,), {"status": 403, "reason": "Forbidden"})
     monkeypatch.setattr(K8sCluster, "_ApiException", forbidden, raising=False)

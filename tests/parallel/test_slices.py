@@ -111,13 +111,10 @@ def test_hosts_with_different_numbers_of_devices_follow_each_other():
 
 
 def test_a_layout_that_unequal_hosts_do_not_have_is_refused_in_one_line():
-    with pytest.raises(UserError) as error:
+    message = r"fsdp=4 times parallel\.tensor=1 does not divide the 6 devices of slice .* 0"
+    with pytest.raises(UserError, match=message) as error:
         make_mesh(ParallelConfig(fsdp=4), _gpus(6, 2))
-    assert str(error.value) == (
-        "parallel.fsdp=4 times parallel.tensor=1 does not divide the 6 devices of slice (or host) "
-        "0, and others have another number; choose sizes that divide the devices of each, or use "
-        "as many of each"
-    )
+    assert "\n" not in str(error.value)
 
 
 def test_one_slice_is_laid_out_as_jax_does_it_and_crosses_nothing():
