@@ -45,7 +45,7 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.models, self.objects, self.asked, self.created = {}, {}, [], []
+        self.models, self.objects, self.asked = {}, {}, []
         self.token = "right"
         self.cut = {}  # how many of the next answers with a file, by its name, end half-way
         self.instead = {}  # what is sent in place of a file, by its name
@@ -183,7 +183,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _create(self, asked):
         name = f"{asked['organization']}/{asked['name']}"
-        self.server.created.append(asked)
         status = 409 if name in self.server.models else 200
         private = asked.get("private") or asked.get("visibility") == "private"
         self.server.models.setdefault(name, Model(private=private))
