@@ -1,5 +1,6 @@
 import pytest
 
+from tests.commands.families import FAMILIES, make_family, write_corpora
 from tests.commands.untrained import make_run, write_corpus
 
 
@@ -15,3 +16,17 @@ def folder(tmp_path_factory):
 def workdir(folder):
     """A run of an untrained model with two checkpoints."""
     return make_run(folder, "run", f"text:{folder}", 55)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """A directory with the corpora of all families of models."""
+    place = tmp_path_factory.mktemp("families")
+    write_corpora(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(corpora):
+    """A run of each family, by its name."""
+    return {name: make_family(corpora, name) for name in FAMILIES}

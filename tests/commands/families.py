@@ -1,30 +1,21 @@
 """A run of every family of models, without a training: for tests of what commands do with each."""
 
 import json
-from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.modules.models import make_model
 from t2t_jax.tasks import task_of
-from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.origin import Identity
-from t2t_jax.training.state import init_state
-from t2t_jax.workdir import claim, fingerprints, run_vocabulary
+from t2t_jax.workdir import run_vocabulary
+from tests.commands.untrained import NETWORK, write_untrained
 
 LINES = ["the old dog runs", "a red house", "the dog", "a house runs", "two dogs see a red house"]
 GERMAN = ["der alte Hund", "ein rotes Haus", "der Hund", "ein Haus", "zwei Hunde sehen ein Haus"]
 _TREES = "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ runs))))\n(TOP (NP (DT a) (NN house)))\n" * 2
 _MODEL = {
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
+    **NETWORK,
     "data.vocab_size": 40,
     "data.max_length": 24,
     "data.source_tokens_per_step": 256,
@@ -91,11 +82,7 @@ def make_family(folder: Path, name: str) -> Path:
         config = config.replace({"model.source_vocab_size": vocabulary.source_size})
     workdir = folder / name.replace(" ", "_")
     workdir.mkdir()
-    claim(workdir, config, corpus, vocabulary)
-    state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary), None)))()
-    checkpoints = Checkpoints(workdir, Identity(config, fingerprints(corpus, vocabulary)))
-    checkpoints.save(state._replace(step=jax.numpy.int32(3)))
-    checkpoints.close()
+    write_untrained(workdir, config, corpus, vocabulary, steps=(3,))
     record = {"step": 3, "of": "train", "loss": 3.0, "nll": 3.0, "gradient_norm": 1.0}
     (workdir / "log.jsonl").write_text(f"{json.dumps(record)}\n")
     return workdir

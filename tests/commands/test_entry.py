@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import keyword
-import os
 import re
 import runpy
 import subprocess
@@ -20,9 +19,8 @@ import t2t_jax
 from t2t_jax.__main__ import main
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.errors import UserError
-from tests.programs import run_python
+from tests.programs import ROOT, run_program, run_python
 
-ROOT = Path(__file__).parents[2]
 NAMES = [name for group in COMMANDS.values() for name in group]
 
 
@@ -186,30 +184,16 @@ def test_a_wheel_needs_no_clone(tmp_path):
         assert "t2t_jax/configs/quickstart.py" in packed.namelist()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "own.py").write_text(TINY)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    installed = {"PYTHONPATH": str(site)}
 
     def run(*arguments, said=""):
-        done = subprocess.run(
-            [site / "bin" / "t2t-jax", *arguments],
-            cwd=tmp_path / "elsewhere",
-            env=environment,
-            input=said,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        program = site / "bin" / "t2t-jax"
+        done = run_program(program, *arguments, cwd=tmp_path / "elsewhere", stdin=said, **installed)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
     code = "from t2t_jax.errors import installing; print(installing('serve'))"
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    told = run_python("-c", code, code=0, cwd=tmp_path, **installed)
     assert told.stdout == f"pip install '{wheel}[serve]'\n"
     assert "--model.d-model" in run("train", "--config", "configs/quickstart.py", "--help")
     assert run("init", "mine").startswith("mine has config.py, README.md, run.sh;")

@@ -11,7 +11,7 @@ from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.figures.long_context import long_context
 from t2t_jax.workdir import read_config
-from tests.commands.families import FAMILIES, make_family, write_corpora
+from tests.commands.families import FAMILIES
 
 FILES = ["--source", "FOLDER/test.en", "--target", "FOLDER/test.de"]
 COMMAND_LINES = {
@@ -48,31 +48,18 @@ DOES = {
 REFUSED = [(family, name) for family in FITS for name in COMMAND_LINES if name not in DOES[family]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("families")
-    write_corpora(place)
-    return place
-
-
-@pytest.fixture(scope="module")
-def runs(folder):
-    """The run directory of each family."""
-    return {name: make_family(folder, name) for name in FAMILIES}
-
-
-def call(name, folder, run, flags):
-    places = {"RUN": str(run), "FOLDER": str(folder)}
+def call(name, corpora, run, flags):
+    places = {"RUN": str(run), "FOLDER": str(corpora)}
     return main([name, *(re.sub("RUN|FOLDER", lambda m: places[m[0]], flag) for flag in flags)])
 
 
 @pytest.mark.parametrize(("family", "name"), REFUSED, ids=lambda value: value.replace(" ", "-"))
-def test_a_command_for_other_models_names_the_one_that_fits(family, name, folder, runs):
+def test_a_command_for_other_models_names_the_one_that_fits(family, name, corpora, runs):
     model, *fits = FITS[family]
     groups = "using a trained model", "measuring a model"
     [fit] = (one for one, group in zip(fits, groups, strict=True) if name in COMMANDS[group])
     with pytest.raises(UserError) as refusal:
-        call(name, folder, runs[family], COMMAND_LINES[name])
+        call(name, corpora, runs[family], COMMAND_LINES[name])
     message = str(refusal.value)
     assert "\n" not in message
     if (family, name) == ("decoder alone", "heads"):  # its task is that of the translator
@@ -94,11 +81,11 @@ def test_each_task_says_which_commands_its_models_have(family, runs):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_pictures_of_every_family_are_drawn(family, folder, runs, monkeypatch, capsys):
+def test_the_pictures_of_every_family_are_drawn(family, corpora, runs, monkeypatch, capsys):
     monkeypatch.setattr("t2t_jax.inspect.figures.write.encoded", lambda *_: b"")
     short = partial(long_context, lengths=(8, 16))
     monkeypatch.setattr("t2t_jax.inspect.figures.write.long_context", short)
-    place = folder / f"figures_{runs[family].name}"
+    place = corpora / f"figures_{runs[family].name}"
     assert main(["figures", str(place), "--workdir", str(runs[family])]) == 0
     drawn = {path.stem for path in place.iterdir()}
     attention = {name for name in drawn if name.startswith("attention_")}
@@ -111,8 +98,8 @@ def test_the_pictures_of_every_family_are_drawn(family, folder, runs, monkeypatc
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_run_has_a_report_and_is_watched_and_exported(family, folder, runs, capsys):
-    run, out = str(runs[family]), str(folder / f"out_{runs[family].name}")
+def test_every_run_has_a_report_and_is_watched_and_exported(family, corpora, runs, capsys):
+    run, out = str(runs[family]), str(corpora / f"out_{runs[family].name}")
     assert main(["watch", run]) == 0
     assert main(["report", "--workdir", run]) == 0
     assert main(["export", run, out, "--to", "safetensors"]) == 0
@@ -131,14 +118,16 @@ def test_python_says_as_well_that_a_model_does_not_translate(family, runs):
             call()
 
 
-def test_a_corpus_for_other_models_is_refused(folder, runs):
-    treebank = ["--corpus", f"trees:{folder}"]
-    message = rf"is a model that translates, and trees:{folder} is for a parser; name another --cor"
+def test_a_corpus_for_other_models_is_refused(corpora, runs):
+    treebank = ["--corpus", f"trees:{corpora}"]
+    message = (
+        rf"is a model that translates, and trees:{corpora} is for a parser; name another --cor"
+    )
     with pytest.raises(UserError, match=message):
         main(["evaluate", "--workdir", str(runs["translator"]), *treebank])
 
 
-def test_a_score_of_images_has_their_words_alone(folder, runs, capsys):
+def test_a_score_of_images_has_their_words_alone(corpora, runs, capsys):
     run = str(runs["image classifier"])
     assert main(["evaluate", "--workdir", run]) == 0
     assert main(["report", "--workdir", run]) == 0

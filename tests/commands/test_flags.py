@@ -6,7 +6,6 @@ import os
 import runpy
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +22,8 @@ from t2t_jax.system.folders import user_folder
 from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
 from tests.commands.untrained import SOURCES
+from tests.programs import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 TEXT = "the dog\n\na red\u2028house\r\nthe dog"
 CONFIG_FILE = """
 from t2t_jax.config import Config
@@ -356,13 +355,6 @@ def test_a_mistake_of_ours_keeps_its_traceback():
         run(main)
 
 
-@pytest.mark.usefixtures("environment")
-def test_a_program_ends_with_the_code_of_its_main():
-    with pytest.raises(SystemExit) as end:
-        run(lambda arguments: 143)
-    assert end.value.code == 143
-
-
 def test_json_output_is_one_object_with_every_figure(workdir, one_translator, capsys):
     code = entry_command(
         ["evaluate", "--workdir", str(workdir), "--beam-size", "1", "--json"]
@@ -499,43 +491,31 @@ def test_scores_are_written_in_the_format_of_moses(
     assert capfdbinary.readouterr().out.decode().splitlines() == lines[:1]
 
 
-def python(*arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False, **options
-    )
+@pytest.fixture
+def plain_locale(tmp_path, monkeypatch):
+    """Variables of a program in the plainest locale, with caches of its own."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    return {**ascii_only, "XDG_CACHE_HOME": str(tmp_path)}
 
 
-@pytest.fixture(scope="module")
-def bare_environment(tmp_path_factory):
-    """Of a program in the plainest locale, with caches of its own."""
-    shared = {"JAX_COMPILATION_CACHE_DIR"}
-    return {
-        **{name: value for name, value in os.environ.items() if name not in shared},
-        "LC_ALL": "C",
-        "PYTHONUTF8": "0",
-        "PYTHONIOENCODING": "ascii",
-        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("caches")),
-        "JAX_PLATFORMS": "cpu",
-    }
-
-
-def test_scores_go_to_stdout_and_nothing_else_does(workdir, bare_environment):
+def test_scores_go_to_stdout_and_nothing_else_does(workdir, plain_locale):
     arguments = ["evaluate", "--workdir", str(workdir), "--beam-size", "1", "--json"]
-    done = python("eval.py", *arguments, env=bare_environment)
-    assert (done.returncode, done.stderr.decode()) == (0, "")
-    [line] = done.stdout.decode().splitlines()
+    done = run_python("eval.py", *arguments, **plain_locale)
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = done.stdout.splitlines()
     assert json.loads(line)["num_sentences"] == 4
 
 
 @pytest.mark.thorough
 def test_a_pipe_in_any_locale_gives_translations_and_nothing_else(
-    workdir, translator, bare_environment
+    workdir, translator, plain_locale
 ):
     arguments = ["translate", "--workdir", str(workdir), "--average", "2"]
-    done = python("eval.py", *arguments, input=TEXT.encode(), env=bare_environment)
-    assert (done.returncode, done.stderr.decode()) == (0, "")
+    done = run_python("eval.py", *arguments, stdin=TEXT, **plain_locale)
+    assert (done.returncode, done.stderr) == (0, "")
     translations = translator.translate(TEXT.split("\n"))
-    assert done.stdout.decode() == "".join(f"{line}\n" for line in translations)
+    assert done.stdout == "".join(f"{line}\n" for line in translations)
 
 
 def test_a_new_run_may_have_the_config_of_another(workdir, tmp_path):

@@ -15,6 +15,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.launch import LaunchCommand
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from tests.programs import run_program
 
 SENTENCES = {"fr": "la maison rouge de {}\n", "de": "das rote Haus von {}\n"}
 NAMES = ["Anna", "Bert", "Clara", "David", "Emma", "Franz", "Greta", "Hans"]
@@ -101,14 +102,8 @@ def test_the_script_trains_scores_and_translates(project):
     (programs / "t2t-jax").chmod(0o755)
     flags = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
     path = f"{programs}:{os.environ['PATH']}"
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [project / "run.sh", *flags, "--data.cache-dir", str(project / "cache")],
-        env={**os.environ, "PATH": path, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    cache = ["--data.cache-dir", project / "cache"]
+    done = run_program(project / "run.sh", *flags, *cache, PATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "sacreBLEU" in done.stdout
     assert (project / "translations.de").read_text(encoding="utf-8").count("\n") == 64

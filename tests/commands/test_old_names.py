@@ -7,9 +7,7 @@ import pytest
 
 from t2t_jax.__main__ import main
 from t2t_jax.version import RENAMED
-from tests.commands.families import make_family, write_corpora
 
-FAMILIES = "translator", "parser", "language model", "masked model", "tagger", "image classifier"
 TREES = ["--gold", "FOLDER/test.mrg", "--predicted", "FOLDER/dev.mrg", "FOLDER/test.mrg"]
 LINES = [
     ("bleu", "translator", ["RUN", "--split", "dev", "test", "--beam-size", "1", "--json"]),
@@ -26,19 +24,6 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("families")
-    write_corpora(place)
-    return place
-
-
-@pytest.fixture(scope="module")
-def runs(folder):
-    """The run directory of each family."""
-    return {name: make_family(folder, name) for name in FAMILIES}
-
-
 def without_times(text):
     """The output of a command without what differs between two calls of it."""
     return re.sub(r'("seconds": |seconds +)[\d.]+', r"\1", text)
@@ -46,9 +31,9 @@ def without_times(text):
 
 @pytest.mark.parametrize(("name", "family", "flags"), LINES, ids=lambda value: str(value)[:24])
 def test_an_old_command_line_gives_the_same_with_one_warning(
-    name, family, flags, folder, runs, capfd
+    name, family, flags, corpora, runs, capfd
 ):
-    places = {"RUN": str(runs[family]), "FOLDER": str(folder)}
+    places = {"RUN": str(runs[family]), "FOLDER": str(corpora)}
     flags = [re.sub("RUN|FOLDER", lambda match: places[match[0]], flag) for flag in flags]
     new_name = RENAMED[f"t2t-jax {name}"].name.removeprefix("t2t-jax ")
     new_flags = [RENAMED[flag].name if flag in RENAMED else flag for flag in flags]
@@ -70,8 +55,8 @@ def test_the_lines_name_every_old_command():
     assert {name for name, *_ in LINES} == old
 
 
-def test_an_old_flag_of_a_new_command_warns_as_well(folder, capfd):
-    files = ["--references", str(folder / "test.mrg"), "--predicted", str(folder / "dev.mrg")]
+def test_an_old_flag_of_a_new_command_warns_as_well(corpora, capfd):
+    files = ["--references", str(corpora / "test.mrg"), "--predicted", str(corpora / "dev.mrg")]
     assert main(["compare", *files]) == 0
     assert capfd.readouterr().err.startswith("warning: --predicted is now called --hypotheses, ")
 

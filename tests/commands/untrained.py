@@ -13,6 +13,13 @@ from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state
 from t2t_jax.workdir import claim, fingerprints, run_vocabulary
 
+NETWORK = {
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+}
 SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
 TREES = """(TOP (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
@@ -32,32 +39,30 @@ def write_corpus(folder):
 
 def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     """A run directory with an untrained model in two checkpoints."""
-    config = Config().replace(
-        {
-            "model.d_model": 16,
-            "model.num_heads": 2,
-            "model.d_ff": 32,
-            "model.num_encoder_layers": 1,
-            "model.num_decoder_layers": 1,
-            "data.corpus": corpus,
-            "data.vocab_size": vocab_size,
-            "data.cache_dir": str(folder / "cache"),
-            "training.seed": seed,
-            "checkpoint.every_steps": 3,
-            "decoding.max_extra_length": 5,
-            "decoding.beam_size": 2,
-            **changes,
-        }
-    )
+    fields = {
+        "data.corpus": corpus,
+        "data.vocab_size": vocab_size,
+        "data.cache_dir": str(folder / "cache"),
+        "training.seed": seed,
+        "checkpoint.every_steps": 3,
+        "decoding.max_extra_length": 5,
+        "decoding.beam_size": 2,
+    }
+    config = Config().replace({**NETWORK, **fields, **changes})
     workdir = folder / name
     workdir.mkdir()
     data = open_corpus(config.data)
     vocabulary = run_vocabulary(config, data, workdir, task_of(corpus).vocabulary)
-    claim(workdir, config, data, vocabulary)
+    write_untrained(workdir, config, data, vocabulary, steps=(3, 6))
+    return workdir
+
+
+def write_untrained(workdir, config, corpus, vocabulary, steps):
+    """Write a run that was not trained; its parameters grow from checkpoint to checkpoint."""
+    claim(workdir, config, corpus, vocabulary)
     state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary), None)))()
-    checkpoints = Checkpoints(workdir, Identity(config, fingerprints(data, vocabulary)))
-    for step in (3, 6):
+    checkpoints = Checkpoints(workdir, Identity(config, fingerprints(corpus, vocabulary)))
+    for step in steps:
         grown = jax.tree.map(lambda x, step=step: x * (1 + step / 10), state.params)
         checkpoints.save(state._replace(step=jax.numpy.int32(step), params=grown))
     checkpoints.close()
-    return workdir
