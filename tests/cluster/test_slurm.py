@@ -15,8 +15,8 @@ import pytest
 import t2t_jax
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from tests.cluster.conftest import slurm, wait_for
+from tests.programs import ROOT, run_program, run_python
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.cluster
 FLAGS = (
     "--training.num-train-steps=120",
@@ -30,8 +30,7 @@ def _launch(tiny_run, workdir, *flags, hang_minutes="10", fields=None):
     train = ["train", f"--config={tiny_run.folder / 'tiny.py'}", f"--workdir={workdir}", *FLAGS]
     train += [f"--parallel.hang-minutes={hang_minutes}"]
     train += [f"--{name}={value}" for name, value in (fields or tiny_run.without_dev).items()]
-    command = [sys.executable, "-m", "t2t_jax", "launch", "slurm", *flags, "--", *train]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-m", "t2t_jax", "launch", "slurm", *flags, "--", *train)
     assert done.returncode == 0, done.stderr
     return re.search(r"submitted as job (\d+)", done.stdout)[1]
 
@@ -70,6 +69,12 @@ def _goes_on(job):
 
 def _leaves(workdir):
     return jax.tree.leaves(t2t_jax.load(workdir, average=1).params)
+
+
+def _assert_same_losses(tiny_run, workdir, uninterrupted):
+    losses, expected = tiny_run.losses(workdir), tiny_run.losses(uninterrupted)
+    assert losses.keys() == expected.keys()
+    np.testing.assert_allclose([*losses.values()], [*expected.values()], atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +147,7 @@ def test_a_node_that_hung_is_named_and_left_out_of_the_next_start(
     assert "process 1 on n2 came last" in log
     assert f"Exited with exit code {HUNG}" in log
     assert "of 1 process(es)" in log
-    losses, expected = tiny_run.losses(workdir), tiny_run.losses(uninterrupted)
-    assert losses.keys() == expected.keys()
-    np.testing.assert_allclose([*losses.values()], [*expected.values()], atol=1e-5)
+    _assert_same_losses(tiny_run, workdir, uninterrupted)
 
 
 def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, uninterrupted, tmp_path):
@@ -158,9 +161,7 @@ def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, unint
     log = (workdir / f"launch/slurm-{job}.log").read_text()
     assert "of 2 process(es)" in log
     assert "of 1 process(es)" in log
-    losses, expected = tiny_run.losses(workdir), tiny_run.losses(uninterrupted)
-    assert losses.keys() == expected.keys()
-    np.testing.assert_allclose([*losses.values()], [*expected.values()], atol=1e-5)
+    _assert_same_losses(tiny_run, workdir, uninterrupted)
 
 
 def _sweep(tiny_run, folder, changes, *flags):
@@ -176,17 +177,24 @@ def _sweep(tiny_run, folder, changes, *flags):
     return [*sweep, "--launcher=slurm", "--slurm", "timeout_min=5", "cpus_per_task=1", *flags], grid
 
 
+def _kill_once_submitted(sweep, grid, num_jobs):
+    """Kill the program of a grid when all its jobs are submitted; returns the files of the jobs."""
+    first = subprocess.Popen(sweep, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_for(lambda: len(list(grid.glob("*/seed*.job"))) == num_jobs)
+    jobs = {file: file.read_text() for file in grid.glob("*/seed*.job")}
+    first.kill()
+    first.communicate()
+    return jobs
+
+
 def test_a_halved_grid_goes_on_when_its_program_was_killed_and_its_winner_never_paused(
     cluster, tiny_run, tmp_path
 ):
     low, wide = {"training.learning_rate_factor": 0.001}, {"model.d_ff": 64}
     changes = {"base": {}, "low": low, "wide": wide}
     sweep, grid = _sweep(tiny_run, tmp_path, changes, "--halving=rungs=2,keep=0.5")
-    first = subprocess.Popen(sweep, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wait_for(lambda: len(list(grid.glob("*/seed*.job"))) == 3)
-    first.kill()
-    first.communicate()
-    done = subprocess.run(sweep, cwd=ROOT, capture_output=True, text=True, check=False)
+    _kill_once_submitted(sweep, grid, num_jobs=3)
+    done = run_program(*sweep)
     assert done.returncode == 0, done.stderr
     assert {path.parent.parent.name for path in grid.glob("*/*/rung-6.json")} == {*changes}
     ended = {path.parent.parent.name for path in grid.glob("*/*/result.json")}
@@ -200,12 +208,8 @@ def test_a_halved_grid_goes_on_when_its_program_was_killed_and_its_winner_never_
 def test_a_grid_goes_on_when_the_program_that_submitted_it_was_killed(cluster, tiny_run, tmp_path):
     changes = {"base": {}, "wide": {"model.d_ff": 64}}
     sweep, grid = _sweep(tiny_run, tmp_path, changes)
-    first = subprocess.Popen(sweep, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wait_for(lambda: len(list(grid.glob("*/seed*.job"))) == 2)
-    jobs = {file: file.read_text() for file in grid.glob("*/seed*.job")}
-    first.kill()
-    first.communicate()
-    done = subprocess.run(sweep, cwd=ROOT, capture_output=True, text=True, check=False)
+    jobs = _kill_once_submitted(sweep, grid, num_jobs=2)
+    done = run_program(*sweep)
     assert done.returncode == 0, done.stderr
     assert {file: file.read_text() for file in jobs} == jobs, "no job was submitted twice"
     assert "wide" in (grid / "table.md").read_text()

@@ -17,6 +17,7 @@ from t2t_jax.functional.position import sinusoidal_positions
 from t2t_jax.inspect.attention_maps import attention_maps, words_of
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
+from tests.interchange.models import ensemble_of
 
 CONFIG = Config(
     model=network_config(
@@ -80,14 +81,8 @@ def test_without_a_target_it_is_the_models_own_translation(translator):
 
 
 def test_an_ensemble_is_refused(translator):
-    both = Translator(
-        CONFIG,
-        translator.vocabulary,
-        translator.params,
-        others=[(CONFIG.model, translator.params)],
-    )
     with pytest.raises(UserError, match="ensemble"):
-        attention_maps(both, SOURCE)
+        attention_maps(ensemble_of(translator), SOURCE)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,12 @@ from t2t_jax.config import Config, DecoderOnlyConfig, EncoderDecoderConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.network import init_parameters
-from tests.interchange.models import image_classifier, masked_language_model, translator_of
+from tests.interchange.models import (
+    ensemble_of,
+    image_classifier,
+    masked_language_model,
+    translator_of,
+)
 from tests.modules.numpy_transformer import embed, encoder
 
 LINES = ["the dog barks at the cat", "a dog", ""]
@@ -69,12 +74,7 @@ def test_what_has_no_states_is_refused(translator):
     images = translator_of(image_classifier())
     with pytest.raises(UserError, match="reads images"):
         t2t_jax.encoder_states(images, LINES)
-    both = Translator(
-        translator.config,
-        translator.vocabulary,
-        translator.params,
-        others=[(translator.config.model, translator.params)],
-    )
+    both = ensemble_of(translator)
     with pytest.raises(UserError, match="load one of its models"):
         t2t_jax.encoder_states(both, LINES)
     with pytest.raises(UserError, match="give those of one of its models"):

@@ -20,7 +20,7 @@ from t2t_jax.inspect.heads import Head, all_heads, pruning_order, weigh_heads, w
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.sources import padded
 from t2t_jax.tasks.measures.bleu import corpus_scores
-from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.interchange.models import OPTIONS, ensemble_of, portable, real_pairs, translator_of
 
 _SENTENCES = 18  # more than one batch, and padding in the last one
 _LONGEST = 64
@@ -189,14 +189,8 @@ def test_the_least_important_heads_go_first_and_one_of_each_attention_stays():
 
 
 def test_what_has_no_heads_of_its_own_is_refused(translator):
-    ensemble = type(translator)(
-        translator.config,
-        translator.vocabulary,
-        translator.params,
-        others=[(translator.config.model, translator.params)],
-    )
     with pytest.raises(UserError, match="an ensemble has no heads of its own"):
-        weigh_heads(ensemble)
+        weigh_heads(ensemble_of(translator))
     with pytest.raises(UserError, match="late"):
         weigh_heads(translator, split="late")
 

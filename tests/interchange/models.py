@@ -159,3 +159,21 @@ def translator_of(model: PortableModel) -> Translator:
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
     return Translator(model.config, model.vocabulary, jax.tree.map(jax.numpy.asarray, params))
+
+
+def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
+    """The subwords of each line, without the end of sentence, as CTranslate2 takes them."""
+    return model.vocabulary.pieces([ids[:-1] for ids in model.vocabulary.encode(lines)])
+
+
+def assert_same_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    """Check that arrays have the same names and values."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def ensemble_of(translator: Translator) -> Translator:
+    """An ensemble of two models, which are both the given one."""
+    config, params = translator.config, translator.params
+    return Translator(config, translator.vocabulary, params, others=[(config.model, params)])

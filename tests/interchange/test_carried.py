@@ -23,6 +23,7 @@ from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable
 from tests.interchange.test_ctranslate2 import REFUSED
 
+_LANGUAGE_MODEL = {"model.architecture": "decoder_only", "data.task": "language_modelling"}
 _GOLDENS = Path(__file__).parents[1] / "goldens"
 _WHOLE = {
     **dict.fromkeys(("run", "safetensors"), ("model", "data", "decoding")),
@@ -126,6 +127,9 @@ def test_every_field_that_a_format_lists_is_there(name):
         ("marian", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
         ("marian", {"model.query_key_norm": True, "model.norm": "rms"}, "norm=True in place of"),
         ("ctranslate2", {"model.d_k": 2}, "model.d_v=None in place of 2"),
+        ("ctranslate2", _LANGUAGE_MODEL, "data.task='language_modelling' in place of 'auto'"),
+        ("ctranslate2", {"model.architecture": "decoder_only"}, "='decoder_only'"),
+        ("marian", {"model.architecture": "decoder_only"}, "='decoder_only'"),
     ],
 )
 def test_a_setting_without_a_counterpart_is_refused_by_name(name, fields, why, tmp_path):

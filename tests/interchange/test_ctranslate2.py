@@ -12,8 +12,7 @@ import pytest
 from t2t_jax import UserError, score
 from t2t_jax.batch import EOS_ID
 from t2t_jax.interchange.formats import write_model
-from t2t_jax.interchange.portable import PortableModel
-from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.interchange.models import OPTIONS, portable, real_pairs, subwords, translator_of
 from tests.programs import run_python
 from tests.selection import thorough_after
 
@@ -23,11 +22,6 @@ REFUSED = {
     "window": "model.attention_window=4 in place of None",
     "narrow-keys": "model.d_v=None in place of 2",
 }
-
-
-def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
-    """The subwords of each line, without the end of sentence, as CTranslate2 takes them."""
-    return model.vocabulary.pieces([ids[:-1] for ids in model.vocabulary.encode(lines)])
 
 
 @pytest.mark.parametrize(

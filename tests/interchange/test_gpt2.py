@@ -15,7 +15,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.batch import EOS_ID, PAD_ID, Batch, one_a_row
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.tasks.language_modelling import generate
-from tests.interchange.models import altered_json, portable, translator_of
+from tests.interchange.models import altered_json, assert_same_arrays, portable, translator_of
 
 _GPT2 = Path(__file__).parents[1] / "goldens" / "pretrained" / "gpt2"
 _LINES = [
@@ -68,9 +68,7 @@ def test_what_goes_in_goes_out(model, tmp_path):
     out = tmp_path / "out"
     write_model(model, "gpt2", out)
     before, after = load_file(_GPT2 / "model.safetensors"), load_file(out / "model.safetensors")
-    assert before.keys() == after.keys()
-    for name, array in before.items():
-        np.testing.assert_array_equal(after[name], array, err_msg=name)
+    assert_same_arrays(after, before)
     theirs = json.loads((_GPT2 / "config.json").read_text())
     for name, value in json.loads((out / "config.json").read_text()).items():
         assert theirs.get(name) in (value, None), name

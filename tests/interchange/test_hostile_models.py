@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 from t2t_jax import UserError
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.runs import write_run
-from tests.interchange.models import altered_json, portable
+from tests.interchange.models import altered_json, assert_same_arrays, portable
 
 _GOLDENS = Path(__file__).parents[1] / "goldens"
 _PLACES = {
@@ -112,21 +113,11 @@ def test_a_hundred_thousand_levels_are_refused(file, tmp_path):
 def test_a_tokenizer_cuts_and_fills_no_line(tmp_path):
     place = copied("gpt2", tmp_path)
     whole = read_model("gpt2", place).vocabulary.encode(["the small house"])
-    truncation = {
-        "max_length": 2,
-        "strategy": "LongestFirst",
-        "stride": 0,
-        "direction": "Right",
-    }
-    padding = {
-        "strategy": {"Fixed": 1_000},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    }
-    altered_json(place / "tokenizer.json", truncation=truncation, padding=padding)
+    file = str(place / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.enable_truncation(max_length=2)
+    tokenizer.enable_padding(length=1_000)
+    tokenizer.save(file)
     assert read_model("gpt2", place).vocabulary.encode(["the small house"]) == whole
 
 
@@ -195,9 +186,7 @@ def test_tensors_in_several_files_are_those_in_one(kind, tmp_path):
     place = copied(kind, tmp_path)
     in_two_files(place)
     whole, found = read_model(kind, _PLACES[kind]), read_model(kind, place)
-    assert found.arrays.keys() == whole.arrays.keys()
-    for name, array in whole.arrays.items():
-        np.testing.assert_array_equal(found.arrays[name], array)
+    assert_same_arrays(found.arrays, whole.arrays)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.interchange.formats import read_model, write_model
-from tests.interchange.models import altered_json, real_pairs, translator_of
+from tests.interchange.models import altered_json, assert_same_arrays, real_pairs, translator_of
 
 _OPUS = Path(__file__).parents[1] / "goldens" / "opus"
 _KINDS = "shared", "separate"
@@ -92,9 +92,7 @@ def test_what_was_imported_goes_out_and_in_again_unchanged(kind, tmp_path):
     write_model(model, "marian", tmp_path / "out")
     again = read_model("marian", tmp_path / "out")
     assert again.vocabulary.serialized == model.vocabulary.serialized
-    assert again.arrays.keys() == model.arrays.keys()
-    for name, array in model.arrays.items():
-        np.testing.assert_array_equal(again.arrays[name], array, err_msg=name)
+    assert_same_arrays(again.arrays, model.arrays)
     assert again.config.model == model.config.model
 
 

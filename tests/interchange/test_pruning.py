@@ -19,7 +19,14 @@ from t2t_jax.interchange.pruning import heads_to_prune, without_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.sources import padded
-from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.interchange.models import (
+    OPTIONS,
+    assert_same_arrays,
+    portable,
+    real_pairs,
+    subwords,
+    translator_of,
+)
 from tests.selection import thorough_after
 
 HEADS = [
@@ -77,8 +84,7 @@ def test_a_pruned_run_loads_goes_out_and_in_again_and_trains_on(tmp_path):
     before = translator.translate(lines, beam_size=1)
     write_model(model, "safetensors", tmp_path / "out")
     again = read_model("safetensors", tmp_path / "out")
-    for name, array in model.arrays.items():
-        np.testing.assert_array_equal(again.arrays[name], array, err_msg=name)
+    assert_same_arrays(again.arrays, model.arrays)
     assert translator_of(again).translate(lines, beam_size=1) == before
     changes = {
         "training.init_from": str(tmp_path / "pruned"),
@@ -99,10 +105,7 @@ def test_formats_with_one_number_of_heads_have_zeros(tmp_path):
     write_model(model, "ctranslate2", tmp_path / "out")
     engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
     sources, targets = (side[:4] for side in real_pairs())
-    pieces = [
-        model.vocabulary.pieces([ids[:-1] for ids in model.vocabulary.encode(side)])
-        for side in (sources, targets)
-    ]
+    pieces = [subwords(model, side) for side in (sources, targets)]
     ours = t2t_jax.score(translator_of(model), sources, targets)
     for found, own in zip(engine.score_batch(*pieces), ours, strict=True):
         np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)

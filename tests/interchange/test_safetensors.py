@@ -107,25 +107,3 @@ def test_a_language_model_comes_back_and_continues_text_alike(tmp_path):
     prompts = ["The file", "No"]
     expected = generate(translator_of(model), prompts, max_tokens=8)
     assert generate(t2t_jax.load(tmp_path / "run"), prompts, max_tokens=8) == expected
-
-
-@pytest.mark.parametrize(
-    ("fields", "name", "message"),
-    [
-        (_TEXT, "ctranslate2", "ctranslate2 .*data.task='language_modelling' in place of 'auto'"),
-        (
-            {"model.architecture": "decoder_only"},
-            "marian",
-            "marian cannot .*='decoder_only'",
-        ),
-        (
-            {"model.architecture": "decoder_only"},
-            "ctranslate2",
-            "ctranslate2 .*='decoder_only'",
-        ),
-    ],
-)
-def test_a_format_refuses_what_it_has_no_place_for(fields, name, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        write_model(portable(fields), name, tmp_path / "out")
-    assert not (tmp_path / "out").exists()

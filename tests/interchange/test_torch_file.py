@@ -16,6 +16,7 @@ from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.torch_file import read_torch_file
+from tests.interchange.models import assert_same_arrays
 
 _MODEL = Path(__file__).parents[1] / "goldens" / "opus" / "shared"
 
@@ -53,9 +54,7 @@ def test_a_model_is_the_one_in_safetensors(torch, place, is_zip):
     file = place / "pytorch_model.bin"
     torch.save(tensors(torch), file, _use_new_zipfile_serialization=is_zip)
     model, wanted = read_model("marian", place), read_model("marian", _MODEL)
-    assert model.arrays.keys() == wanted.arrays.keys()
-    for name, array in wanted.arrays.items():
-        np.testing.assert_array_equal(model.arrays[name], array)
+    assert_same_arrays(model.arrays, wanted.arrays)
 
 
 def test_a_model_may_lie_in_two_files(torch, place):
