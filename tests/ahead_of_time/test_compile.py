@@ -82,10 +82,7 @@ for fields in json.loads(sys.argv[1]):
 def test_eight_devices_share_parameters_and_send_gradients():
     layouts = [
         {"parallel.data": 8},
-        {
-            "parallel.data": 8,
-            "parallel.tokens_per_device": 64,
-        },  # 32 rows: 4 a device in passes of 2
+        {"parallel.data": 8, "parallel.tokens_per_device": 64},  # 32 rows, in passes of 2 a device
         {"parallel.data": 2, "parallel.fsdp": 2, "parallel.tensor": 2},
     ]
     arguments = json.dumps([_FIELDS | layout for layout in layouts])
@@ -113,10 +110,7 @@ def test_eight_devices_share_parameters_and_send_gradients():
 
 
 def _python(*arguments, devices=1):
-    flags = {
-        "JAX_NUM_CPU_DEVICES": str(devices),
-        "JAX_PLATFORMS": "cpu",
-    }
+    flags = {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
     environment = {name: x for name, x in os.environ.items() if not name.startswith("TPU_")}
     return subprocess.run(
         [sys.executable, *arguments],
@@ -139,11 +133,7 @@ def test_what_pmap_would_run_is_not_compiled():
     [
         ("v5e:4x4", {}, r"needs libtpu, .*pip install -e '.*\[tpu\]'"),
         ("h200:8", {}, r"needs jax-cuda13-plugin, .*pip install -e '.*\[cuda13\]'"),
-        (
-            "h200:8",
-            {"jax-cuda13-plugin": "0.4.1"},
-            r"needs a jax-cuda13-plugin of jax .* and 0\.4\.1",
-        ),
+        ("h200:8", {"jax-cuda13-plugin": "0.4.1"}, r"a jax-cuda13-plugin of jax .* and 0\.4\.1"),
     ],
 )
 def test_without_its_compiler_the_error_says_how_to_install_it(

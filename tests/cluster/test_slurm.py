@@ -18,10 +18,7 @@ from tests.cluster.conftest import slurm, wait_for
 from tests.programs import ROOT, run_program, run_python
 
 pytestmark = pytest.mark.cluster
-FLAGS = (
-    "--training.num-train-steps=120",
-    "--checkpoint.every-steps=20",
-)
+FLAGS = "--training.num-train-steps=120", "--checkpoint.every-steps=20"
 """What makes a training long enough to be stopped in the middle."""
 
 

@@ -37,10 +37,7 @@ FAMILIES = {
     "translator": {},
     "decoder alone": {"model.architecture": "decoder_only"},
     "parser": {"data.vocab_size": 60},
-    "language model": {
-        "data.task": "language_modelling",
-        "model.architecture": "decoder_only",
-    },
+    "language model": {"data.task": "language_modelling", "model.architecture": "decoder_only"},
     "masked model": {"data.task": "masked_language_modelling", **_ENCODER},
     "tagger": {"data.task": "tagging", **_LABELS},
     "classifier": {"data.task": "classification", **_LABELS},

@@ -264,10 +264,7 @@ def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file
         ("--model.d-fff 3", "unknown flag --model.d-fff; did you mean --model.d-ff?"),
         ("--norm_order=pre", "unknown flag --norm_order; did you mean --model.norm-order?"),
         ("--qqq 3", "unknown flag --qqq; see --help-all for all flags"),
-        (
-            "--model.norm-order prel",
-            "'prel' for argument '--model.norm-order'. Expected one of ('p",
-        ),
+        ("--model.norm-order prel", "'prel' for argument '--model.norm-order'. Expected one of"),
         ("--model.d-ff many", "--model.d-ff: invalid literal for int() with base 10: 'many'"),
         ("--model.d-k many", "--model.d-k: no type matching {None}|INT"),
         ("--model.d-ff", "Missing value for argument '--model.d-ff'"),

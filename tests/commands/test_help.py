@@ -39,9 +39,7 @@ HEAVY = {
 }
 WITHOUT_RUN = {"data", "init", "launch", "compare"}
 OF_A_CONFIG = {"config", "data prepare"}
-SEVERAL = {
-    *("watch", "serve", "translate", "evaluate", "score"),
-}
+SEVERAL = {"watch", "serve", "translate", "evaluate", "score"}
 
 
 def printed(capsys, *arguments):
@@ -85,10 +83,7 @@ def test_the_commands_that_take_no_run_are_known():
     [
         ("figures --workdir runs/a", "DIR is missing; see --help"),
         ("import --workdir runs/a marian", "PATH is missing; see --help"),
-        (
-            "evaluate --split test runs/a",
-            "t2t-jax evaluate takes a run, as in t2t-jax evaluate runs/base",
-        ),
+        ("evaluate --split test runs/a", "t2t-jax evaluate takes a run, as in t2t-jax evaluate"),
         ("report runs/a runs/b", "Unrecognized options: runs/b"),
         ("evaluate --workdir", "--workdir has no value; name the directory of the run after it"),
         ("evaluate ''", "an argument is empty; is a variable of the shell unset?"),

@@ -54,24 +54,14 @@ TRANSLATE = "translate --workdir w --input lines"
 @pytest.mark.parametrize(
     ("content", "written"),
     [
-        (b"", b""),
-        (b"\n", b"\n"),
-        (b"one", b"ONE\n"),
-        (b"one\r\ntwo\r\n", b"ONE\nTWO\n"),
-        (b"a\rb\n", b"A\rB\n"),
-        (b"a\0b\n", b"A\0B\n"),
-        ("a\u2028b\n".encode(), "A\u2028B\n".encode()),
-        (b"\xef\xbb\xbfone\n", b"ONE\n"),
-    ],
-    ids=[
-        "an empty file",
-        "a blank line",
-        "no end of the last line",
-        "CR LF",
-        "CR within a line",
-        "NUL",
-        "a Unicode line separator",
-        "a byte order mark",
+        pytest.param(b"", b"", id="an empty file"),
+        pytest.param(b"\n", b"\n", id="a blank line"),
+        pytest.param(b"one", b"ONE\n", id="no end of the last line"),
+        pytest.param(b"one\r\ntwo\r\n", b"ONE\nTWO\n", id="CR LF"),
+        pytest.param(b"a\rb\n", b"A\rB\n", id="CR within a line"),
+        pytest.param(b"a\0b\n", b"A\0B\n", id="NUL"),
+        pytest.param("a\u2028b\n".encode(), "A\u2028B\n".encode(), id="a Unicode line separator"),
+        pytest.param(b"\xef\xbb\xbfone\n", b"ONE\n", id="a byte order mark"),
     ],
 )
 def test_each_line_of_input_gives_one_line_of_output(here, content, written):
@@ -136,11 +126,7 @@ OUTPUTS = {
 @pytest.mark.parametrize(("make", "output", "message"), OUTPUTS.values(), ids=list(OUTPUTS))
 @pytest.mark.parametrize(
     "line",
-    [
-        TRANSLATE,
-        "score --workdir w --source lines --target lines",
-        "evaluate --workdir w",
-    ],
+    [TRANSLATE, "score --workdir w --source lines --target lines", "evaluate --workdir w"],
     ids=lambda line: line.split()[0],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(

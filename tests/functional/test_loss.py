@@ -101,15 +101,9 @@ def test_bfloat16_logits_give_float32_losses_and_a_bfloat16_gradient():
 def test_loss_and_gradient_equal_those_of_pytorch(epsilon):
     # Written by tests/goldens/make_transformer_goldens.py.
     with np.load(Path(__file__).parents[1] / "goldens" / "transformer.npz") as goldens:
+        names = "logits", "targets", "cotangent", f"smoothed_{epsilon}", f"gradient_{epsilon}"
         logits, targets, cotangent, smoothed, gradient = (
-            jnp.array(goldens[f"loss/{name}"])
-            for name in (
-                "logits",
-                "targets",
-                "cotangent",
-                f"smoothed_{epsilon}",
-                f"gradient_{epsilon}",
-            )
+            jnp.array(goldens[f"loss/{name}"]) for name in names
         )
     losses, pull_back = jax.vjp(
         lambda x: label_smoothed_cross_entropy(x, targets, epsilon)[0], logits

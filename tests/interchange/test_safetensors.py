@@ -49,30 +49,25 @@ def test_an_imported_run_is_not_trained_on_in_its_place(tmp_path):
         check_workdir(model.config, tmp_path / "run")
 
 
-def _with_another_vocabulary(path):
-    arrays = load_file(path)
+def _with_other_arrays(out):
+    save_file({"a": np.zeros(1)}, out / "model.safetensors")
+
+
+def _with_another_vocabulary(out):
+    file = out / "model.safetensors"
     about = {"version": 1, "steps": [], "vocabulary": "none"}
-    save_file(arrays, path, {"t2t_jax": json.dumps(about)})
+    save_file(load_file(file), file, {"t2t_jax": json.dumps(about)})
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda out: (out / "model.safetensors").write_bytes(b"12"), "is damaged, or no file of"),
-        (
-            lambda out: (out / "model.safetensors").unlink(),
-            "is not a directory that t2t-jax export",
-        ),
+        (lambda out: (out / "model.safetensors").unlink(), "not a directory that t2t-jax export"),
         (lambda out: (out / "config.json").write_text("{}"), "config lacks the section"),
         (lambda out: (out / "vocabulary.model").write_bytes(b"?"), "not a SentencePiece model"),
-        (
-            lambda out: save_file({"a": np.zeros(1)}, out / "model.safetensors"),
-            "was not written by t2t-jax export",
-        ),
-        (
-            lambda out: _with_another_vocabulary(out / "model.safetensors"),
-            "is not the vocabulary that",
-        ),
+        (_with_other_arrays, "was not written by t2t-jax export"),
+        (_with_another_vocabulary, "is not the vocabulary that"),
     ],
 )
 def test_damaged_models_are_refused_in_one_line(damage, message, tmp_path):

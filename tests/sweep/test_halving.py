@@ -301,9 +301,9 @@ def test_an_iterator_chooses_variants_as_a_list_does(tmp_path, quick):
     assert (list(outcome.results), outcome.unfinished) == (["v1"], ())
 
 
-def halve(grid, workdir, launcher, **options):
+def halve(grid, workdir, launcher, seeds=2, **options):
     console = Console(file=io.StringIO(), width=200)
-    return run_grid(grid, workdir, seeds=2, launcher=launcher, console=console, **options)
+    return run_grid(grid, workdir, seeds=seeds, launcher=launcher, console=console, **options)
 
 
 def test_a_sweep_that_is_killed_ten_times_promotes_the_same(tmp_path, quick):

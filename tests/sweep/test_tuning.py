@@ -1,24 +1,22 @@
 """Tuning: each seed has the value that the others choose, and the interval covers the truth."""
 
-import io
 import math
 import statistics
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from t2t_jax.commands.vary import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import changes
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
-from tests.sweep.test_halving import BASE, STEPS, Trained, quick  # noqa: F401  (a fixture)
+from tests.sweep.test_halving import BASE, STEPS, Trained, halve, quick  # noqa: F401  (a fixture)
 
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
 FACTOR = "training.learning_rate_factor"
@@ -149,15 +147,11 @@ def test_a_directory_keeps_its_tuned_fields(tmp_path):
         ("list", GridRules("rungs=2", TUNE)),
         ("range", GridRules(None, RANGE, "optuna:random", 3)),
     ):
-        record_rules(
-            planned_grid(GRID, tmp_path / name, [*GRID.variants], 2, rules), tmp_path / name
-        )
-        own = planned_grid(GRID, tmp_path / name, [*GRID.variants], 2, GridRules())
-        assert own.rules == rules
+        plan = partial(planned_grid, GRID, tmp_path / name, [*GRID.variants], 2)
+        record_rules(plan(rules), tmp_path / name)
+        assert plan(GridRules()).rules == rules
         with pytest.raises(UserError, match=f"not --tune {FACTOR}=1,2"):
-            planned_grid(
-                GRID, tmp_path / name, [*GRID.variants], 2, GridRules(tune={FACTOR: [1, 2]})
-            )
+            plan(GridRules(tune={FACTOR: [1, 2]}))
 
 
 @pytest.mark.parametrize("halving", [None, "rungs=3"])
@@ -169,9 +163,8 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
             for seed in (0, 1):
                 cell = f"{name},learning_rate_factor={value}/seed{seed}"
                 truth[cell] = dict.fromkeys(STEPS, level + 0.1 * seed)
-    launcher, console = Trained(truth), Console(file=io.StringIO(), width=200)
-    rules = GridRules(halving, TUNE)
-    outcome = run_grid(GRID, tmp_path, seeds=2, launcher=launcher, console=console, rules=rules)
+    launcher = Trained(truth)
+    outcome = halve(GRID, tmp_path, launcher, rules=GridRules(halving, TUNE))
     rows = {row.variant: row.perplexity for row in outcome.rows}
     assert rows["base"].mean == pytest.approx(4.05)
     assert rows["wide"].difference == pytest.approx(-1.0)
@@ -231,15 +224,7 @@ def test_a_value_that_diverged_under_its_seed_is_said_and_not_passed_over(tmp_pa
                 score = math.inf if (name, value, seed) == ("wide", 2, 2) else 5.0 - value
                 cell = f"{name},learning_rate_factor={value}/seed{seed}"
                 truth[cell] = dict.fromkeys(STEPS, score + 0.1 * seed)
-    console = Console(file=io.StringIO(), width=200)
-    outcome = run_grid(
-        GRID,
-        tmp_path,
-        seeds=3,
-        launcher=Trained(truth),
-        console=console,
-        rules=GridRules(tune=TUNE),
-    )
+    outcome = halve(GRID, tmp_path, Trained(truth), seeds=3, rules=GridRules(tune=TUNE))
     _, wide = outcome.rows
     assert (wide.num_seeds, wide.verdict) == (2, "diverged under 1 of 3 seeds")
     assert "seed2, where it diverged" in (tmp_path / "table.md").read_text()

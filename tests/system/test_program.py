@@ -369,26 +369,25 @@ def _translate(folder, setting, redirections=""):
 @pytest.mark.parametrize(
     ("setting", "redirections"),
     [
-        ("", "<&- >&- 2>&-"),
-        ("", ">&-"),
-        ("export TMPDIR=/nowhere;", ""),
-        ("unset HOME XDG_CACHE_HOME JAX_COMPILATION_CACHE_DIR;", ""),
-        ("export XDG_CACHE_HOME=/proc; unset JAX_COMPILATION_CACHE_DIR;", ""),
-        ("export JAX_COMPILATION_CACHE_DIR=/proc/nowhere;", ""),
-        ("export LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii;", ""),
-        ("ulimit -n 64;", ""),
-        ("trap '' HUP INT;", ""),
-    ],
-    ids=[
-        "no streams",
-        "no stdout",
-        "TMPDIR that is not there",
-        "no HOME",
-        "a cache that cannot be written",
-        "a compilation cache that cannot be written",
-        "the plainest locale",
-        "64 open files",
-        "ignored signals",
+        pytest.param("", "<&- >&- 2>&-", id="no streams"),
+        pytest.param("", ">&-", id="no stdout"),
+        pytest.param("export TMPDIR=/nowhere;", "", id="TMPDIR that is not there"),
+        pytest.param("unset HOME XDG_CACHE_HOME JAX_COMPILATION_CACHE_DIR;", "", id="no HOME"),
+        pytest.param(
+            "export XDG_CACHE_HOME=/proc; unset JAX_COMPILATION_CACHE_DIR;",
+            "",
+            id="a cache that cannot be written",
+        ),
+        pytest.param(
+            "export JAX_COMPILATION_CACHE_DIR=/proc/nowhere;",
+            "",
+            id="a compilation cache that cannot be written",
+        ),
+        pytest.param(
+            "export LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii;", "", id="the plainest locale"
+        ),
+        pytest.param("ulimit -n 64;", "", id="64 open files"),
+        pytest.param("trap '' HUP INT;", "", id="ignored signals"),
     ],
 )
 def test_what_the_surroundings_lack_does_not_matter_where_it_is_not_needed(
