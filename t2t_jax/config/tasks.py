@@ -1,8 +1,8 @@
 """The table of tasks: the facts that the program needs before it imports a task's module.
 
-A task is a row of `TASKS` and the module of `t2t_jax.tasks` that has the row's name. Checks of the
-config, flags, documents, readers of corpora and commands ask the row; nothing else knows a task by
-its name.
+A task is a row of `TASKS` and an object in a module of `t2t_jax.tasks`. Checks of the config,
+flags, documents, readers of corpora and commands ask the row; nothing else knows a task by its
+name.
 """
 
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ TASKS = _Tasks(
         task=f"{_ENCODER_ONLY}:IMAGES",
     ),
 )
-"""The tasks by the names of their modules."""
+"""The tasks by name."""
 
 
 def task_name(corpus: str, task: str) -> str:

@@ -1,12 +1,14 @@
 """A page of HTML, in one file, that shows how a model works on a sentence, without a network.
 
-`system.offline_page` puts the files beside this one together: page.*. Attention weights are stored
-as bytes, in which 255 stands for 1.
+The files beside this one are its frame, which blocks all downloads, its style and its script.
+Attention weights are stored as bytes, in which 255 means 1.
 """
 
 import base64
 import html
+import json
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from t2t_jax.inspect.beam_record import BeamRecord, record_search
 from t2t_jax.inspect.head_kinds import count_heads, sides
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.offline_page import offline_page
 
 _DISTANCES = 64  # positions whose dot products are drawn, at least
 _HEIGHT = 900  # of the page in a notebook, in pixels
@@ -74,7 +75,18 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
         "search": _search(translator, record),
         "input": _input(translator, text),
     }
-    return Exploration(offline_page(__package__, "page", "Inside a Transformer", data), maps)
+    return Exploration(_html(data), maps)
+
+
+def _html(data: dict[str, Any]) -> str:
+    """Return the page with its data."""
+    folder = files(__package__ or "")
+    page = (folder / "page.html").read_text("utf-8")
+    for mark, ending in (("STYLE", "css"), ("SCRIPT", "js")):
+        page = page.replace(f"/*{mark}*/", (folder / f"page.{ending}").read_text("utf-8"))
+    # Without `<`, the data cannot begin a tag or end the script.
+    content = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return page.replace("/*DATA*/", content)
 
 
 def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:
