@@ -8,13 +8,15 @@ from jaxtyping import Shaped
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.regular_file import regular
 
+_OLDEST = 2, 6  # earlier versions may execute code in spite of weights_only (CVE-2025-32434)
+
 
 def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Read the tensors of a file that `torch.save` wrote. No code in the file is executed.
 
     Raises:
-      UserError: PyTorch is not installed, or the file is missing, damaged or holds more than
-        weights.
+      UserError: PyTorch is not installed or too old, or the file is missing, damaged or holds more
+        than weights.
     """
     try:
         regular(file)
@@ -28,11 +30,16 @@ def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             "model with transformers elsewhere, and save it as model.safetensors: "
             "model.save_pretrained(DIRECTORY, safe_serialization=True)"
         ) from error
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+        raise UserError(
+            f"{file}: PyTorch {torch.__version__} may execute code in the file; upgrade it: "
+            "pip install 'torch>=2.6'"
+        )
     try:
         weights = torch.load(file, map_location="cpu", weights_only=True)
         arrays = {
             # NumPy has no bfloat16, and float32 holds each of its values.
-            name: (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+            name: (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).detach().numpy()
             for name, tensor in weights.items()
             if isinstance(name, str) and isinstance(tensor, torch.Tensor)
         }

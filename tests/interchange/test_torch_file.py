@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,22 @@ def test_other_dtypes_become_float32(torch, place, dtype):
     torch.save(given, place / "pytorch_model.bin")
     bias = read_model("marian", place).arrays["encoder.layers.1.feed_forward.b_1"]
     np.testing.assert_array_equal(bias, given["model.encoder.layers.1.fc1.bias"].float().numpy())
+
+
+def test_trainable_parameters_are_read_as_tensors(torch, tmp_path):
+    weight = torch.nn.Parameter(torch.arange(3.0))
+    torch.save({"weight": weight}, tmp_path / "weights.bin")
+    arrays = read_torch_file(tmp_path / "weights.bin")
+    np.testing.assert_array_equal(arrays["weight"], [0, 1, 2])
+
+
+def test_a_version_that_may_execute_code_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "weights.bin").write_bytes(b"weights")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.5.1+cpu"))
+    with pytest.raises(
+        UserError, match=r"PyTorch 2\.5\.1\+cpu may execute code in the file; upgrade"
+    ):
+        read_torch_file(tmp_path / "weights.bin")
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
