@@ -26,7 +26,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
 
     Translations have BLEU as sacreBLEU and as the paper compute it, and chrF; trees have labelled
     recall, precision and F1 as EVALB computes them; language models have bits per byte and
-    character; labels have accuracy, F1 and their confusion. All have loss and perplexity.
+    character; labels have accuracy. All have loss and perplexity.
     """
 
     examples: ClassVar = (
