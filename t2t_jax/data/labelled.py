@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
-from t2t_jax.config import DataConfig
+from t2t_jax.config import DataConfig, ImageEncoderConfig, ModelConfig
 from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, random_bits
 from t2t_jax.data.tokenized import TokenizedSplit, flattened, joined
 from t2t_jax.data.vocabulary import Vocabulary
@@ -197,7 +197,7 @@ class LabelledImages(LabelledText):
 
 
 def labelled_images(
-    images: Sequence_[Any], labels: Sequence_[int], model: Any, first: int = 1
+    images: Sequence_[Any], labels: Sequence_[int], model: ModelConfig, first: int = 1
 ) -> LabelledImages:
     """Make examples of images.
 
@@ -210,6 +210,7 @@ def labelled_images(
     Raises:
       UserError: an image is of another kind or size than the model reads.
     """
+    assert isinstance(model, ImageEncoderConfig)
     shape = model.image_size, model.image_size, model.image_channels
     arrays = [np.asarray(x)[:, :, None] if np.ndim(x) == 2 else np.asarray(x) for x in images]
     for number, array in enumerate(arrays, first):
@@ -225,8 +226,7 @@ def labelled_images(
     rows = cut.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
     patches = np.pad(rows, ((1, 0), (0, 0)))
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
-    starts = np.arange(len(images) + 1) * tokens.shape[1]
     known = np.array(labels, np.int32)
     targets, offsets = known[known >= 0], offsets_of(known >= 0)
-    sides = tokens.ravel(), starts, targets, offsets
+    sides = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
     return LabelledImages(*sides, {}, len(images), np.zeros_like(targets), patches)
