@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from t2t_jax.config import Config, differences, format_differences
+from t2t_jax.config.config import check_recipe
 from t2t_jax.config.registry import FILES, UnregisteredError
 from t2t_jax.config.tables import TABLES, named_entries
 from t2t_jax.data.corpus import Corpus
@@ -203,6 +204,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
         changed = differences(read_config(workdir), config, only_binding=True)
         goes_on = not changed
         if _has_steps(workdir / CHECKPOINTS):
+            check_recipe((workdir / CONFIG).read_text(encoding="utf-8"))
             if changed:
                 raise UserError(
                     f"{workdir} holds a run with another config ({format_differences(changed)}); "

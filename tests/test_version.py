@@ -4,6 +4,8 @@ Saved runs keep their old names for good.
 """
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +13,11 @@ import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.config import Config
-from t2t_jax.config.config import from_dict, known_fields
+from t2t_jax.config.config import check_recipe, from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.formats import READ, REMOVED_FORMATS, WRITTEN
-from t2t_jax.version import REMOVED, RENAMED, Renamed
+from t2t_jax.version import REMOVED, REMOVED_COMMANDS, RENAMED, Renamed
 
 COMMAND_NAMES = {name for group in COMMANDS.values() for name in group}
 NOW = ".".join(t2t_jax.__version__.split(".")[:2])
@@ -104,6 +106,7 @@ def test_every_old_name_is_gone_and_every_new_one_is_there():
             assert new.removeprefix("t2t_jax.") in t2t_jax.__all__
 
 
+_REFUSED = r"version 0\.3 removed .*; the git tag before-cut"
 USED = {
     "checkpoint.local_dir": "/local",
     "checkpoint.local_every_steps": 10,
@@ -121,21 +124,65 @@ USED = {
 
 
 @pytest.mark.parametrize("path", sorted(REMOVED))
-def test_a_run_is_readable_unless_it_used_a_deleted_feature(path):
+def test_a_run_is_readable_unless_its_model_used_a_deleted_feature(path):
     section, name = path.split(".")
-    saved = json.loads(Config().to_json())
-    for value in REMOVED[path].unused:
+    saved, row = json.loads(Config().to_json()), REMOVED[path]
+    for value in row.unused or ():
         saved[section][name] = list(value) if isinstance(value, tuple) else value
         assert from_dict(saved) == Config()
-    for value in (USED[path], *REMOVED[path].prefixes):
+        check_recipe(json.dumps(saved))
+    for value in (USED[path], *row.prefixes):
         saved[section][name] = value
-        with pytest.raises(
-            UserError, match=r"version 0\.3 removed .*; the git tag before-cut"
-        ) as error:
-            from_dict(saved)
-        assert str(error.value).isprintable()
-    if not REMOVED[path].prefixes:
+        if row.trains_only or row.unused is None:
+            assert from_dict(saved) == Config()
+        else:
+            with pytest.raises(UserError, match=_REFUSED):
+                from_dict(saved)
+        if row.unused is None:
+            check_recipe(json.dumps(saved))
+        else:
+            with pytest.raises(UserError, match=_REFUSED) as error:
+                check_recipe(json.dumps(saved))
+            assert str(error.value).isprintable()
+    if not row.prefixes:
         assert path not in known_fields()
+
+
+def test_a_run_whose_training_used_a_deleted_feature_translates_and_does_not_train_on(tmp_path):
+    golden = Path(__file__).parent / "goldens/runs/0.2.0"
+    run = shutil.copytree(golden / "run", tmp_path / "run")
+    saved = json.loads((run / "config.json").read_text())
+    saved["data"]["image_shift"] = 1
+    (run / "config.json").write_text(json.dumps(saved))
+    translator = t2t_jax.load(run)
+    assert translator.translate(["Crazyhouse games"]) == ["Crazyhouse-Partien"]
+    with pytest.raises(
+        UserError, match=r"^data\.image_shift=1: version 0\.3 removed shifted images"
+    ):
+        t2t_jax.train(translator.config, run)
+
+
+def test_a_run_of_0_1_0_is_refused_by_its_version():
+    saved = json.loads(Config().to_json())
+    del saved["model"]["architecture"]
+    with pytest.raises(
+        UserError, match=r"runs of version 0\.1\.0 .* train them on with version 0\.2"
+    ):
+        from_dict(saved)
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED_COMMANDS))
+def test_a_deleted_command_is_refused_by_its_feature(name):
+    assert name not in COMMAND_NAMES
+    for flags in ([], ["--help"]):
+        with pytest.raises(UserError, match=rf"^t2t-jax {name}: {_REFUSED}"):
+            entry_command([*name.split(), *flags])
+
+
+def test_the_flag_of_a_deleted_field_is_refused_by_its_feature():
+    line = "train --config configs/base.py --workdir w --data.bpe-dropout 0.1"
+    with pytest.raises(UserError, match=rf"^--data\.bpe-dropout: {_REFUSED}"):
+        entry_command(line.split())
 
 
 def test_a_vocabulary_of_a_removed_kind_names_the_tag(tmp_path):

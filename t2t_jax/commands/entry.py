@@ -13,7 +13,13 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.opening import opened
-from t2t_jax.version import RENAMED, current_flag, current_name
+from t2t_jax.version import (
+    REMOVED_COMMANDS,
+    RENAMED,
+    current_flag,
+    current_name,
+    removed_feature,
+)
 
 _NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -44,8 +50,10 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
             f"{program} takes a command before its flags, as in {program} evaluate --workdir "
             f"runs/base; see {program} --help"
         )
-    if flags and f"{name} {flags[0]}" in _NAMES:
+    if flags and f"{name} {flags[0]}" in (*_NAMES, *REMOVED_COMMANDS):
         name, *flags = f"{name} {flags[0]}", *flags[1:]
+    if name in REMOVED_COMMANDS:
+        raise removed_feature(f"{program} {name}", REMOVED_COMMANDS[name])
     old = f"t2t-jax {name}"
     if old in RENAMED:
         name = current_name(old).removeprefix("t2t-jax ")

@@ -23,6 +23,7 @@ from t2t_jax.config.families import fields_of, foreign_field, network_config, va
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.opening import opened
+from t2t_jax.version import REMOVED, removed_feature
 
 RUN = "--workdir"
 """The flag that may stand before the directory of a run, in every command that takes one."""
@@ -64,6 +65,9 @@ def check_flags(
         if argument.startswith("--"):
             given, equals, value = argument.partition("=")
             flag = given.replace("_", "-")
+            path = flag.removeprefix("--").replace("-", "_")
+            if path in REMOVED and flag not in known:
+                raise removed_feature(given, REMOVED[path].feature)
             if flag not in (*known, *_HELP):
                 raise UserError(f"unknown flag {given}; {_hint(flag, known)}")
             if flag in seen and flag not in repeated:

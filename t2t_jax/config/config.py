@@ -227,7 +227,12 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
             f"config lacks the section {missing[0]}, which every release writes; bring back a copy"
         )
     values = _read_fields(nested)
-    architecture = values["model"].get("architecture", EncoderDecoderConfig.architecture)
+    if "architecture" not in values["model"]:
+        raise UserError(
+            "config lacks model.architecture, as runs of version 0.1.0 do, which no longer open; "
+            "train them on with version 0.2.0"
+        )
+    architecture = values["model"]["architecture"]
     for name in values["model"].keys() - fields_of(architecture).keys():
         raise foreign_field(name, architecture)
     sections = get_type_hints(Config) | {"model": FAMILIES[architecture].config}
@@ -243,15 +248,30 @@ def _read_fields(nested: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for section, fields in nested.items():
         for name in fields if isinstance(fields, Mapping) else [""]:
             path = read_name(f"{section}.{name}" if name else section)
-            if path in REMOVED and REMOVED[path].is_used_by(fields[name]):
-                raise removed_feature(f"{path}={fields[name]!r}", REMOVED[path].feature)
-            if path in REMOVED and path not in known:
+            removed = REMOVED.get(path)
+            is_used = removed is not None and removed.is_used_by(fields[name])
+            if removed and is_used and not removed.trains_only:
+                raise removed_feature(f"{path}={fields[name]!r}", removed.feature)
+            if removed and (is_used or path not in known):
                 continue
             if path not in known:
                 raise unknown_field(path, known)
             section_now, _, name_now = path.partition(".")
             values[section_now][name_now] = fields[name]
     return values
+
+
+def check_recipe(text: str) -> None:
+    """Refuse to train on a run whose training used a deleted feature.
+
+    Args:
+      text: the JSON of the run's config, which `Config.from_json` can read.
+    """
+    for section, fields in json.loads(text).items():
+        for name, value in fields.items():
+            path = f"{section}.{name}"
+            if path in REMOVED and REMOVED[path].is_used_by(value):
+                raise removed_feature(f"{path}={value!r}", REMOVED[path].feature)
 
 
 def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
