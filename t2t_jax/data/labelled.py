@@ -227,6 +227,6 @@ def labelled_images(
     patches = np.pad(rows, ((1, 0), (0, 0)))
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
     known = np.array(labels, np.int32)
-    targets, offsets = known[known >= 0], offsets_of(known >= 0)
+    targets, offsets = known[known >= 0], offsets_of((known >= 0).astype(np.int64))
     sides = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
     return LabelledImages(*sides, {}, len(images), np.zeros_like(targets), patches)

@@ -42,7 +42,7 @@ def data(batching="bucket", tokens=24):
 def test_a_row_has_the_patches_of_its_images_from_left_to_right(batching):
     pixels, labels = images(), [3, 1, 4, 1, 5]
     model = Config().replace(IMAGES).model
-    batches = Batches(labelled_images(pixels, labels, model), data(batching, 48), seed=0)
+    batches = Batches(labelled_images([*pixels], labels, model), data(batching, 48), seed=0)
     found = {}
     for step in range(batches.steps_per_epoch):
         inputs, targets = batches(step)

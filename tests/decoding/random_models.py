@@ -1,5 +1,6 @@
 """Models with random weights, and what they compute by full passes over one sentence at a time."""
 
+import dataclasses
 import random
 from functools import partial
 
@@ -59,7 +60,7 @@ def _full_pass(config, vocab_size, params, source, target):
             for ids, segment in zip((source, target), segments, strict=True)
         )
     )
-    model = make_model(Config(model=config), vocab_size, None)
+    model = make_model(dataclasses.replace(CONFIG, model=config), vocab_size, None)
     logits = model.apply({"params": params}, batch, deterministic=True)
     return jax.nn.log_softmax(logits[0])
 
