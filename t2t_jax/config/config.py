@@ -241,8 +241,14 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     )
 
 
-def _read_fields(nested: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of each section by their current names, without unused deleted fields."""
+def _read_fields(
+    nested: Mapping[str, Any], *, trains_on: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the fields of each section by their current names, without deleted ones.
+
+    Args:
+      trains_on: also refuse deleted features that only training reads.
+    """
     known = known_fields()
     values: dict[str, dict[str, Any]] = {name: {} for name in get_type_hints(Config)}
     for section, fields in nested.items():
@@ -250,7 +256,7 @@ def _read_fields(nested: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             path = read_name(f"{section}.{name}" if name else section)
             removed = REMOVED.get(path)
             is_used = removed is not None and removed.is_used_by(fields[name])
-            if removed and is_used and not removed.trains_only:
+            if removed and is_used and (trains_on or not removed.trains_only):
                 raise removed_feature(f"{path}={fields[name]!r}", removed.feature)
             if removed and (is_used or path not in known):
                 continue
@@ -267,11 +273,7 @@ def check_recipe(text: str) -> None:
     Args:
       text: the JSON of the run's config, which `Config.from_json` can read.
     """
-    for section, fields in json.loads(text).items():
-        for name, value in fields.items():
-            path = f"{section}.{name}"
-            if path in REMOVED and REMOVED[path].is_used_by(value):
-                raise removed_feature(f"{path}={value!r}", REMOVED[path].feature)
+    _read_fields(json.loads(text), trains_on=True)
 
 
 def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
