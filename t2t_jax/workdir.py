@@ -9,6 +9,7 @@ W/registered/          copies of the files that registered functions which the c
 W/imported.json        instead of corpus.sha256, for an imported model: the source of the import
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
+W/provenance.json      the software that trained the run; see `run.provenance`
 W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
 W/trackers, W/profile  see `run.trackers` and `run.profile`
 W/launch/              the job that trains it, and the logs of its scheduler: see `launch`
@@ -51,7 +52,9 @@ IMPORTED = "imported.json"
 """The file of an imported model that says where it came from."""
 _REGISTERED = "registered"
 _LOG, _SCORES = "log.jsonl", "scores.jsonl"
-RECORDS = _CORPUS, IMPORTED, _SCORES
+PROVENANCE = "provenance.json"
+"""The file of a run that records the software that trained it; see `run.provenance`."""
+RECORDS = _CORPUS, IMPORTED, PROVENANCE, _SCORES
 """The files of a run that say where its model comes from and how good it is."""
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
@@ -78,6 +81,7 @@ _SCORE_SCHEMA = Schema(
         "decoding": dict,
         "date": str,
         "hardware": str,
+        "provenance": dict,
     }
 )
 

@@ -87,6 +87,8 @@ class SweepCommand:
     figures of the paper; train nothing."""
     report: bool = False
     """Write the table of the finished runs, and train nothing."""
+    allow_mixed: bool = False
+    """Pool cells that different code trained or scored, and mark their rows with what differs."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
@@ -124,7 +126,14 @@ class SweepCommand:
         check_writable(self.workdir)
         self._check_trackers()
         if self.report:
-            outcome = collect(grid, self.workdir, seeds, result_console(), self.only)
+            outcome = collect(
+                grid,
+                self.workdir,
+                seeds,
+                result_console(),
+                self.only,
+                allow_mixed=self.allow_mixed,
+            )
         else:
             outcome = run_grid(
                 grid,
@@ -138,6 +147,7 @@ class SweepCommand:
                 jobs=self.jobs,
                 rules=rules,
                 max_hours=self.max_hours,
+                allow_mixed=self.allow_mixed,
             )
         if outcome.signal:
             return 128 + outcome.signal

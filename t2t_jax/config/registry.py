@@ -6,7 +6,6 @@ itself, so that reading a config imports neither JAX nor the module. `config.tab
 `config.tasks` have the tables themselves.
 """
 
-import ast
 import contextlib
 import math
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.system.source_code import syntax
 
 Row = TypeVar("Row")
 
@@ -50,10 +50,10 @@ class RegisteringFile(NamedTuple):
     """The text of the file."""
 
     def is_alike(self, text: str) -> bool:
-        """Return whether another text is the same program, up to comments and layout of lines."""
+        """Return whether another text is the same program; see `source_code.syntax`."""
         try:
-            return ast.dump(ast.parse(self.text)) == ast.dump(ast.parse(text))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return syntax(self.text) == syntax(text)
+        except (SyntaxError, ValueError):
             return self.text == text
 
 

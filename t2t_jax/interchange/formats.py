@@ -137,6 +137,8 @@ def write_model(
 ) -> None:
     """Write a model in a format: all of the directory, or nothing.
 
+    `provenance.json` beside it has the software that trained the model, if the run recorded it.
+
     Args:
       name: one of the formats `WRITTEN`.
       directory: a directory that does not exist yet, or is empty.
@@ -147,6 +149,7 @@ def write_model(
         directory cannot be written.
     """
     from t2t_jax.interchange.carried import refuse_other_models
+    from t2t_jax.workdir import PROVENANCE
 
     check_written(name, dtype)
     format_, dtypes = implementation(name), FORMATS[name].dtypes
@@ -157,6 +160,8 @@ def write_model(
             format_.write(model, partial)
         else:
             format_.write(model, partial, dtype=dtype or dtypes[0])
+        if PROVENANCE in model.records:
+            (partial / PROVENANCE).write_bytes(model.records[PROVENANCE])
 
 
 def read_model(name: str, path: Path, **options: Any) -> "PortableModel":

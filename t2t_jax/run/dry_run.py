@@ -16,7 +16,7 @@ from t2t_jax.parallel.device_memory import gib, memory_of_a_device
 from t2t_jax.parallel.directory_lock import check_free
 from t2t_jax.parallel.processes import check_same, of_main, one_without
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
-from t2t_jax.run.provenance import versions
+from t2t_jax.run.provenance import provenance
 from t2t_jax.run.trackers.follower import check_target
 from t2t_jax.run.trackers.tracker import targets_of
 from t2t_jax.system.atomic_file import removed_at_end
@@ -43,10 +43,12 @@ def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> I
         check_target(workdir, target)
     plan = planned(config, workdir)
     check_free(workdir)
+    software = provenance(plan.config)
     check_same(
         {"the config": shared_config(plan.config).to_json(), "the name of --workdir": workdir.name}
         | shared_files(plan)
-        | {f"the version of {name}": number for name, number in versions().items()}
+        | {"the code of t2t-jax": software["code"]}
+        | {f"the version of {name}": number for name, number in software["versions"].items()}
     )
     _check_room(plan)
     _check_shared_directory(workdir)

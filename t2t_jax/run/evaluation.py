@@ -19,6 +19,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
+from t2t_jax.run.provenance import provenance, without_files
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks import task_of
@@ -115,7 +116,7 @@ def score_record(
 ) -> Record:
     """Return the record for `scores.jsonl`: what was scored, how, and the figures.
 
-    It names the date (UTC) and the hardware.
+    It names the date (UTC), the hardware, and the software that computed the figures.
 
     Args:
       seed: the seed of the decoding, if it is to be recorded.
@@ -134,6 +135,7 @@ def score_record(
         "decoding": how if seed is None else {"seed": seed, **how},
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hardware": hardware_name(jax.local_devices()),
+        "provenance": without_files(provenance(translator.config)),
     }
 
 

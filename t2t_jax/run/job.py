@@ -24,6 +24,7 @@ from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
+from t2t_jax.run.provenance import SCHEMA as PROVENANCE_SCHEMA
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.host import host_name
@@ -49,6 +50,7 @@ _SCHEMA = Schema(
         "kind": str,
         "processes": int,
         "hardware": str,
+        "provenance": PROVENANCE_SCHEMA,
     },
 )
 
@@ -88,8 +90,13 @@ class JobAccount:
         config: Config,
         batches: Batches,
         first_step: int,
+        provenance: Record | None = None,
     ) -> None:
-        """Make the account of a job that resumes after a step."""
+        """Make the account of a job that resumes after a step.
+
+        Args:
+          provenance: the software of the job, without files; see `run.provenance`.
+        """
         self._progress, self._directory = progress, workdir / _JOBS
         self._patience = _PATIENCE_IN_BUCKET if isinstance(workdir, BucketPath) else _PATIENCE
         self._over, self._writing = Event(), Lock()
@@ -105,6 +112,7 @@ class JobAccount:
             "hardware": hardware_name(jax.devices()),
             **_work_per_step(config, batches),
             "peak": hardware and hardware.flops_per_s,
+            **({"provenance": provenance} if provenance else {}),
             "first_step": first_step,
             "step": first_step,
             "at": self._at,

@@ -36,6 +36,7 @@ from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import TrainingProgress
+from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.watchdog import Watchdog
 from t2t_jax.system.exit_codes import HUNG
@@ -163,7 +164,9 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     with locked(workdir), StopSignal() as stop, watchdog:
         begin_outbox(stop, workdir)
         begin_run(workdir, *owned)
-        identity = Identity(plan.config, fingerprints(plan.corpus, plan.vocabulary))
+        software = provenance(plan.config)
+        made_of = fingerprints(plan.corpus, plan.vocabulary)
+        identity = Identity(plan.config, made_of, without_files(software))
         with (
             orbax_kept_quiet(),
             Checkpoints(workdir, identity) as checkpoints,
@@ -175,9 +178,12 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
             first = int(state.step)
             if first < plan.last:
                 become_ordinary(workdir)
+                record_provenance(workdir, software, first)
             with (
                 RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log,
-                JobAccount(workdir, progress, plan.config, plan.batches, first) as job,
+                JobAccount(
+                    workdir, progress, plan.config, plan.batches, first, identity.provenance
+                ) as job,
             ):
                 log.checkpoint(first or None)
                 log.say(describe_corpus(plan.batches))

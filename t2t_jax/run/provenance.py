@@ -1,19 +1,60 @@
-"""The software that computes a run: versions of its packages, and a hash of this package's code."""
+"""The software that computes a run: versions of packages, the git commit, and a hash of the code.
+
+A run is a function of its code, config, data and seed. Jobs, checkpoints and results record the
+code with the functions here, so that runs of different code are not taken for one experiment.
+"""
 
 import hashlib
+import inspect
+import json
 import platform
-from importlib.metadata import PackageNotFoundError, version
+import subprocess
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
+from t2t_jax.config import Config
+from t2t_jax.config.families import FAMILIES
+from t2t_jax.config.registry import Entry
+from t2t_jax.config.tables import named_entries
+from t2t_jax.errors import warn
+from t2t_jax.parallel.processes import is_main
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import Each, Record, Schema, read_object
+from t2t_jax.system.source_code import syntax
+from t2t_jax.workdir import PROVENANCE
+
+COMPUTING = ("jax", "jaxlib", "flax", "optax", "numpy")
+"""The packages whose versions may change a result; Python and others only store or start runs."""
 _PACKAGES = (
-    *("t2t-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("t2t-jax", *COMPUTING, "orbax-checkpoint"),
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
+_HASHED = (
+    *("batch.py", "config", "data", "decoding", "functional", "kernels", "modules", "parallel"),
+    *("tasks", "training"),
+)
+"""The parts of this package that compute results."""
+_PACKAGE = Path(__file__).parents[1]
+_PATIENCE = 10.0  # seconds for git, which may be slow on a shared filesystem
+
+SCHEMA = Schema(
+    {"code": str, "versions": Each(dict, str)},
+    {"files": Each(dict, str), "commit": str, "dirty": bool, "first_step": int},
+)
+"""The fields of a provenance record."""
+UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
+"""The provenance of what a version before 0.3.0 made."""
+_FILE = Schema({"software": Each(list, SCHEMA)})
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute a run; "none" if missing."""
-    numbers = {"python": platform.python_version(), "the code of t2t-jax": code_hash()}
+    numbers = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             numbers[package] = version(package)
@@ -22,10 +63,172 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-def code_hash() -> str:
-    """Return a hash of this package's Python files, which clones of one version may not share."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+def provenance(config: Config) -> Record:
+    """Return a record of the software that computes a run with a config.
+
+    Returns:
+      code: a hash of the code that computes results.
+      files: a hash of each file or registered function of that code, by name. The hash is of the
+        syntax tree, without comments and docstrings.
+      versions: the result of `versions`.
+      commit: the git commit of the package, if it is known.
+      dirty: whether the package differs from that commit; only where there is a commit.
+    """
+    files = dict(sorted({**_own_files(), **_further_files(config)}.items()))
+    return {"code": _hash(f"{files}"), "files": files, "versions": versions(), **_git()}
+
+
+def without_files(record: Record) -> Record:
+    """Return a provenance record without the hashes of single files, for places with many."""
+    return {name: value for name, value in record.items() if name != "files"}
+
+
+def changes(before: Record, now: Record, packages: Collection[str] | None = None) -> list[str]:
+    """Return what differs between two provenance records: files of code, and versions of packages.
+
+    A file or a registered function that only one of them has does not count, as two configs may use
+    different ones.
+
+    Args:
+      packages: the packages whose versions count; None is all that both records name.
+    """
+    files, versions = ((before.get(name, {}), now.get(name, {})) for name in ("files", "versions"))
+    found = _differing(*files)
+    if UNRECORDED["code"] in (before["code"], now["code"]) and before["code"] != now["code"]:
+        found = ["code that was not recorded"]
+    return found + [
+        f"{name} {versions[0][name]} and {versions[1][name]}"
+        for name in _differing(*versions)
+        if packages is None or name in packages
+    ]
+
+
+def read_provenance(workdir: Path) -> list[Record]:
+    """Return the software that trained a run, oldest first, each with its `first_step`.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    path = workdir / PROVENANCE
+    if not path.is_file():
+        return []
+    software: list[Record] = read_object(path, _FILE, "remove it to record the software anew")[
+        "software"
+    ]
+    return software
+
+
+def record_provenance(workdir: Path, now: Record, first_step: int) -> None:
+    """Record the software of a training that continues after a step, and warn if it is other.
+
+    Process 0 writes the record. Records of steps that the run repeats are removed.
+
+    Args:
+      now: the result of `provenance`.
+      first_step: the number of steps that the run has taken.
+    """
+    stored = read_provenance(workdir)
+    before = [one for one in stored if one["first_step"] < first_step]
+    if first_step and not before:
+        before = [UNRECORDED | {"first_step": 0}]
+    found = changes(before[-1], now) if before else []
+    if found and is_main():
+        warn(
+            f"{workdir} was trained to step {first_step:,} by other software, and continues with "
+            f"this one: {', '.join(found)}; {PROVENANCE} there records both. For one experiment, "
+            "stop and bring back the software that it began with"
+        )
+    software = before if before and not found else [*before, now | {"first_step": first_step}]
+    if is_main() and software != stored:
+        write_whole(workdir / PROVENANCE, f"{json.dumps({'software': software})}\n".encode())
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name in sorted(before.keys() & now.keys()) if before[name] != now[name]]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def _own_files() -> dict[str, str]:
+    """Return the hash of each file of this package that computes results, by its path in it."""
+    return _hashes(_PACKAGE, (_PACKAGE / name for name in _HASHED))
+
+
+def _hashes(root: Path, places: Iterable[Path]) -> dict[str, str]:
+    """Return the hashes of Python files and of those in folders, by their paths from a root."""
+    paths = [
+        path for place in places for path in ([place] if place.suffix else place.rglob("*.py"))
+    ]
+    return {
+        path.relative_to(root).as_posix(): _hash(syntax(path.read_text("utf-8"))) for path in paths
+    }
+
+
+def _further_files(config: Config) -> dict[str, str]:
+    """Return the hashes of code that not every run uses: of registered functions, and of plugins.
+
+    A plugin here is the package of a task or a family that is not among the package's own.
+    """
+    found = {entry.title: _hash_of_entry(entry) for entry in named_entries(config).values()}
+    for module in _places(config):
+        first, *others = module.split(".")
+        if first != _PACKAGE.name:
+            found |= _hashes_of_package(first)
+        elif others[0] not in _HASHED:
+            found |= _hashes(_PACKAGE, [_PACKAGE.joinpath(*others[:2])])
+    return found
+
+
+def _places(config: Config) -> Iterator[str]:
+    """Return the modules of a config's task and family."""
+    facts, family = config.data.facts, FAMILIES[config.model.architecture]
+    places = facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))
+    yield from (place.partition(":")[0] for place in places if place)
+    yield family.config.__module__
+
+
+def _hashes_of_package(name: str) -> dict[str, str]:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        return {name: "unknown"}
+    origin = Path(spec.origin)
+    folder = origin.parent if spec.submodule_search_locations else origin
+    return _hashes(origin.parents[bool(spec.submodule_search_locations)], [folder])
+
+
+def _hash_of_entry(entry: Entry) -> str:
+    """Return a hash of the file that registered a function, or of the function in a notebook."""
+    try:
+        text = entry.source.text if entry.source else inspect.getsource(entry.function)
+        return _hash(syntax(textwrap.dedent(text)))
+    except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or typed at a prompt
+        return "unknown"
+
+
+@cache
+def _git() -> Record:
+    """Return the commit of the package, and whether its files differ; {} without a commit."""
+    if (_PACKAGE.parent / ".git").exists():
+        return _git_status()
+    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
+        origin = Distribution.from_name("t2t-jax").read_text("direct_url.json")
+        # Only pip install git+URL has a commit there.
+        return {"commit": json.loads(origin or "{}")["vcs_info"]["commit_id"], "dirty": False}
+    return {}
+
+
+def _git_status() -> Record:
+    command = ["git", "status", "--porcelain=v2", "--branch", "--", "."]
+    try:
+        found = subprocess.run(
+            command, cwd=_PACKAGE, capture_output=True, text=True, timeout=_PATIENCE, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # there is no git, or it refuses the directory
+        return {}
+    lines = found.stdout.splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    dirty = any(not line.startswith("#") for line in lines)
+    return {"commit": commits[0], "dirty": dirty} if commits else {}

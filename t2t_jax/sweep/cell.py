@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
+from t2t_jax.sweep.same_code import check_same_code, software_of
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
-from t2t_jax.system.records import NUMBER, Record, Schema, as_line, read_object
+from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_object
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
@@ -55,7 +56,10 @@ _RESULT_SCHEMA = Schema(
         "references": list,
         "steps": int,
     },
-    {"task": str},
+    {
+        "task": str,
+        "provenance": Each(list, Schema({"code": str, "versions": dict}, {"files": dict})),
+    },
 )
 """The fields of a result that `tables` and `comparison` rely on."""
 _RUNG_SCHEMA = Schema({"config": dict, "perplexity": NUMBER}, {"diverged": str})
@@ -232,25 +236,32 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     return made
 
 
-def check_cells(cells: Sequence[Cell]) -> None:
+def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
 
     This can be a run or result of another config, a damaged one, or no run; or the directory is not
     writable.
+
+    Args:
+      allow_mixed: whether to accept cells that other code trained or scored.
     """
     from t2t_jax.workdir import check_workdir
 
-    refused = {}
+    refused, software = {}, {}
     for cell in cells:
         try:
-            if cell.result() is None:
+            result = cell.result()
+            if result is None:
                 check_workdir(cell.config, cell.workdir)
+            software[cell.name] = software_of(cell, result)
         except UserError as error:
             refused[cell.name] = str(error)
     if refused:
         first, *others = refused
         also = f" (also refused: {', '.join(others)})" if others else ""
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
+    if not allow_mixed:
+        check_same_code(software)
 
 
 def train_and_score(
@@ -319,6 +330,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
     """Translate dev, and write the result of a fully trained cell."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
+    from t2t_jax.run.provenance import provenance, read_provenance
     from t2t_jax.workdir import read_log, record_scores
 
     translator = load(workdir)
@@ -337,6 +349,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
         # The last step of training may be later than the last averaged checkpoint.
         "steps": max((record["step"] for record in log if record["of"] == "train"), default=end),
         "target_tokens_per_second": _speed(log),
+        "provenance": [*read_provenance(workdir), provenance(config)],
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }

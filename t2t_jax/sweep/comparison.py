@@ -22,6 +22,7 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.cell import measures_of
+from t2t_jax.sweep.same_code import other_code
 from t2t_jax.tasks.measures.significance import paired_bootstrap
 
 if TYPE_CHECKING:
@@ -101,8 +102,15 @@ class VariantRow(NamedTuple):
     """The steps of training: those of the config, or fewer if every seed ended before them."""
     target_tokens_per_second: float
     """The speed of training: the mean over the seeds of each seed's median."""
+    other_code: str
+    """What differs between the code of the row's cells and that of the first row; "" if nothing."""
     published: Table3Row | None
     """The figures of the paper for a variant of this name; None if it has none."""
+
+    @property
+    def shown(self) -> str:
+        """Return the variant's name for readers, with a mark if its code differs."""
+        return f"{self.variant} †" if self.other_code else self.variant
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -166,11 +174,13 @@ def compare(
     broken, measures = diverged or {}, _measures_of_all(results)
     fields = [one.field for one in (measures.score, measures.beside) if one]
     found = {field: changes(grid, results, field) for field in ("perplexity", *fields)}
-    return [
+    mixed = other_code(results)
+    rows = (
         _row(grid, results, variant, broken.get(variant, 0), measures, found)
         for variant in grid.variants
         if variant in results
-    ]
+    )
+    return [row._replace(other_code=mixed.get(row.variant, "")) for row in rows]
 
 
 def _measures_of_all(results: Results) -> "GridMeasures":
@@ -214,6 +224,7 @@ def _row(
         _num_parameters(config, seeds),
         max(int(result["steps"]) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
+        "",
         grid.published.get(variant),
     )
 

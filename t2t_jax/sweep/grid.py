@@ -15,6 +15,7 @@ from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import Prioritized
 from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid, record_rules
 from t2t_jax.sweep.run import run_cells
+from t2t_jax.sweep.same_code import check_same_code, software_of
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
@@ -52,6 +53,7 @@ def run_grid(
     console: Console | None = None,
     rules: GridRules | None = None,
     max_hours: float | None = None,
+    allow_mixed: bool = False,
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
 
@@ -72,14 +74,15 @@ def run_grid(
       console: shows the progress; None is the standard output.
       rules: the rules for halving or tuning variants; None reads those of the directory.
       max_hours: the hours after which nothing more begins, and local processes stop.
+      allow_mixed: whether to pool cells that different code trained or scored, and mark their rows.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
       UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
-        or a directory holds something else than a run of its config, or another grid; at the end,
-        if no cell is finished.
+        or a directory holds something else than a run of its config, or another grid, or cells of
+        other code; at the end, if no cell is finished.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
@@ -90,7 +93,7 @@ def run_grid(
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
     ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
-    check_cells(plan.cells({}))
+    check_cells(plan.cells({}), allow_mixed=allow_mixed)
     check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
@@ -99,7 +102,10 @@ def run_grid(
     signal = run_cells(plan, launcher, console, max_hours)
     if signal:
         return GridOutcome({}, [], signal)
-    return collect(grid, workdir, seeds, console, chosen, may_be_empty=max_hours is not None)
+    limited = max_hours is not None
+    return collect(
+        grid, workdir, seeds, console, chosen, may_be_empty=limited, allow_mixed=allow_mixed
+    )
 
 
 def collect(
@@ -110,6 +116,7 @@ def collect(
     only: Iterable[str] = (),
     *,
     may_be_empty: bool = False,
+    allow_mixed: bool = False,
 ) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
@@ -119,9 +126,11 @@ def collect(
     Args:
       only: the requested variants, as in `run_grid`.
       may_be_empty: whether to accept that no cell is finished.
+      allow_mixed: as in `run_grid`.
 
     Raises:
-      UserError: no cell is finished, or the results cannot be compared.
+      UserError: no cell is finished, or the results cannot be compared, as after `seeds.csv` is
+        written those of different code.
     """
     from t2t_jax.sweep.cell_report import LEFT_OUT, write_seeds
     from t2t_jax.sweep.gathering import gathered
@@ -133,6 +142,9 @@ def collect(
             line = f"{one.cell.name} is left out: {one.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     write_seeds(grid, found.reports, workdir)
+    if not allow_mixed:
+        done = (one for one in found.reports if one.result is not None)
+        check_same_code({one.cell.name: software_of(one.cell, one.result) for one in done})
     if may_be_empty and not found.results:
         found = found._replace(
             beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])

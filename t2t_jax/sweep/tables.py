@@ -145,7 +145,9 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
             for change in (row.perplexity, row.score)
             for cell in (change.shown[0], _signed(change.difference))
         ]
-        table.add_row(row.variant, str(row.num_seeds), *figures, row.verdict)
+        table.add_row(row.shown, str(row.num_seeds), *figures, row.verdict)
+    for note in _notes_on_code(rows):
+        table.caption = f"{table.caption or ''}\n{note}".strip()
     return table
 
 
@@ -157,9 +159,9 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
     columns = [
         Columns(
             ("variant", "differs in", "seeds"),
-            lambda row: (row.variant, row.difference, str(row.num_seeds)),
-            ("variant", "differs_in", "seeds"),
-            lambda row: (row.variant, row.difference, row.num_seeds),
+            lambda row: (row.shown, row.difference, str(row.num_seeds)),
+            ("variant", "differs_in", "seeds", "other_code"),
+            lambda row: (row.variant, row.difference, row.num_seeds, row.other_code),
         ),
         Columns(
             ("perplexity", "Δ ± s.e."),
@@ -265,7 +267,17 @@ def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> 
     )
     if any(row.published for row in rows):
         notes += NOTES
-    return notes
+    return notes + _notes_on_code(rows)
+
+
+def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
+    """Return a note on each row whose cells are of other code than those of the first row."""
+    return [
+        f"† {row.variant}: other code than {rows[0].variant} or in some of its seeds "
+        f"({row.other_code}), pooled by --allow-mixed; its difference is not that of the configs."
+        for row in rows
+        if row.other_code
+    ]
 
 
 def _markdown(table: GridTable) -> str:

@@ -22,6 +22,7 @@ RUN_FILES = (
     "vocabulary.sha256",
     "corpus.sha256",
     "imported.json",
+    "provenance.json",
     "scores.jsonl",
     "SHA256SUMS",
     "README.md",

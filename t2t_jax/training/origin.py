@@ -22,7 +22,8 @@ from t2t_jax.training.storage import UnreadableError
 
 _SEAL = "sha256"
 _SCHEMA = Schema(
-    {"step": int, "config": dict, "sums": dict, "fingerprints": dict}, {"for_safety": bool}
+    {"step": int, "config": dict, "sums": dict, "fingerprints": dict},
+    {"for_safety": bool, "provenance": dict},
 )
 
 
@@ -32,6 +33,8 @@ class Identity(NamedTuple):
     config: Config
     fingerprints: Mapping[str, str]
     """Hashes of the run's `vocabulary` and training text (`corpus`), as far as they are known."""
+    provenance: Record | None = None
+    """The software that writes checkpoints of the run; it may differ between checkpoints."""
 
 
 def seal(record: Record) -> Record:
@@ -75,6 +78,7 @@ def make_origin(
             "fingerprints": dict(identity.fingerprints),
             "sums": {name: _checksums(item) for name, item in arrays.items()},
             **({"for_safety": True} if for_safety else {}),
+            **({"provenance": identity.provenance} if identity.provenance else {}),
         }
     )
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
+from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep import run
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import collect, run_grid
@@ -274,7 +275,8 @@ class Trained:
         if score == math.inf:
             record |= {"perplexity": None, "diverged": "not finite"}
         elif cell.until == end:
-            record = RESULT | record | {"steps": end}
+            software = [provenance(cell.config)]
+            record = RESULT | record | {"steps": end, "provenance": software}
             name = "result.json"
         (cell.workdir / name).write_text(json.dumps(record))
 

@@ -26,7 +26,7 @@ from t2t_jax.tasks import task_of
 from t2t_jax.version import __version__
 from t2t_jax.workdir import IMPORTED, read_config, read_fingerprints, read_log, read_scores
 
-_SECTIONS = "Settings", "Cost of training", "Scores"
+_SECTIONS = "Settings", "Software", "Cost of training", "Scores"
 """The sections of the report on a run that its card has, too."""
 _DATASETS = {"wmt14-en-de": "wmt/wmt14", "wmt14-en-fr": "wmt/wmt14"}
 """The names that public corpora have on the hub."""

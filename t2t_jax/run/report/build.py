@@ -6,6 +6,7 @@ from pathlib import Path
 from t2t_jax.config import Config
 from t2t_jax.run.goodput import read_goodput
 from t2t_jax.run.profile import read_profiles
+from t2t_jax.run.provenance import read_provenance
 from t2t_jax.run.report.cost import cost_section
 from t2t_jax.run.report.curves import curves_section
 from t2t_jax.run.report.goodput import goodput_sections
@@ -13,6 +14,7 @@ from t2t_jax.run.report.health import health_sections
 from t2t_jax.run.report.page import RunReport
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
 from t2t_jax.run.report.settings import published_settings, settings_section
+from t2t_jax.run.report.software import software_section
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.workdir import read_config, read_log, read_scores
@@ -63,6 +65,7 @@ def build_report(
         cost_section(experiment, config, published, log, sustained_tflops),
         *(goodput_sections(time_spent, price, watts) if time_spent else []),
         curves_section(log),
+        software_section(read_provenance(workdir)),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]

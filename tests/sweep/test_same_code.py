@@ -1,0 +1,171 @@
+"""Cells of one grid that different code trained: refused, or pooled and marked."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from t2t_jax.config import Config, to_dict
+from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.run import provenance as software
+from t2t_jax.run.provenance import provenance
+from t2t_jax.sweep.cell import cells, check_cells
+from t2t_jax.sweep.grid import collect, run_grid
+from t2t_jax.sweep.launchers import Outcome
+from tests.sweep.test_cell import RESULT
+
+NOW = provenance(Config())
+FILES = {"training/schedule.py": "changed"}
+OTHER_FILE = NOW | {"code": "other", "files": NOW["files"] | FILES}
+OTHER_JAX = NOW | {"versions": NOW["versions"] | {"jax": "0.0.1"}}
+OTHER_PYTHON = NOW | {"versions": NOW["versions"] | {"python": "3.99.0"}}
+OTHER_COMMIT = NOW | {"commit": "c0ffee", "dirty": True}
+REGISTERED = NOW | {"code": "own", "files": NOW["files"] | {"score 'mine'": "1"}}
+REGISTERED_ANEW = NOW | {"code": "new", "files": NOW["files"] | {"score 'mine'": "2"}}
+OLD = None  # a version that recorded nothing
+
+GRID = Grid({"base": Config(), "A-h1": Config().replace({"model.num_heads": 1})}, {})
+
+
+def write_results(grid, workdir, of_cells):
+    """Write a result for each cell, whose training and scoring had this software."""
+    for cell in cells(grid, workdir, 2):
+        records = of_cells.get(cell.name, [NOW])
+        recorded = {} if OLD in records else {"provenance": records}
+        cell.workdir.mkdir(parents=True)
+        result = RESULT | {"config": to_dict(cell.config)} | recorded
+        (cell.workdir / "result.json").write_text(json.dumps(result))
+
+
+ALIKE = [
+    pytest.param({}, id="one code"),
+    pytest.param({"base/seed1": [NOW, NOW]}, id="resumed and scored by the same code"),
+    pytest.param({"base/seed1": [OTHER_PYTHON]}, id="another Python"),
+    pytest.param({"base/seed1": [OTHER_COMMIT]}, id="another commit of the same code"),
+    pytest.param({"A-h1/seed0": [REGISTERED], "A-h1/seed1": [REGISTERED]}, id="a row's function"),
+    pytest.param(
+        {f"{row}/seed{seed}": [OLD] for row in ("base", "A-h1") for seed in (0, 1)},
+        id="all of a version that recorded nothing",
+    ),
+]
+SCHEDULE = "training/schedule.py"
+DIFFERENT = [
+    pytest.param({"base/seed1": [OTHER_FILE]}, ["base"], SCHEDULE, id="a seed of the base"),
+    pytest.param({"A-h1/seed1": [OTHER_FILE]}, ["A-h1"], SCHEDULE, id="a seed of a row"),
+    pytest.param(
+        {"A-h1/seed0": [OTHER_FILE], "A-h1/seed1": [OTHER_FILE]}, ["A-h1"], SCHEDULE, id="a row"
+    ),
+    pytest.param({"A-h1/seed1": [NOW, OTHER_FILE]}, ["A-h1"], SCHEDULE, id="the end of a cell"),
+    pytest.param({"A-h1/seed1": [OTHER_JAX]}, ["A-h1"], "jax ", id="another JAX"),
+    pytest.param(
+        {"A-h1/seed0": [REGISTERED], "A-h1/seed1": [REGISTERED_ANEW]},
+        ["A-h1"],
+        "score 'mine'",
+        id="a registered function",
+    ),
+    pytest.param({"A-h1/seed1": [OLD]}, ["A-h1"], "code that was not recorded", id="a cell of 0.2"),
+    pytest.param(
+        {"base/seed1": [OTHER_FILE], "A-h1/seed1": [OTHER_FILE]},
+        ["base", "A-h1"],
+        SCHEDULE,
+        id="a seed of every row",
+    ),
+]
+
+
+@pytest.mark.parametrize("of_cells", ALIKE)
+def test_cells_of_one_code_are_pooled_without_a_mark(tmp_path, of_cells):
+    write_results(GRID, tmp_path, of_cells)
+    outcome = collect(GRID, tmp_path, 2, Console(quiet=True))
+    assert [(row.num_seeds, row.other_code) for row in outcome.rows] == [(2, ""), (2, "")]
+    assert "†" not in (tmp_path / "table.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("of_cells", "marked", "differs"), DIFFERENT)
+def test_cells_of_different_code_are_refused_or_marked(tmp_path, of_cells, marked, differs):
+    write_results(GRID, tmp_path, of_cells)
+    with pytest.raises(UserError, match="is of other code than base/seed0") as refused:
+        collect(GRID, tmp_path, 2, Console(quiet=True))
+    assert differs in str(refused.value)
+    assert "--allow-mixed" in str(refused.value)
+    assert (tmp_path / "seeds.csv").is_file()  # which pools nothing
+    assert not (tmp_path / "table.md").exists()
+
+    outcome = collect(GRID, tmp_path, 2, Console(quiet=True), allow_mixed=True)
+    assert [row.variant for row in outcome.rows if row.other_code] == marked
+    table = (tmp_path / "table.md").read_text("utf-8")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8"))))
+    for row in rows:
+        is_marked = row["variant"] in marked
+        assert (differs in row["other_code"]) == is_marked
+        assert (f"| {row['variant']} † |" in table) == is_marked
+        assert (f"- † {row['variant']}: " in table) == is_marked
+
+
+class Untrained:
+    """A launcher that fails if a cell is started."""
+
+    def launch(self, cell):
+        raise AssertionError(cell.name)
+
+
+class Finished:
+    """A launcher whose cells have a result at once."""
+
+    def launch(self, cell):
+        cell.workdir.mkdir(parents=True, exist_ok=True)
+        record = {"config": to_dict(cell.config), "provenance": [provenance(cell.config)]}
+        (cell.workdir / "result.json").write_text(json.dumps(RESULT | record))
+        return self
+
+    def poll(self):
+        return Outcome(0, "")
+
+
+@pytest.mark.parametrize("state", ["finished", "under way"])
+def test_nothing_is_trained_beside_cells_of_other_code(tmp_path, monkeypatch, state):
+    first, second = cells(Grid({"base": Config()}, {}), tmp_path, 2)
+    write_results(Grid({"base": Config()}, {}), tmp_path, {"base/seed0": [OTHER_FILE]})
+    shutil.rmtree(second.workdir)
+    if state == "under way":
+        _leave_unfinished(first.workdir, first.config)
+    arguments = {"seeds": 2, "console": Console(quiet=True)}
+    with pytest.raises(UserError, match=r"training/schedule\.py.*--allow-mixed"):
+        run_grid({"base": Config()}, tmp_path, launcher=Untrained(), **arguments)
+    monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("t2t_jax.sweep.cell.Cell.progress", lambda cell: {})
+    outcome = run_grid(
+        {"base": Config()}, tmp_path, launcher=Finished(), allow_mixed=True, **arguments
+    )
+    assert outcome.rows[0].num_seeds == 2
+
+
+def _leave_unfinished(workdir: Path, config: Config) -> None:
+    """Make a cell one whose training has begun under other code."""
+    (workdir / "result.json").unlink()
+    (workdir / "config.json").write_text(config.to_json())
+    record = {"software": [OTHER_FILE | {"first_step": 0}]}
+    (workdir / "provenance.json").write_text(json.dumps(record))
+
+
+def test_code_that_changes_during_a_sweep_is_seen_at_its_end(tmp_path, monkeypatch):
+    """As where someone edits the package while a grid trains."""
+    monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
+    own = software._own_files()
+
+    class Edited(Finished):
+        def launch(self, cell):
+            if cell.config.training.seed == 1:
+                monkeypatch.setattr(software, "_own_files", lambda: own | FILES)
+            return super().launch(cell)
+
+    with pytest.raises(UserError, match=r"base/seed1 is of other code than base/seed0"):
+        run_grid(
+            {"base": Config()}, tmp_path, seeds=2, launcher=Edited(), console=Console(quiet=True)
+        )
+    check_cells(cells(Grid({"base": Config()}, {}), tmp_path, 2), allow_mixed=True)
