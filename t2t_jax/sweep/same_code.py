@@ -81,9 +81,12 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
     """
     if found := differences_of_code(software.items()):
         name, different = next(iter(found.items()))
+        first, records = next(iter(software.items()))
+        commit = next((one["commit"][:12] for one in records if "commit" in one), "")
         also = f" (also {', '.join([*found][1:])})" if len(found) > 1 else ""
         raise UserError(
-            f"{name} is of other code than {next(iter(software))}: {_listed(different)}{also}; "
+            f"{name} is of other code than {first}{f' (commit {commit})' * bool(commit)}: "
+            f"{_listed(different)}{also}; "
             f"{WAY_OUT}"
         )
 

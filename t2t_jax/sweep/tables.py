@@ -271,10 +271,11 @@ def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> 
 
 
 def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a note on each row whose cells are of other code than those of the first row."""
+    """Return a note on each row that has cells of other code than the first cell of the table."""
     return [
-        f"† {row.variant}: other code than {rows[0].variant} or in some of its seeds "
-        f"({row.other_code}), pooled by --allow-mixed; its difference is not that of the configs."
+        f"† {row.variant}: some of its cells have other code than the first cell of the table "
+        f"({row.other_code}). --allow-mixed pooled them, so differences are not due to the configs "
+        "alone."
         for row in rows
         if row.other_code
     ]
