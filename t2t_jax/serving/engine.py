@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sentencex import segment
 
 from t2t_jax.config import DecodingConfig
+from t2t_jax.data.languages import language_of
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import LinePart
 from t2t_jax.decoding.open_search import Limits
@@ -125,7 +126,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     Every line break ends a sentence, so that a translation has as many lines as the text.
 
     Args:
-      language: the code of the language, by whose rules sentences end.
+      language: a code that `language_of` reads; sentences end by the rules of that language.
     """
     segments = [""]
     for number, line in enumerate(text.split("\n")):
@@ -145,7 +146,7 @@ def _sentences(line: str, language: str) -> Iterator[str]:
     start = 0
     while start < len(line):
         window = line[start : start + _WINDOW]
-        sentences: list[str] = segment(language, window) or [window]
+        sentences: list[str] = segment(language_of(language), window) or [window]
         if start + len(window) < len(line) and len(sentences) > 1:
             del sentences[-1]  # it may go on beyond the window
         yield from sentences

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from t2t_jax import paper
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.languages import language_of
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.installed import OF_SCORES, check_installed
@@ -90,7 +91,7 @@ class Translation(TextToText):
         """Return the base or the big model, by width and heads, on English-German or -French."""
         model, data = config.model, config.data
         size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
-        german = data.target_language != "fr"
+        german = language_of(data.target_language) != "fr"
         name = f"{size}, English-{'German' if german else 'French'}"
         return PublishedExperiment(
             name=name,

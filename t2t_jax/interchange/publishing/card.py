@@ -15,6 +15,7 @@ from typing import Any
 from t2t_jax.config import Config
 from t2t_jax.config.tasks import task_name
 from t2t_jax.data.corpus_name import components_of, public_name
+from t2t_jax.data.languages import language_of
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.run.goodput import BETWEEN, read_goodput
@@ -103,7 +104,7 @@ def _text(name: str) -> str:
 def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str) -> dict[str, Any]:
     """Return the metadata of the card, by the names that the hub gives them."""
     data, facts = config.data, config.data.facts
-    pair = data.source_language, data.target_language
+    pair = language_of(data.source_language), language_of(data.target_language)
     languages = dict.fromkeys(pair if facts.hub_task == "translation" else ())
     known = [one for one in languages if _LANGUAGE.fullmatch(one)]
     names = (public_name(one.name) for one in components_of(data.corpus))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from t2t_jax.data.languages import language_of
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.tasks.measures.newstest import NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
 
@@ -93,7 +94,8 @@ def corpus_scores(
     Args:
       hypotheses: translations, as plain text.
       references: a reference for each, as its author wrote it: neither tokenised nor normalised.
-      language: ISO 639 code of their language (`de`), by which the paper's BLEU tokenises.
+      language: a code of their language that `language_of` reads, such as `de` or `deu_Latn`. It
+        chooses the rules by which the paper's BLEU tokenises.
 
     Raises:
       UserError: `check_references` refuses the numbers of translations and references, or
@@ -108,7 +110,7 @@ def corpus_scores(
         bleu=bleu_score,
         bleu_signature=str(bleu.get_signature()),
         tokenized_split_bleu=tokenized_split_bleu(hypotheses, references, language),
-        tokenized_split_bleu_signature=f"{TOKENIZED_SPLIT_BLEU_SIGNATURE}, {language}",
+        tokenized_split_bleu_signature=f"{TOKENIZED_SPLIT_BLEU_SIGNATURE}, {language_of(language)}",
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
     )
@@ -124,7 +126,8 @@ def tokenized_split_bleu(
     multi-bleu.perl. Case counts, and nothing is smoothed.
 
     Args:
-      language: their language, by which apostrophes and abbreviations are tokenised.
+      language: a code that `language_of` reads. The language chooses the rules for apostrophes
+        and abbreviations.
 
     Returns:
       0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.
@@ -153,7 +156,7 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
         import regex
         from sacremoses import MosesTokenizer
 
-    tokenizer = MosesTokenizer(language)
+    tokenizer = MosesTokenizer(language_of(language))
     # The package's own table of letters lacks Chinese, Japanese, Korean and younger characters.
     tokenizer.PAD_NOT_ISALNUM = (regex.compile(r"([^\p{Alnum}\s.'`,\-])"), r" \1 ")
 
