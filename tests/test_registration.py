@@ -10,6 +10,8 @@ from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import safetensors
 from t2t_jax.interchange.portable import portable_model
+from t2t_jax.modules import named_functions
+from t2t_jax.run.dry_run import rehearsed_start
 from t2t_jax.run.loading import load
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells
@@ -98,6 +100,24 @@ def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
     same = tmp_path / "same.py"
     same.write_text("# The same.\n" + path.read_text())
     assert train(load_config(str(same)), workdir).exit_code == 0
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_function_with_a_problem_is_refused_for_a_new_run_and_warned_of_in_an_old_one(
+    trained, tmp_path, monkeypatch, capsys
+):
+    path, workdir = trained
+    config = load_config(str(path))
+    problem = "activation 'doubled' gives 2 and then 3"
+    monkeypatch.setattr(named_functions, "_problem", lambda *_: problem)
+    for start in (train, lambda *run: rehearsed_start(*run, ())):
+        with pytest.raises(UserError, match=problem):
+            start(config, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+    load(workdir)
+    assert f"warning: {workdir}: {problem}\n" in capsys.readouterr().err
+    assert train(config, workdir).exit_code == 0
+    assert f"warning: {workdir}: {problem}\n" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

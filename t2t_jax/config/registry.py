@@ -66,7 +66,7 @@ def nothing(size: Any) -> Mapping[str, Parameter]:
 class Entry:
     """The row of a named function: the function, and the facts about it that others need."""
 
-    function: Any
+    function: Any = field(hash=False)  # it may be unhashable
     """The function, or for a function of the package its place, as MODULE:NAME, so that reading a
     config imports no JAX. None stands for scores that are products of queries and keys."""
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing

@@ -198,7 +198,8 @@ def register_activation(
 
     Args:
       name: the name of the activation.
-      function: an elementwise function of an array of any shape and float dtype.
+      function: an elementwise function of an array of any shape and float dtype. A training
+        checks that each result depends on its own number only; see `modules.named_functions`.
       is_gated: whether the function is that of a gate: the network is then (f(x W) * x V) W_2
         without biases ("GLU Variants Improve Transformer"), and not f(x W_1 + b_1) W_2 + b_2.
 
@@ -219,6 +220,7 @@ def register_normalization(
       name: the name of the normalisation.
       function: `function(x, epsilon=..., **learned)` of vectors `[..., width]`, which it returns
         normalised; `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`.
+        A training checks that each vector is normalised independently of all others.
       parameters: a function from the width to the learned parameters by name; none by default.
 
     Raises:
@@ -241,7 +243,8 @@ def register_score_function(
       name: the name of the score function.
       function: `function(query, key, **learned)` of queries `[b, q, h, d_k]` and keys
         `[b, k, h, d_k]`, which returns their scores `[b, h, q, k]`. The score of a query and a key
-        of a head must depend on these alone, as decoding calls it with one query at a time.
+        of a head must depend on these alone, as decoding calls it with one query at a time. A
+        training checks this.
       parameters: a function from d_k to the parameters that each head learns, by name; `learned`
         has these arrays as `[h, ...]`. None by default.
 

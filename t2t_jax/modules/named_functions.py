@@ -1,15 +1,26 @@
-"""The functions that a config names, in the form for layers, with their learned parameters."""
+"""The functions that a config names, in the form for layers, with their learned parameters.
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+Users register functions too, and `function_problems` checks these. Training computes many positions
+at once. Decoding computes one query at a time, over keys in a ring buffer, and separates heads that
+share keys. A function that also depends on other positions, on their number or on their index is
+therefore one model in training and another in decoding.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, DTypeLike, Float
 
+from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.registry import Entry, Parameter
+from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import UserError
 from t2t_jax.functional.attention import Score
 from t2t_jax.parallel.axes import named
@@ -108,3 +119,111 @@ def _scores(
     batch, queries, heads, _ = query.shape
     shape = batch, heads, queries, key.shape[1]
     return call(entry, shape, jnp.float32, query, key, **learned)
+
+
+_AXES = {
+    "feed_forward": "btc,->btc",
+    "norm": "btw,->btw",
+    "query_key_norm": "bthd,->bthd",
+    "score_function": "bqhd,bkhd,h->bhqk",
+}
+"""The axes of the arrays of a function, of what it learns (before those that are declared) and of
+its result; w and d are whole vectors."""
+_RULES = {
+    "feed_forward": "an activation may depend only on the number that it is applied to",
+    "norm": "a norm may depend only on the vector that it normalises and on what it learns",
+    "score_function": "a score may depend only on its query, its key and what its head learns",
+}
+
+# Float32 sums in another order differ by about 1e-6. A function that rounds inside, as to bfloat16,
+# differs by more, but then also where its inputs change by a millionth.
+_TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
+
+
+def function_problems(config: Config) -> Iterator[str]:
+    """Yield a message for each registered function that makes a config's model inconsistent.
+
+    The check compares results for small random arrays with those for each position by itself. A
+    process checks each function once for each config of a model.
+    """
+    for name, entry in named_entries(config).items():
+        of_heads = name == "norm" and config.model.query_key_norm
+        for use in (name, "query_key_norm") if of_heads else (name,):
+            if problem := _problem(entry, _AXES[use], _RULES[name], config.model):
+                yield problem
+
+
+@cache
+def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig) -> str | None:
+    """Return what is wrong with a function; None if it passes."""
+    *of_arrays, of_learned, of_result = axes.replace("->", ",").split(",")
+    separate = [axis for axis in of_result if axis not in "wd"]
+    sizes = _sizes(model)
+    counts, shape = ([sizes[axis] for axis in group] for group in (separate, of_result))
+    arrays, learned = _random_arrays(entry, of_arrays, of_learned, sizes)
+    options = {"epsilon": model.norm_epsilon} if rule == _RULES["norm"] else {}
+
+    def apply(shape: Sequence[int], arrays: Any, learned: Any) -> Array:
+        return call(entry, shape, jnp.float32, *arrays, **learned, **options)
+
+    def one(arrays: Any, learned: Any, number: Array) -> Array:
+        indices = dict(zip(separate, jnp.unravel_index(number, counts), strict=True))
+        parts = [_part(x, own, indices) for x, own in zip(arrays, of_arrays, strict=True)]
+        of_part = {name: _part(x, of_learned, indices) for name, x in learned.items()}
+        return apply([1 if a in separate else sizes[a] for a in of_result], parts, of_part)
+
+    @jax.jit
+    def results(*given: Any) -> Any:
+        values, pullback = jax.vjp(partial(apply, shape), *given)
+        # A loop, not `vmap`, as kernels of a user may have no rule for that.
+        parts = jax.lax.map(partial(one, *given), jnp.arange(math.prod(counts)))
+        return values, parts.reshape(shape), pullback(jnp.ones_like(values))
+
+    try:
+        with jax.default_matmul_precision("highest"):
+            values, parts, gradients = jax.device_get(results(arrays, learned))
+            nudged, *_ = jax.device_get(results([x * _NUDGE for x in arrays], learned))
+    except UserError as error:
+        return str(error)
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients))):
+        return f"{entry.title} has values or gradients that are not finite; mend the function"
+    differences = np.nan_to_num(abs(values - parts), nan=np.inf)
+    worst = np.unravel_index(differences.argmax(), differences.shape)
+    allowed = _TOLERANCE * abs(values).max() + _ROUNDINGS * abs(values - nudged).max()
+    if differences[worst] <= allowed:
+        return None
+    return (
+        f"{entry.title} gives {values[worst]:.6g} where it is computed together with others, and "
+        f"{parts[worst]:.6g} where it is computed by itself, as in decoding; {rule}, and not on a "
+        "state or random numbers; mend the function"
+    )
+
+
+def _sizes(model: ModelConfig) -> dict[str, int]:
+    """Return the size of each axis. They differ, so that swapped axes have another shape."""
+    large = {"w": model.d_model, "h": model.attention.num_heads, "d": model.attention.d_k}
+    small = (size for size in itertools.count(2) if size not in large.values())
+    return large | dict(zip("btcqk", small, strict=False))
+
+
+def _random_arrays(
+    entry: Entry, of_arrays: Sequence[str], of_learned: str, sizes: Mapping[str, int]
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Draw arrays and what a function learns; the latter around its first means.
+
+    A learned array that starts at 0 may have no effect, and the sign of a mean may matter.
+    """
+    rng, learned = np.random.default_rng(0), {}
+    arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in of_arrays]
+    for name, (shape, mean, deviation) in entry.parameters(arrays[0].shape[-1]).items():
+        drawn = rng.uniform(-1, 1, (*[sizes[axis] for axis in of_learned], *shape))
+        drawn = mean + (deviation or abs(mean) / 2 or 0.5) * drawn
+        learned[name] = np.asarray(drawn, np.float32)
+    return arrays, learned
+
+
+def _part(x: Array, axes: str, indices: Mapping[str, Array]) -> Array:
+    """Cut an array to one index of some axes."""
+    for axis in set(axes) & set(indices):
+        x = jax.lax.dynamic_slice_in_dim(x, indices[axis], 1, axes.index(axis))
+    return x

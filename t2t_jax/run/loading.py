@@ -10,9 +10,10 @@ from jax.sharding import Mesh
 from t2t_jax.config import Config, MeshConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.opening import opened
@@ -63,6 +64,9 @@ def load(
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:
         _check_same(runs[0], other)
+    for run in runs:
+        for problem in function_problems(run.config):
+            warn(f"{run.workdir}: {problem}")
     mesh = make_mesh(_checked(parallel), local_devices())
     loaded = [_parameters(run, mesh, average, step) for run in runs]
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]

@@ -21,8 +21,9 @@ from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.shards.engines import Engine, in_this_process
 from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.device_memory import within_memory
@@ -131,6 +132,10 @@ def planned(config: Config, workdir: Path) -> Plan:
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
+    for problem in function_problems(config):
+        if goes_on is None:
+            raise UserError(problem)
+        warn(f"{workdir}: {problem}")
     if goes_on is None:
         check_average(config)
         check_start(config)

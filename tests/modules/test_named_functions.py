@@ -1,7 +1,9 @@
 """Functions that were registered, in the layers: as exact as the package's own, or explained."""
 
 import functools
+import itertools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Parameter
-from t2t_jax.config import NormConfig, network_config
+from t2t_jax.config import Config, NormConfig, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError
@@ -19,7 +21,8 @@ from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.kernels import attention as kernels
 from t2t_jax.kernels.choice import Kernels
-from t2t_jax.modules.named_functions import call, elementwise
+from t2t_jax.modules import named_functions
+from t2t_jax.modules.named_functions import call, elementwise, function_problems
 from t2t_jax.modules.normalization import Norm
 from tests.selection import thorough_after
 
@@ -123,6 +126,117 @@ def test_numbers_start_as_they_are_declared():
     assert abs(scale.mean() - 3) < 0.05
     assert abs(scale.std() - 0.5) < 0.05
     assert not np.any(made["bias"])
+
+
+def _products(query, key):
+    return jnp.einsum("bqhd,bkhd->bhqk", query, key)
+
+
+def _largest_of_four(x, epsilon):
+    groups = x.reshape(*x.shape[:-1], 4, -1)
+    return (groups / (jnp.abs(groups).max(-2, keepdims=True) + epsilon)).reshape(x.shape)
+
+
+class _Unhashable:
+    __hash__ = None
+
+    def __call__(self, x):
+        return jnp.tanh(x)
+
+
+_GOOD = {
+    "an object that cannot be hashed": ("feed_forward", _Unhashable()),
+    # Scores that are rounded differ by more where sums have another order.
+    "rounding to bfloat16": (
+        "score_function",
+        lambda query, key: _products(query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)),
+    ),
+    "additive": ("score_function", _additive, lambda d_k: {"vector": Parameter((d_k,))}),
+    "a positive number of each head": (
+        "score_function",
+        lambda query, key, g: _products(query, key) * jnp.log(g)[:, None, None],
+        lambda d_k: {"g": Parameter((), 0.1)},
+    ),
+    "groups of channels": ("norm", _largest_of_four),
+}
+_draws, _calls = np.random.default_rng(0), itertools.count()
+_BAD = {
+    "a softmax over channels": ("feed_forward", jax.nn.softmax),
+    "a bias by distance": (
+        "score_function",
+        lambda query, key: _products(query, key) - 0.01 * jnp.arange(key.shape[1]),
+    ),
+    "random numbers": ("feed_forward", lambda x: x + _draws.normal()),
+    "statistics over time": ("norm", lambda x, epsilon: x / (x.std(1, keepdims=True) + epsilon)),
+    "a state": ("feed_forward", lambda x: x * next(_calls)),
+    "a mean behind zeros": (
+        "feed_forward",
+        lambda x: jax.nn.relu(x - x.mean(1, keepdims=True)),
+    ),
+    "the batch": ("norm", lambda x, epsilon: x / (jnp.abs(x).max(0) + epsilon)),
+    "other heads": ("norm", lambda x, epsilon: x / (jnp.abs(x).max(-2, keepdims=True) + epsilon)),
+    "the number of keys": (
+        "score_function",
+        lambda query, key: _products(query, key) * jnp.log(key.shape[1]),
+    ),
+    "the next key": (
+        "score_function",
+        lambda query, key: _products(query, key + jnp.roll(key, -1, 1)),
+    ),
+    "the mean query": (
+        "score_function",
+        lambda query, key: _products(query - query.mean(1, keepdims=True), key),
+    ),
+    "a bias that starts at 0": (
+        "score_function",
+        lambda query, key, g: _products(query, key) + g[:, None, None] * jnp.arange(key.shape[1]),
+        lambda d_k: {"g": Parameter(())},
+    ),
+    "the number of a head": (
+        "score_function",
+        lambda query, key: _products(query, key) * jnp.arange(query.shape[2])[:, None, None],
+    ),
+    "other sentences": ("score_function", lambda query, key: _products(query, key - key.mean(0))),
+}
+
+
+def _problems(field, function, *parameters):
+    _REGISTER[field]("mine", function, *parameters)
+    sizes = {"model.d_model": 8, "model.num_heads": 2, "model.query_key_norm": True}
+    return list(function_problems(Config().replace({**sizes, f"model.{field}": "mine"})))
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("kind", thorough_after(2, _GOOD))
+def test_a_function_of_each_position_has_no_problem_and_is_checked_once(kind, monkeypatch):
+    assert _problems(*_GOOD[kind]) == []
+    monkeypatch.setattr(named_functions, "call", None)
+    assert _problems(*_GOOD[kind]) == []
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("kind", thorough_after(4, _BAD))
+def test_a_function_that_would_decode_as_another_model_has_a_problem(kind):
+    problem, *_ = _problems(*_BAD[kind])
+    numbers = re.search(r"gives (\S+) where .* together .* and (\S+) where .* itself", problem)
+    together, alone = map(float, numbers.groups())
+    assert together != pytest.approx(alone, rel=1e-5)
+    assert re.search(r"may depend only on .*, and not on a state .*; mend the function$", problem)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (jnp.sqrt, "has values or gradients that are not finite"),
+        (lambda x: jnp.where(x > 0, jnp.sqrt(x), 0), "has values or gradients that are not finite"),
+        (lambda x: x + jnp.ones(5), "raised|made float32"),  # of an axis of another size
+        (lambda x: 1 / 0, "raised ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_fails_or_is_not_finite_has_a_problem(function, message):
+    [problem] = _problems("feed_forward", function)
+    assert re.search(f"activation 'mine' ({message})", problem)
 
 
 def test_a_config_with_registered_functions_is_one_value():
