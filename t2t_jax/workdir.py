@@ -199,7 +199,8 @@ def check_workdir(config: Config, workdir: Path) -> bool:
 
     Raises:
       UserError: the directory cannot be written to, is no run's, or has a run with another config
-        or an imported model, or a run whose checkpoints are lost.
+        or an imported model, a run whose checkpoints are lost, or one with more steps than
+        `training.num_train_steps`.
     """
     goes_on = is_run(workdir)
     if goes_on:
@@ -215,6 +216,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
                     "choose another --workdir, or leave these fields as they are to go on with it"
                 )
             check_registered(config, workdir)
+            _check_steps(config, workdir)
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     check_writable(workdir)
@@ -254,8 +256,23 @@ def _check_nothing_lost(workdir: Path) -> None:
         )
 
 
+def _check_steps(config: Config, workdir: Path) -> None:
+    """Refuse to train for fewer steps than a run has taken: no step can be taken back."""
+    done, asked = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
+    if asked < done:
+        raise UserError(
+            f"training.num_train_steps={asked}, but {workdir} has already been trained for {done} "
+            f"steps; give {done} to leave it as it is, more to train on, or another --workdir"
+        )
+
+
 def _has_steps(directory: Path) -> bool:
-    return directory.is_dir() and any(path.name.isdecimal() for path in directory.iterdir())
+    return bool(_steps(directory))
+
+
+def _steps(directory: Path) -> list[int]:
+    names = (path.name for path in directory.iterdir()) if directory.is_dir() else ()
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def _visible(directory: Path) -> Iterator[Path]:

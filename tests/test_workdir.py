@@ -12,9 +12,13 @@ import pytest
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.run.dry_run import rehearsed_start
 from t2t_jax.run.loading import load
+from t2t_jax.run.preparing import planned
 from t2t_jax.run.report import build_report
 from t2t_jax.run.trainer import train
+from t2t_jax.workdir import claim, read_config
+from tests.free_fields import MAY_CHANGE
 from tests.programs import run_python
 
 
@@ -254,3 +258,60 @@ def test_a_filesystem_without_locks_is_told_and_used(run, monkeypatch, capsys, n
     monkeypatch.setattr("t2t_jax.system.lock.fcntl.flock", refuse)
     assert train(config, workdir).exit_code == 0
     assert "cannot be locked" in capsys.readouterr().err
+
+
+def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_path):
+    config, workdir = run
+    corpus = tmp_path / "corpus"
+    shutil.copytree(config.data.corpus.removeprefix("text:"), corpus)
+    # A copy of the corpus, and what one device can do; more devices are refused below.
+    places = {"data.corpus": f"text:{corpus}", "data.cache_dir": str(tmp_path / "cache")}
+    devices = {"parallel.data": 1, "parallel.fsdp": 1, "parallel.tensor": 1}
+    changes = MAY_CHANGE | places | devices | {"parallel.backend": "pmap"}
+    plan = planned(config.replace(changes), workdir)
+    assert {path: plan.config.value(path) for path in changes} == changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"training.num_train_steps": 1},
+            r"num_train_steps=1, but .*run has already been trained for 2 steps; give 2 to leave",
+        ),
+        (
+            {"checkpoint.every_steps": None, "checkpoint.average": 2},
+            "every_steps apart, which is None",
+        ),
+        ({"parallel.fsdp": 99}, "parallel.fsdp=99"),
+        ({"model.d_ff": 8, "training.seed": 1}, "another config .*d_ff .*, training.seed 0 -> 1"),
+    ],
+)
+@pytest.mark.parametrize("start", [planned, lambda *run: rehearsed_start(*run, ())])
+def test_a_field_that_cannot_take_effect_is_refused_and_nothing_changes(
+    run, start, changes, message
+):
+    config, workdir = run
+    before = read_config(workdir)
+    with pytest.raises(UserError, match=message) as error:
+        start(config.replace(changes), workdir)
+    assert "\n" not in str(error.value)
+    assert read_config(workdir) == before
+
+
+def test_one_pass_becomes_the_automatic_choice_and_a_number_stays(run):
+    config, workdir = run
+    automatic = config.replace({"parallel.tokens_per_device": "auto"})
+    for own, chosen in ((None, 4096), (512, 512)):
+        stored = config.replace({"parallel.tokens_per_device": own})
+        (workdir / "config.json").write_text(stored.to_json())
+        assert planned(automatic, workdir).config.parallel.tokens_per_device == chosen
+
+
+def test_sources_of_another_size_are_refused_when_a_run_goes_on(trained, tmp_path):
+    config, _ = trained
+    plan = planned(config.replace({"model.share_embeddings": False}), tmp_path / "run")
+    plan.workdir.mkdir()
+    claim(plan.workdir, plan.config, plan.corpus, plan.vocabulary)
+    with pytest.raises(UserError, match=r"source_vocab_size=123, but the vocabulary has 300"):
+        planned(plan.config.replace({"model.source_vocab_size": 123}), plan.workdir)

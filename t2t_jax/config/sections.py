@@ -296,7 +296,7 @@ class ParallelConfig(MeshConfig):
     """Most positions, of source or target, whichever is longer, that a device computes at once: it
     takes a larger share of a batch in several passes, whose sums are added before the one division.
     None means one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by an
-    estimate, and 4,096 on CPUs."""
+    estimate, and 4,096 on CPUs; a run that goes on keeps its number."""
     remat: Remat = field(default="none", metadata=MAY_CHANGE)
     """Values that a layer computes again for its derivative instead of keeping them: none, all but
     products with parameters (dots), or all but its input (layer). Less memory, more work."""

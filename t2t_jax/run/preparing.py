@@ -136,8 +136,9 @@ def planned(config: Config, workdir: Path) -> Plan:
         if goes_on is None:
             raise UserError(problem)
         warn(f"{workdir}: {problem}")
-    if goes_on is None:
+    if goes_on is None or config.checkpoint != read_config(goes_on).checkpoint:
         check_average(config)
+    if goes_on is None:
         check_start(config)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
@@ -216,10 +217,15 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     if workdir is None:
         return settled(config, mesh)
     own = read_config(workdir)
-    open_fields = (path for path, leaf, _ in walk(config) if "left_open" in leaf.metadata)
-    chosen = {path: own.value(path) for path in open_fields}
-    if config.parallel.tokens_per_device == "auto":
-        chosen["parallel.tokens_per_device"] = own.parallel.tokens_per_device
+    chosen = {
+        path: own.value(path)
+        for path, leaf, value in walk(config)
+        if "left_open" in leaf.metadata and value == leaf.metadata["left_open"]
+    }
+    # None was one pass, which fitted the devices of before: "auto" then asks for a new choice.
+    passes = own.parallel.tokens_per_device
+    if config.parallel.tokens_per_device == "auto" and passes is not None:
+        chosen["parallel.tokens_per_device"] = passes
     return settled(config.replace(chosen), mesh)
 
 

@@ -77,6 +77,8 @@ def profiled(
       say: prints a line.
     """
     if steps is None or steps[1] <= first_step or not is_main():
+        if steps and is_main():
+            say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: they were done before")
         yield from batches
         return
     first, last = max(steps[0], first_step + 1), steps[1]

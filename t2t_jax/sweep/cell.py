@@ -334,11 +334,6 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
     from t2t_jax.workdir import read_log, record_scores
 
     translator = load(workdir)
-    if translator.steps[-1] > end:  # fewer steps are an early stop
-        raise UserError(
-            f"{workdir} was trained to step {translator.steps[-1]}, past the {end} of its variant; "
-            "move that directory away"
-        )
     evaluation = evaluate(translator, corpus, SPLIT)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)

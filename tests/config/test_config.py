@@ -29,6 +29,7 @@ from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.data.layout import length_ladder
 from t2t_jax.errors import UserError, did_you_mean
+from tests.free_fields import MAY_CHANGE
 
 _ROOT = Path(t2t_jax.config.__file__).parents[2]
 
@@ -459,60 +460,18 @@ def test_configs_are_immutable():
 
 
 def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_continued():
-    may_change = {
-        "data.corpus": "text:elsewhere",
-        "data.cache_dir": "elsewhere",
-        "data.prefetch": 9,
-        "training.num_train_steps": 9,
-        "training.max_nonfinite_steps": 9,
-        "training.log_every_steps": 9,
-        "training.stop_after_evaluations_without_gain": 9,
-        "checkpoint.every_steps": 9,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 9,
-        "checkpoint.average": 9,
-        "checkpoint.keep_best": False,
-        "evaluation.every_steps": 9,
-        "evaluation.num_sentences": 9,
-        "evaluation.num_samples": 9,
-        "evaluation.beam_size": 9,
-        "evaluation.metric": "chrf",
-        "decoding.beam_size": 9,
-        "decoding.length_penalty": 0.9,
-        "decoding.beam_rule": "transformers",
-        "decoding.max_extra_length": 9,
-        "decoding.max_source_length": 99,
-        "decoding.long_lines": "refuse",
-        "decoding.temperature": 0.9,
-        "decoding.top_k": 9,
-        "decoding.top_p": 0.9,
-        "decoding.tokens_per_batch": 999,
-        "decoding.quantize": "int8",
-        "decoding.min_length": 9,
-        "decoding.no_repeat_ngram_size": 9,
-        "decoding.forbidden": ("a phrase", "another"),
-        "decoding.forbidden_ids": (9, 0),
-        "parallel.data": 9,
-        "parallel.fsdp": 9,
-        "parallel.tensor": 9,
-        "parallel.tokens_per_device": 9,
-        "parallel.remat": "layer",
-        "parallel.loss_chunks": 2,
-        "parallel.rendezvous_minutes": 9.0,
-        "parallel.hang_minutes": 9.0,
-    }
     binding = {"model.d_ff": 9, "training.seed": 9, "data.batching": "pack"}
-    new = Config().replace(may_change | binding)
+    new = Config().replace(MAY_CHANGE | binding)
     assert differences(Config(), new, only_binding=True) == {
         "model.d_ff": (2048, 9),
         "training.seed": (0, 9),
         "data.batching": ("bucket", "pack"),
     }
-    assert set(differences(Config(), new)) == set(may_change | binding)
+    assert set(differences(Config(), new)) == set(MAY_CHANGE | binding)
     other_backend = {"parallel.backend": "pmap"}  # which does not go with fsdp and tensor
     assert not differences(Config(), Config().replace(other_backend), only_binding=True)
     marked = {path for path, leaf, _ in walk(Config()) if "may_change" in leaf.metadata}
-    assert marked == set(may_change | other_backend)
+    assert marked == set(MAY_CHANGE | other_backend)
 
 
 def test_the_nearest_name_is_proposed_or_else_what_the_caller_says():

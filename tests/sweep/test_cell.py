@@ -123,12 +123,6 @@ def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
     assert cell.result() is None
 
 
-def test_a_cell_that_was_trained_past_its_last_step_is_refused(cell, monkeypatch):
-    _trained_to(400, monkeypatch)
-    with pytest.raises(UserError, match="was trained to step 400, past the 300 of its variant"):
-        train_and_score(cell.config.replace({"training.num_train_steps": 300}), cell.workdir)
-
-
 def test_a_log_without_speeds_gives_no_speed():
     assert math.isnan(_speed([{"of": "train", "step": 1}]))
     figures = [{"of": "train", "target_tokens_per_second": rate} for rate in (1.0, None, 3.0)]
