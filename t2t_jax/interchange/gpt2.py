@@ -29,7 +29,7 @@ from t2t_jax.interchange.model_files import (
 from t2t_jax.interchange.numbering import NONE, new_order
 from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.interchange.tensors import Constants, Tensors
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Each, Record, Schema
 
@@ -60,8 +60,14 @@ _TOKENIZER = Schema(
 )
 _NEVER = -1e9
 """The output bias of padding, which is thus never chosen."""
-_WITHOUT = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"
-"""Names of masks, which earlier releases of transformers kept beside the parameters."""
+_MASKS: Constants = {
+    r"(transformer\.)?h\.\d+\.attn\.bias": [
+        lambda *shape: np.arange(shape[-2])[:, None] >= np.arange(shape[-1])
+    ],
+    r"(transformer\.)?h\.\d+\.attn\.masked_bias": [lambda *_: -1e4],
+}
+"""The mask of causal attention, and the score of a masked position, which earlier releases of
+transformers kept beside the parameters."""
 _README = """\
 # A language model of t2t_jax as a GPT-2
 
@@ -184,7 +190,7 @@ def _our_arrays(
     for place in _places(model):
         yield place.ours, place.array(tensors)
     tensors.take_copy("lm_head.weight", tensors.take("transformer.wte.weight"))
-    tensors.finish(_WITHOUT)
+    tensors.finish(_MASKS)
 
 
 def carried(config: Config) -> Carried:

@@ -7,7 +7,8 @@
     DIR/target_vocab.json                       that of targets, if the two sides differ
     DIR/README.md                               written: the lines of Python that translate
 
-When reading: transformers computes the positions of such models by the paper's formula. OPUS-MT
+When reading: transformers computes the positions of such models by the paper's formula, unless the
+file has tables of positions. A file whose tables differ from the formula is refused. OPUS-MT
 trained its models with Marian's C++ toolkit, whose positions differ by up to 0.14 at position 100
 (`functional.position.tensor2tensor_sinusoids`).
 
@@ -24,7 +25,7 @@ parameters are rewritten to make up for them:
   from all, biases of the first layers make up for it, and the entries get other ids.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -38,6 +39,7 @@ from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.interchange import pretrained, rewriting
 from t2t_jax.interchange.carried import (
     Carried,
@@ -168,7 +170,13 @@ def _our_arrays(
         yield place.ours, place.array(tensors)
     for name in copies:
         tensors.take_copy(name, tensors.take(whole))
-    tensors.finish(r"model\.(encoder|decoder)\.embed_positions\.weight")
+    order = np.argsort(_interleaved(width))  # sines first; an IndexError in a narrower table
+    formulas: list[Callable[..., Any]] = [
+        lambda *shape: np.asarray(sinusoidal_positions(*shape))[:, order]
+    ]
+    if model.position == "sinusoidal_t2t":  # as asked for, whichever table the file has
+        formulas.append(tensor2tensor_sinusoids)
+    tensors.finish({r"model\.(encoder|decoder)\.embed_positions\.weight": formulas})
 
 
 def _interleaved(d_model: int) -> Int[np.ndarray, " d_model"]:

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.interchange.formats import READ, REMOVED_FORMATS
 from t2t_jax.interchange.model_files import (
     DEPTH,
@@ -36,6 +36,8 @@ from t2t_jax.version import removed_feature
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 """The name in transformers of each of our activations."""
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
+_ALIASES = {"d_model": "hidden_size", "num_heads": "num_attention_heads"}
+"""Second names by which transformers reads the fields that stand for ours."""
 _INDEX = Schema({"weight_map": Each(dict, str)})
 
 
@@ -82,7 +84,15 @@ def read_pretrained_config(
     needed = {name: one.kinds for name, one in fields.items() if one.usual is None}
     usual = {name: one.kinds for name, one in fields.items() if one.usual is not None}
     theirs = read_json(file, Schema({**needed, **others.required}, {**usual, **others.optional}))
-    refuse_other_options(file, theirs, fixed)
+    aliases = {
+        _ALIASES[one.ours]: theirs[name] for name, one in fields.items() if one.ours in _ALIASES
+    }
+    refuse_other_options(file, theirs, {**aliases, **fixed})
+    embeddings = theirs.get("resid_pdrop", 0.1)  # our only dropout outside of attention
+    training = {"encoder_layerdrop": 0, "decoder_layerdrop": 0, "embd_pdrop": embeddings}
+    for name, value in training.items():
+        if theirs.get(name, value) != value:
+            warn(f"{file} has {name}={theirs[name]!r:.60}, and a training here has {value}")
     return theirs
 
 
@@ -125,6 +135,7 @@ def read_encoder_decoder_config(
     theirs = read_pretrained_config(path, kind, fields, Schema(required, optional), fixed)
     sides = "attention_heads", "ffn_dim"
     wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
+    wanted |= {"is_encoder_decoder": True, "is_decoder": False}
     refuse_other_options(path / "config.json", theirs, wanted)
     return theirs
 

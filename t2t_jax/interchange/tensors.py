@@ -1,9 +1,13 @@
-"""The arrays of an imported model: each is taken by its name, and an array left over is refused."""
+"""The arrays of an imported model: each is taken by its name, and an array left over is refused.
+
+Some files also store constants, such as sinusoids or the mask of causal attention. This package
+computes them, so a file whose constants have other values is refused.
+"""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -21,6 +25,11 @@ Spellings: TypeAlias = Callable[[str], Iterable[str]]
 def as_written(name: str) -> tuple[str, ...]:
     """Return the only name of an array."""
     return (name,)
+
+
+Constants: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
+"""The constants that a file may store: for each pattern of names, the formulas that an array may
+follow. A formula returns the values by the lengths of the axes."""
 
 
 class Tensors:
@@ -104,14 +113,34 @@ class Tensors:
         entries = int(np.count_nonzero(order != NONE))
         return rows_in(self.take(name, entries, *width), order)
 
-    def finish(self, without: str = "") -> None:
-        """Refuse a file with an array that was not taken and whose name does not fit a pattern.
+    def finish(self, constants: Constants) -> None:
+        """Refuse a file with an array that was not taken, unless it is a constant.
 
         Raises:
-          UserError: the file has such an array.
+          UserError: the file has such an array, or a constant with other values.
         """
-        if left := [name for name in self._left if not re.fullmatch(without, name)]:
-            raise UserError(
-                f"{self.file} has the array {ascii(min(left))[1:-1]:.80}, which no model of "
-                "t2t_jax with its options has; choose a checkpoint without"
-            )
+        for name in sorted(self._left):
+            shown = f"{self.file} has the array {ascii(name)[1:-1]:.80}"
+            formulas = next((f for one, f in constants.items() if re.fullmatch(one, name)), ())
+            if not formulas:
+                raise UserError(
+                    f"{shown}, which no model of t2t_jax with its options has; choose a "
+                    "checkpoint without"
+                )
+            array = self._arrays[name]
+            difference = min(_difference(array, formula) for formula in formulas)
+            # float16 and float32 round positions by less; so does bfloat16, with its larger bound.
+            if not difference < (4e-3 if array.dtype.name == "bfloat16" else 1e-3):
+                raise UserError(
+                    f"{shown}, which differs by up to {difference:.3g} from the formula by which "
+                    "t2t_jax computes it; choose a checkpoint without it"
+                )
+
+
+def _difference(array: np.ndarray, formula: Callable[..., Any]) -> float:
+    """Return the largest difference of an array from a formula; infinity for another shape."""
+    try:
+        expected = np.broadcast_to(formula(*array.shape), array.shape)
+    except (IndexError, TypeError, ValueError):
+        return np.inf
+    return float(np.abs(array.astype(np.float64) - expected).max(initial=0))

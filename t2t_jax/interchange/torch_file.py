@@ -37,11 +37,13 @@ def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
         )
     try:
         weights = torch.load(file, map_location="cpu", weights_only=True)
+        for name, tensor in weights.items():
+            if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
+                raise TypeError(f"{name!r:.80} is no tensor")
         arrays = {
             # NumPy has no bfloat16, and float32 holds each of its values.
             name: (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).detach().numpy()
             for name, tensor in weights.items()
-            if isinstance(name, str) and isinstance(tensor, torch.Tensor)
         }
     except Exception as error:  # a damaged pickle may raise anything
         why = in_one_line(error) or type(error).__name__

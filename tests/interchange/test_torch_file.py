@@ -124,6 +124,13 @@ def test_something_else_than_weights_is_refused(torch, tmp_path, content):
         read_torch_file(file)
 
 
+def test_an_entry_that_is_no_tensor_is_refused_by_name(torch, tmp_path):
+    file = tmp_path / "pytorch_model.bin"
+    torch.save({**tensors(torch), "ema": {"weight": torch.ones(3)}}, file)
+    with pytest.raises(UserError, match=r"pytorch_model\.bin .* more than weights: 'ema' is no"):
+        read_torch_file(file)
+
+
 def test_without_pytorch_one_line_says_how_to_convert_it(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (place / "pytorch_model.bin").touch()

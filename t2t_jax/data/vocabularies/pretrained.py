@@ -119,6 +119,8 @@ def _tokenizer(definition: str) -> Any:
         # Lines are neither cut nor filled here, whatever the file was saved with.
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        if hasattr(tokenizer.model, "dropout"):  # BPE-dropout (Provilkov et al. 2020) is random
+            tokenizer.model.dropout = None
         tokenizer.encode(_UNKNOWN_TEXT)  # raises if the file lacks its own unknown token
     except BaseException as error:  # the library raises Exception itself, and panics of Rust
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

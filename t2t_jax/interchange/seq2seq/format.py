@@ -92,7 +92,7 @@ class Seq2SeqFormat:
         write_seq2seq(model, self, directory)
 
 
-_COMMON = {"is_decoder": False, "tie_word_embeddings": True}
+_COMMON = {"tie_word_embeddings": True}
 _OF_BART = {**_COMMON, "normalize_embedding": True, "static_position_embeddings": False}
 
 M2M100 = Seq2SeqFormat(

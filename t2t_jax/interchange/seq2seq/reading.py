@@ -25,6 +25,7 @@ from t2t_jax.data.vocabularies.framed import (
     language_code,
 )
 from t2t_jax.errors import UserError
+from t2t_jax.functional.position import tensor2tensor_sinusoids
 from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.generation import FILE, with_their_search
 from t2t_jax.interchange.model_files import ID, read_json
@@ -32,8 +33,8 @@ from t2t_jax.interchange.numbering import BEGIN, UNKNOWN, rows_in
 from t2t_jax.interchange.places import encoder_decoder_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
-from t2t_jax.interchange.seq2seq.format import Seq2SeqFormat
-from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.interchange.seq2seq.format import FIRST_POSITION, Seq2SeqFormat
+from t2t_jax.interchange.tensors import Constants, Tensors
 from t2t_jax.system.records import Record, Schema
 
 SHARED, BIAS = "shared.weight", "final_logits_bias"
@@ -44,8 +45,9 @@ _COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
 """Further uses of the embedding matrix, which a file may repeat or leave out."""
 RESERVED_POSITIONS = 2
 """The rows of a learned table before the first position: positions count from padding's id, 1."""
-_WITHOUT = r"(model\.)?(encoder|decoder)\.(embed_positions\.weights|version)"
-"""Names of buffers."""
+_VERSION: Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
+"""The version of the layers, as fairseq stored it; earlier versions computed something else."""
+_SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weights"
 
 
 class _Pair(NamedTuple):
@@ -216,18 +218,21 @@ def _arrays(
         arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
             arrays["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
-        tables = [
-            tensors.take(f"{stack}.embed_positions.weight", None, width)[RESERVED_POSITIONS:]
-            for stack in ("encoder", "decoder")
-        ]
-        length = min(map(len, tables))  # positions that both tables have
-        arrays |= {
-            f"{side}_position": table[:length]
-            for side, table in zip(("source", "target"), tables, strict=True)
-        }
+        length = None
+        for side, stack in (("source", "encoder"), ("target", "decoder")):
+            rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
+            arrays[f"{side}_position"] = rows[RESERVED_POSITIONS:]
+            length = len(rows)
     arrays |= {place.ours: place.array(tensors) for place in encoder_decoder_places(config.model)}
-    tensors.finish(_WITHOUT)
+    tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
     return arrays
+
+
+def _sinusoids(rows: int, width: int) -> Float32[np.ndarray, "rows width"]:
+    """Return the table of sinusoids of transformers, in which the row of padding is 0."""
+    found = np.array(tensor2tensor_sinusoids(rows, width))
+    found[FIRST_POSITION - 1] = 0
+    return found
 
 
 def _with_position_table(config: Config, length: int) -> Config:
