@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 from collections import Counter
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -214,26 +215,11 @@ def test_a_damaged_or_missing_piece_is_named(config):
     assert piece.read_bytes() == content
 
 
-def test_lines_at_fault_are_counted_and_named(tmp_path):
-    jsonl = tmp_path / "a.jsonl"
-    jsonl.write_bytes(
-        b'{"en": "one", "de": "eins"}\n{"en": "two"}\n\n{"en": "bad \xff", "de": "x"}\n'
-        b'[1, 2]\n{"en": 3, "de": "drei"}\nnothing\n{"en": "four\\nlines", "de": "vier"}\n'
-        b'{"en": "half of \\ud83d", "de": "x"}\n'
-    )
-    faults = Faults()
-    chunks = list(Shard((jsonl,), ("en", "de")).pairs(faults))
-    assert chunks == [(["one", "four lines"], ["eins", "vier"])]
-    assert faults.counts == {"without_a_side": 3, "not_utf8": 2, "not_json": 1}
-    assert faults.first["not_utf8"] == f"{jsonl} line 4"
-    assert faults.first["without_a_side"] == f"{jsonl} line 2"
+def test_a_line_of_one_side_that_is_not_utf8_takes_its_translation_along(tmp_path):
     for name, lines in (("b.en", b"one\nt\xffo\nthree\n"), ("b.de", b"eins\nzwei\ndrei\n")):
         (tmp_path / name).write_bytes(lines)
     pair = Shard((tmp_path / "b.en", tmp_path / "b.de"), ("en", "de"))
-    assert list(pair.pairs(faults)) == [(["one", "three"], ["eins", "drei"])]
-    (tmp_path / "c.tsv").write_bytes(b"one\teins\t0.9\nalone\n")
-    tabs = Shard((tmp_path / "c.tsv",), ("en", "de"))
-    assert list(tabs.pairs(faults)) == [(["one"], ["eins"])]
+    assert list(pair.pairs()) == [(["one", "three"], ["eins", "drei"])]
 
 
 def test_lines_at_fault_do_not_stop_a_training_and_are_told(config, tmp_path, capsys):
@@ -262,6 +248,84 @@ def test_a_table_whose_text_is_not_utf8_is_named(tmp_path):
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a.parquet cannot be read: 'utf-8' codec"):
         list(Shard((tmp_path / "a.parquet",), ("text",)).pairs())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read", "faults"),
+    [
+        (
+            "a.tsv",
+            b"\xef\xbb\xbfone\teins\r\n\tleer\nt\two\tzwei\nx\tx\t\n\nalone\nt\xff\tx\nsix\t\n",
+            [("one", "eins"), ("", "leer"), ("six", "")],
+            {"having_too_many_columns": [3, 4], "without_a_side": [5, 6], "not_utf8": [7]},
+        ),
+        (
+            "a.jsonl",
+            b'\xef\xbb\xbf{"en": "one", "de": "eins"}\r\n{"en": "", "de": "o\\nn\\re", "id": 3}\n\n'
+            b'{"en": null, "de": "x"}\n{"de": "x"}\n["x", "y"]\n{"en": "x", "de": {"x": "y"}}\n'
+            b'{"en": 1.5, "de": "x"}\n{"en": true, "de": "x"}\n{"en": ["x"], "de": "x"}\n{"en"\n'
+            b'{"en": "\xff", "de": "x"}\n{"en": "\\ud83d", "de": "x"}\nnothing\n',
+            [("one", "eins"), ("", "o n e")],
+            {
+                **{"without_a_side": [4, 5, 6], "not_text": [7, 8, 9, 10]},
+                **{"not_json": [11, 14], "not_utf8": [12, 13]},
+            },
+        ),
+        (
+            "a.parquet",
+            {"en": [b"one", b"\xff", None, b"o\nn\r\ne"], "de": ["eins", "x", "x", ""]},
+            [("one", "eins"), ("o n e", "")],
+            {"not_utf8": [2], "without_a_side": [3]},
+        ),
+    ],
+)
+def test_every_line_or_row_is_read_or_counted_with_a_reason(name, content, read, faults, tmp_path):
+    """`faults` has the lines that are left out by reason."""
+    found, path = Faults(), tmp_path / name
+    if name == "a.parquet":
+        parquet.write_table(pyarrow.table(content), path)
+    else:
+        path.write_bytes(content)
+    [(sources, targets)] = Shard((path,), ("en", "de")).pairs(found)
+    assert [*zip(sources, targets, strict=True)] == read
+    assert found.counts == {reason: len(lines) for reason, lines in faults.items()}
+    assert found.first == {reason: f"{path} line {lines[0]}" for reason, lines in faults.items()}
+
+
+_MAP = pyarrow.map_(pyarrow.string(), pyarrow.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ([{"en": "one"}, {"en": "two"}], ["one", "two"]),
+        (pyarrow.array([[("de", "x"), ("en", "one")], None, [], [("de", "x")]], _MAP), ["one"]),
+        (["one", "two"], "no column 'en', which data.fields names; it has string"),
+        ([{"eng": "one"}], "no column 'en', which data.fields names; did you mean eng"),
+        ([{"en": 1}], "no text in the column 'text.en', but int64"),
+        ([{"en": date(2026, 1, 1)}], "no text in the column 'text.en', but date32"),
+        ([{"en": ["one"]}], "no text in the column 'text.en', but list<"),
+    ],
+)
+def test_a_column_of_parquet_is_read_or_refused_by_its_type(column, expected, tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": column}), path)
+    shard = Shard((path,), ("text.en",))
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=rf"a\.parquet has {expected}"):
+            list(shard.pairs())
+    else:
+        assert [*shard.pairs()] == [([""] * len(expected), expected)]
+
+
+def test_lines_at_fault_of_a_dev_split_are_told(config, tmp_path, capsys):
+    shard = tmp_path / "shards" / "dev-0.jsonl"
+    rows = {"text": {"en": "one", "de": "eins"}}, {"text": {"en": 3, "de": "drei"}}
+    shard.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert open_corpus(config.data).lines("dev") == (["one"], ["eins"])
+    assert f"1 lines are left out as not text, the first of them {shard} line 2" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_pattern_fits_each_shard_once_and_finds_its_other_side(tmp_path, monkeypatch):

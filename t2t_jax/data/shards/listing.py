@@ -23,7 +23,7 @@ from typing import Any
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
-from t2t_jax.data.shards.reading import Shard
+from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.splits import SPLITS, Chunk, Split, digest
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
@@ -68,7 +68,7 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
             found[split] = Split(
                 cache(partial(_fingerprint, shards[0].fields, hashes)),
                 partial(_read, shards),
-                partial(_read, _spread(shards)),
+                partial(_read, _spread(shards), quietly=True),  # the tokenisation warns
                 tuple(shards),
                 hashes,
             )
@@ -149,9 +149,12 @@ def _spread(shards: Sequence[Shard]) -> Sequence[Shard]:
     return [shards[number * len(shards) // count] for number in range(count)]
 
 
-def _read(shards: Sequence[Shard]) -> Iterator[Chunk]:
+def _read(shards: Sequence[Shard], *, quietly: bool = False) -> Iterator[Chunk]:
     for shard in shards:
-        yield from shard.pairs()
+        faults = Faults()
+        yield from shard.pairs(faults)
+        if not quietly:
+            faults.warn()
 
 
 def _fingerprint(fields: Sequence[str], hashes: Callable[[], Sequence[Sequence[str]]]) -> str:

@@ -9,7 +9,7 @@ The bytes depend only on the shards, the vocabulary and the config, not on the p
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -25,14 +25,13 @@ from t2t_jax.data.shards.prepared import PreparedPieces
 from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import warn
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, as_path
 from t2t_jax.system.records import Each, Schema, parse_object
 
 PREPARED = "prepared.json"
 """The file that says what a folder of pieces holds."""
-_FORMAT = "1"
+_FORMAT = "2"
 """The version of the pieces, raised whenever the same text would make others."""
 _CHUNKS = 2  # of 50,000 pairs, in a piece
 SHARD_SCHEMA = Schema(
@@ -163,7 +162,7 @@ def prepare_shards(
     new = engine(partial(_make, text, config), missing)
     for record in records:
         made["shards"].append(record or next(new))
-        _warn_of_lines(made["shards"][-1])
+        Faults(Counter(made["shards"][-1]["skipped"]), made["shards"][-1]["first"]).warn()
     prepared = PreparedPieces(out, made, text, config)
     made["token_counts"] = prepared.counted_tokens().tolist()
     write_whole(out / PREPARED, json.dumps(made).encode())
@@ -174,9 +173,3 @@ def prepare_shards(
 
 def _make(text: TrainText, config: DataConfig, job: ShardJob) -> dict[str, Any]:
     return job.make(text, config)
-
-
-def _warn_of_lines(record: Mapping[str, Any]) -> None:
-    for reason, line in record["first"].items():
-        count, what = record["skipped"][reason], reason.replace("_", " ")
-        warn(f"{count:,} lines are left out as {what}, the first of them {line}")

@@ -7,8 +7,9 @@
     7.parquet          a table, of which two columns are the sides
 
 All but Parquet may be packed by gzip (`.gz`) or Zstandard (`.zst`). A line at fault, such as one
-that is not UTF-8, or an object without a side, is counted and left out. A file at fault, such as
-one that is cut short or lacks a column, is refused.
+that is not UTF-8, one with more columns than sides, or an object without a side, is counted and
+left out. A file at fault, such as one that is cut short, lacks a column, or has numbers in it, is
+refused. Binary columns of Parquet are read as UTF-8.
 """
 
 import json
@@ -22,11 +23,13 @@ from typing import Any, TypeAlias
 
 from t2t_jax.data.lines import DAMAGE, blocks_of, checked_beginning, open_text
 from t2t_jax.data.splits import Chunk, chunks
-from t2t_jax.errors import UserError, did_you_mean, in_one_line, needs_extra
+from t2t_jax.errors import UserError, did_you_mean, in_one_line, needs_extra, warn
 from t2t_jax.system.bucket import local_copy
 
 _BLOCK_LINES = 1000
 _BATCH_ROWS = 10_000
+_BINARY = "binary", "large_binary", "binary_view"
+_TEXT_TYPES = "string", "large_string", "string_view", *_BINARY, "null"
 Sides: TypeAlias = tuple[str, ...]
 """The text of a pair, or of a document by itself."""
 
@@ -45,9 +48,11 @@ class Faults:
         self.counts[reason] += 1
         self.first.setdefault(reason, f"{path} line {number:,}")
 
-    def __add__(self, later: "Faults") -> "Faults":
-        """Return the lines of two shards together."""
-        return Faults(self.counts + later.counts, {**later.first, **self.first})
+    def warn(self) -> None:
+        """Warn of the lines of each reason, in one line that names the first."""
+        for reason, line in self.first.items():
+            count, what = self.counts[reason], reason.replace("_", " ")
+            warn(f"{count:,} lines are left out as {what}, the first of them {line}")
 
 
 @dataclass(frozen=True)
@@ -135,11 +140,12 @@ def _read_text(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Si
     for number, line in enumerate(_lines(path, faults), start=1):
         if line is None:
             continue
-        sides = tuple(line.split("\t")[: len(fields)]) if len(fields) > 1 else (line,)
+        sides = tuple(line.split("\t")) if len(fields) > 1 else (line,)
         if len(sides) == len(fields):
             yield sides
-        else:
-            faults.add("without_a_side", path, number)
+        else:  # with more columns, nothing says which of them are the sides
+            is_short = len(sides) < len(fields)
+            faults.add("without_a_side" if is_short else "having_too_many_columns", path, number)
 
 
 def _read_json_lines(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
@@ -163,13 +169,8 @@ def _read_parquet(path: Path, fields: Sequence[str], faults: Faults) -> Iterator
     with local_copy(path) as copy:
         try:
             table = parquet.ParquetFile(copy)
-            known = table.schema_arrow.names
-            for root in roots:
-                if root not in known:
-                    hint = did_you_mean(root, known, f"it has {', '.join(known)}")
-                    raise UserError(
-                        f"{path} has no column {root!r}, which data.fields names; {hint}"
-                    )
+            for name in fields:
+                _check_column(path, name, pyarrow.struct(table.schema_arrow))
             for batch in table.iter_batches(_BATCH_ROWS, columns=roots):
                 for row in batch.to_pylist():
                     number += 1
@@ -178,22 +179,40 @@ def _read_parquet(path: Path, fields: Sequence[str], faults: Faults) -> Iterator
             raise OSError(str(error)) from error
 
 
+def _check_column(path: Path, name: str, kind: Any) -> None:
+    """Refuse a Parquet file whose rows, of some kind of struct, have no text of a name."""
+    from pyarrow import types
+
+    for part in name.split("."):
+        known = [one.name for one in kind] if types.is_struct(kind) else []
+        if not types.is_map(kind) and known.count(part) != 1:
+            hint = did_you_mean(part, known, f"it has {', '.join(known) or kind}")
+            raise UserError(f"{path} has no column {part!r}, which data.fields names; {hint}")
+        kind = kind.item_type if types.is_map(kind) else kind.field(part).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if str(kind) not in _TEXT_TYPES:
+        raise UserError(f"{path} has no text in the column {name!r}, but {kind}; name another one")
+
+
 def _value(record: Any, name: str) -> Any:
     """Return a field of a record, or of a record in it; None if there is none."""
     for part in name.split("."):
+        if isinstance(record, list) and record and isinstance(record[0], tuple):
+            record = dict(record)  # a map of Parquet, as pairs of a key and a value
         record = record.get(part) if isinstance(record, dict) else None
     return record
 
 
 def _sides(values: list[Any], path: Path, number: int, faults: Faults) -> Iterator[Sides]:
     try:
-        "".join(values).encode()
+        texts = [value.decode() if isinstance(value, bytes) else value for value in values]
+        "".join(texts).encode()
     except TypeError:
-        faults.add("without_a_side", path, number)
-    except UnicodeEncodeError:  # JSON can have halves of characters, as \ud83d
+        faults.add("without_a_side" if None in values else "not_text", path, number)
+    except UnicodeError:  # JSON can have halves of characters, as \ud83d
         faults.add("not_utf8", path, number)
     else:
-        yield tuple(" ".join(value.splitlines()) for value in values)
+        yield tuple(" ".join(text.splitlines()) for text in texts)
 
 
 _READERS: dict[str, Callable[[Path, Sequence[str], Faults], Iterator[Sides]]] = {
