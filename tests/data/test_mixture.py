@@ -15,7 +15,7 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.corpus_name import SCHEMES, Component, components_of, public_name
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
-from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.tasks import task_of
@@ -134,7 +134,7 @@ def test_one_corpus_has_the_fingerprint_that_it_always_had():
         assert mixed(name).fingerprint("train") == by_hand
     config = config_of("text:news")
     prepare_vocabulary(config, open_corpus(config))
-    key = hashlib.sha256(json.dumps([1, by_hand, 40]).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps([RECIPE_VERSION, by_hand, 40]).encode()).hexdigest()[:24]
     assert Path(f"cache/vocabulary-{key}").is_dir()
 
 

@@ -223,6 +223,45 @@ def test_a_corpus_without_text_is_refused(chunks):
         train_vocabulary(chunks, 100)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Ω " + "a " * 3000 + "Ж",
+        "Ω" + "漢" * 5000 + "Ж",
+        "Ω ▅ Ж",  # SentencePiece reserves this block
+        "Ω\0Ж",
+        "   \t▁ΩЖ",
+        "Ω <s> <unk> Ж",
+    ],
+    ids=lambda line: line[:8],
+)
+def test_every_line_counts_and_a_character_without_an_entry_is_named(line, capsys):
+    vocabulary = train_vocabulary([([*DEV[0], line], [*DEV[1], "x"])], 400)
+    assert vocabulary.decode(vocabulary.encode(["Ω Ж"])) == ["Ω Ж"]
+    named = re.findall(r"U\+([0-9A-F]{4})", capsys.readouterr().err)
+    unknown = {one for one in line if UNK_ID in vocabulary.encode([one])[0]}
+    assert named == [f"{ord(one):04X}" for one in sorted(unknown)]
+
+
+@pytest.mark.parametrize("size", [300, 2100])
+def test_a_long_line_gives_the_vocabulary_of_its_words(size):
+    long, nothing = " ".join(DEV[0]), [""] * len(DEV[0])
+    assert len(long) > 10_000
+    apart = train_vocabulary([(list(DEV[0]), nothing)], size)
+    assert train_vocabulary([([long], [""])], size).fingerprint == apart.fingerprint
+
+
+def test_characters_of_pairs_that_are_thinned_out_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(learning, "_MAX_TRAINING_PAIRS", len(DEV[0]) - 1)
+    train_vocabulary([DEV], 300)
+    kept, all_text = ("".join(DEV[0][::n] + DEV[1][::n]) for n in (2, 1))
+    lost = [f"U+{ord(one):04X}" for one in sorted({*all_text} - {*kept})]
+    assert 0 < len(lost) <= 5
+    assert f"cannot spell {len(lost)} characters of the corpus ({', '.join(lost)})" in (
+        capsys.readouterr().err
+    )
+
+
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20),
     limit=st.integers(1, 50),

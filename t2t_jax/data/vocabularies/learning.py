@@ -8,6 +8,8 @@ These are the choices where the paper says nothing:
 - A large vocabulary spells rare characters in bytes, so every text can be written in it. Bytes
   take 256 entries. A small vocabulary has no room for them and holds every character of its
   training text instead.
+- SentencePiece ignores lines of more than 4,192 bytes and lines with U+2585. Longer lines are cut,
+  and a space replaces U+2585, so all other text counts.
 """
 
 import io
@@ -23,13 +25,16 @@ from sentencepiece import sentencepiece_model_pb2
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """The version of `train_vocabulary`, raised whenever the same text would give another result."""
 
 _SPACES = "\t\n\v\f\r\x85\u2028\u2029"
 _MAX_TRAINING_PAIRS = 500_000
+_MAX_LINE_BYTES = 4192  # the default of SentencePiece's max_sentence_length
+_PART = re.compile(r".{1,1047}(?: |$)|.{1,1048}", re.DOTALL)  # a character has at most 4 bytes
+_RESERVED = "\u2585"  # SentencePiece marks unknown characters with it while it learns
 # From this size on, the 256 bytes take no more than an eighth of the vocabulary.
 _SMALLEST_SIZE_WITH_BYTES = 2048
 
@@ -57,10 +62,12 @@ def train_vocabulary(
     """
     model = io.BytesIO()
     with_bytes = size >= _SMALLEST_SIZE_WITH_BYTES
+    characters: set[str] | None = None if with_bytes else set()
+    lines = chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS, characters))
     with _normalization_rules() as rules:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS)),
+                sentence_iterator=chain.from_iterable(map(_parts, lines)),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
@@ -79,7 +86,27 @@ def train_vocabulary(
             )
         except RuntimeError as error:
             raise _explain(error, size) from error
-    return SharedVocabulary(_without_traces(model.getvalue()))
+    vocabulary = SharedVocabulary(_without_traces(model.getvalue()))
+    if characters:
+        _warn_of_lost(characters, vocabulary)
+    return vocabulary
+
+
+def _parts(line: str) -> list[str]:
+    """Return a line in parts that SentencePiece does not ignore; a word stays whole if it fits."""
+    line = line.replace(_RESERVED, " ")
+    return _PART.findall(line) if len(line.encode()) > _MAX_LINE_BYTES else [line]
+
+
+def _warn_of_lost(characters: set[str], vocabulary: SharedVocabulary) -> None:
+    """Warn of characters of the corpus that the vocabulary cannot spell."""
+    [pieces] = vocabulary.pieces([range(UNK_ID + 1, len(vocabulary))])
+    if lost := sorted(characters.difference(_SPACES, " ", *pieces)):
+        shown = ", ".join(f"U+{ord(one):04X}" for one in lost[:5])
+        warn(
+            f"the vocabulary cannot spell {len(lost):,} characters of the corpus ({shown}), which "
+            f"become <unk>; from vocab_size={_SMALLEST_SIZE_WITH_BYTES} on, bytes spell them"
+        )
 
 
 @contextmanager
@@ -102,14 +129,22 @@ def _normalization_rules() -> Iterator[str]:
         yield file.name
 
 
-def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:
-    """Return at most `limit` evenly spread pairs: every, every second, every fourth and so on."""
+def _spread(
+    chunks: Iterable[tuple[list[str], list[str]]], limit: int, characters: set[str] | None = None
+) -> list[tuple[str, str]]:
+    """Return at most `limit` evenly spread pairs: every, every second, every fourth and so on.
+
+    Args:
+      characters: collects the characters of all pairs.
+    """
     kept: list[tuple[str, str]] = []
     stride, seen = 1, 0
     for source, target in chunks:
         first = -seen % stride
         kept.extend(zip(source[first::stride], target[first::stride], strict=True))
         seen += len(source)
+        if characters is not None:
+            characters.update(*source, *target)
         while len(kept) > limit:
             kept = kept[::2]
             stride *= 2
