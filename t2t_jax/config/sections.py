@@ -205,7 +205,8 @@ class DecodingConfig:
     better. Or "transformers", as that library does, for models that come from there: scores are
     log-probabilities divided by length ** alpha, a hypothesis ends only if its end is among the
     beam_size best continuations, and the search is over when beam_size hypotheses have ended and no
-    unfinished one is better at its present length."""
+    unfinished one is better at its present length. At the limit, unfinished hypotheses compete with
+    those that ended; by the rule of the paper they only count if none has ended."""
     max_extra_length: int = field(default=50, metadata=MAY_CHANGE)
     """Number of subwords by which an output may be longer than its source."""
     max_source_length: int = field(default=1024, metadata=MAY_CHANGE | NOT_EXPORTED)

@@ -116,7 +116,8 @@ class BeamSearch:
         may stop before it finds better ones.
       by_transformers: rank and end as the library transformers does: scores are divided by
         `length ** alpha`, a hypothesis ends only among the k best continuations, and a sentence
-        stops once k have ended and no live one is better than the worst at its current length.
+        stops once k have ended and no live one is better than the worst at its current length. At
+        the limit, the k best continuations compete with the hypotheses that ended.
     """
 
     eos_id: int
@@ -142,12 +143,14 @@ class BeamSearch:
         candidates = _expand(given)
         ended = candidates.last == self.eos_id
         num_entering = self.beam_size if self.by_transformers else 2 * self.beam_size
-        entering = ended & (jnp.arange(ended.shape[1]) < num_entering)
+        may_enter = jnp.arange(ended.shape[1]) < num_entering
+        entering = ended & may_enter
         live = _keep_live(candidates, ended)
         rows, lengths = given.state.rows, given.state.positions + 1
         final_lengths, wanted = rows.limits, self.num_best
         if self.by_transformers:
             final_lengths, wanted = lengths, self.beam_size
+            entering |= (lengths >= rows.limits)[:, None] & may_enter  # cut at the limit
         penalty = self.alpha, self.offset
         finished = add_finished(rows.finished, candidates, entering, lengths, *penalty)
         worst = finished.scores[:, wanted - 1]

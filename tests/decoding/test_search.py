@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import json
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from t2t_jax.decoding.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
 from t2t_jax.decoding.search import admit, advance, begin, resize, results, rewind, search
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
 from t2t_jax.kernels.choice import OF_PLATFORMS, Kernels
+from tests.selection import thorough_after
 
 PAD, BOS, EOS = 0, 1, 2
 STATES = 997
@@ -62,9 +65,7 @@ def toy_search(strategy, table, sentences, max_lengths, max_length, keys=None):
     )
 
 
-@functools.partial(
-    jax.jit, static_argnames=("max_length", "beam_size", "alpha", "num_best", "by_transformers")
-)
+@functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha", "num_best"))
 def toy_beam(
     table,
     sentences,
@@ -74,9 +75,8 @@ def toy_beam(
     beam_size,
     alpha,
     num_best=None,
-    by_transformers=False,
 ):
-    strategy = BeamSearch(EOS, beam_size, alpha, num_best or beam_size, by_transformers)
+    strategy = BeamSearch(EOS, beam_size, alpha, num_best or beam_size)
     return toy_search(strategy, table, sentences, max_lengths, max_length)
 
 
@@ -174,48 +174,33 @@ def sentence_keys(sentences, seed=0):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.asarray(sentences))
 
 
-def search_of_transformers(table, sentence, limit, beam_size, alpha):
-    """The beam search of the library transformers: the tokens and the score of the best."""
-    live, ended = [((), 0.0)], []
-    for length in range(1, limit + 1):
-        candidates = sorted(
-            (
-                ((*tokens, token), log_prob + more)
-                for tokens, log_prob in live
-                for token, more in enumerate(next_log_probs(table, sentence, tokens))
-            ),
-            key=lambda one: -one[1],
-        )[: 2 * beam_size]
-        ended += [
-            (tokens, log_prob / length**alpha)
-            for tokens, log_prob in candidates[:beam_size]
-            if tokens[-1] == EOS
-        ]
-        ended = sorted(ended, key=lambda one: -one[1])[:beam_size]
-        live = [one for one in candidates if one[0][-1] != EOS][:beam_size]
-        if len(ended) == beam_size and live[0][1] / length**alpha <= ended[-1][1]:
-            break
-    return ended[0]
+# {"k alpha": hypotheses of each sentence}, as a beam search of transformers finds them.
+BY_TRANSFORMERS = json.loads(
+    (Path(__file__).parents[1] / "goldens/beam_goldens.json").read_text(encoding="utf-8")
+)
+SEARCHES = ["1 0.0", "2 1.0", "3 2.0", "4 0.6", "8 0.0"]
+SEARCHES += sorted(BY_TRANSFORMERS["searches"].keys() - SEARCHES)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-@pytest.mark.parametrize("beam_size", [2, 4])
-def test_the_rule_of_transformers_ranks_and_ends_as_that_library_does(beam_size, alpha):
-    table, limit = make_table(5, 30, eos_bonus=2.0), 20
-    found = {}
-    for by_transformers in (False, True):
-        how = {"beam_size": beam_size, "alpha": alpha, "by_transformers": by_transformers}
-        limits = limits_array([limit] * len(SENTENCES))
-        result = to_numpy(toy_beam(table, SENTENCES, limits, max_length=limit, num_best=1, **how))
-        found[by_transformers] = [hypotheses(result, row)[0] for row in range(len(SENTENCES))]
-    for sentence, (tokens, score, _) in zip(SENTENCES, found[True], strict=True):
-        wanted, its_score = search_of_transformers(table, sentence, limit, beam_size, alpha)
-        assert tokens == wanted
-        assert score == pytest.approx(its_score, rel=1e-5)
-    assert [one[0] for one in found[True]] != [one[0] for one in found[False]]
-    # The empty translation is often among twice as many continuations, and seldom the best of few.
-    empty = {rule: [one[0] for one in best].count((EOS,)) for rule, best in found.items()}
-    assert empty[True] <= empty[False]
+@pytest.mark.parametrize("search_name", thorough_after(5, SEARCHES))
+def test_the_rule_of_transformers_finds_the_hypotheses_of_that_library(search_name):
+    beam_size, alpha = int(search_name.split()[0]), float(search_name.split()[1])
+    table = jnp.array(BY_TRANSFORMERS["table"], jnp.float32)
+    limits = limits_array(BY_TRANSFORMERS["limits"])
+    sentences, room = jnp.arange(len(limits))[:, None], table.shape[1]
+
+    def step(tokens, positions, clock, mask, cache):
+        return table[sentences, positions[:, None], tokens], cache
+
+    strategy = Greedy(EOS)
+    if beam_size > 1:
+        strategy = BeamSearch(EOS, beam_size, alpha, num_best=1, by_transformers=True)
+    result = jax.jit(lambda: search(strategy, step, (), limits, room=room, bos_id=BOS))()
+    for sentence, expected in enumerate(BY_TRANSFORMERS["searches"][search_name]):
+        ours = hypotheses(to_numpy(result), sentence)
+        assert ["".join(map(str, tokens)) for tokens, _, _ in ours] == [one for one, _ in expected]
+        scores = [score for _, score in expected]
+        assert [score for _, score, _ in ours] == pytest.approx(scores, rel=1e-5, abs=1e-6)
 
 
 def test_length_penalty_matches_hand_computed_values():
