@@ -24,6 +24,7 @@ from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.jax_settings import random_key
 from t2t_jax.parallel.mesh import replicated
 
 
@@ -245,7 +246,7 @@ def _keys(
 ) -> Key[Array, " b"] | None:
     if not strategy.draws:
         return None
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
+    return jax.vmap(jax.random.fold_in, (None, 0))(random_key(seed), numbers)
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:

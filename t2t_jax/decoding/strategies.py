@@ -21,6 +21,7 @@ from t2t_jax.decoding.hypotheses import (
 from t2t_jax.decoding.top_k import top_k
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
+from t2t_jax.parallel.jax_settings import fixed_random_bits
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
@@ -185,6 +186,7 @@ def _append(
     return live, choose_rows(ended, new, state.rows.finished), ~ended
 
 
+@fixed_random_bits()
 def _draw(
     keys: Key[Array, " b"],
     logits: Float32[Array, "b v"],

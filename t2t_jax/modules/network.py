@@ -10,6 +10,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import declaring
+from t2t_jax.parallel.jax_settings import fixed_random_bits, random_key
 
 
 @runtime_checkable
@@ -68,6 +69,7 @@ class Network(Protocol):
         """
 
 
+@fixed_random_bits()
 def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
     """Make the parameters before training, each in a box that declares it (see `nn.unbox`)."""
     with declaring():
@@ -77,4 +79,4 @@ def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
 @cache
 def declared_parameters(model: Network) -> Parameters:
     """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
-    return jax.eval_shape(partial(init_parameters, model), jax.random.key(0))
+    return jax.eval_shape(partial(init_parameters, model), random_key(0))

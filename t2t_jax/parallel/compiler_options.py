@@ -79,7 +79,8 @@ OPTIONS = {
 }
 """The options of each platform."""
 
-_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+FLAG_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+"""Environment variables with flags of XLA."""
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
@@ -91,7 +92,7 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
       mesh: the devices, which may be described ones.
     """
     [device, *others] = mesh.devices.flat
-    flags = " ".join(os.environ.get(name, "") for name in _VARIABLES)
+    flags = " ".join(os.environ.get(name, "") for name in FLAG_VARIABLES)
     own = set(re.findall(r"(?:^|\s)--?(\w+)", flags))
     local = mesh.local_devices[0] if mesh.local_devices else device
     return {

@@ -14,6 +14,7 @@ from t2t_jax.config import Config
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network, declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings
+from t2t_jax.parallel.jax_settings import random_key
 from t2t_jax.training.recipe import make_optimizer
 
 
@@ -56,7 +57,7 @@ def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None
     Args:
       key: PRNG key of the initial values; None uses the config's seed.
     """
-    key = jax.random.key(config.training.seed) if key is None else key
+    key = random_key(config.training.seed) if key is None else key
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
 

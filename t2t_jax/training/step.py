@@ -18,6 +18,7 @@ from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.compiler_options import compiler_options
+from t2t_jax.parallel.jax_settings import fixed_random_bits, random_key
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.freezing import are_frozen
 from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
@@ -126,6 +127,7 @@ def abstract_batch(
     return Batch(*(jax.tree.map(partial(array, length), side) for side, length in sides))
 
 
+@fixed_random_bits()
 def train_step(
     config: Config,
     model: Network,
@@ -179,7 +181,7 @@ def _gradient_sums(
     The arguments are as in `train_step`; the sums are over all members of the mapped axis.
     """
     training = config.training
-    step_key = jax.random.fold_in(jax.random.key(training.seed), step)
+    step_key = jax.random.fold_in(random_key(training.seed), step)
     rows = batch.targets.tokens.shape[1]
     parts, part = 1, jnp.zeros((), jnp.int32)
     if axis_name is not None:

@@ -70,23 +70,15 @@ def search(model: TableModel, limit: int, beam_size: int, alpha: float) -> list[
     return [one for one in hypotheses if one[1] > -1e8]  # the others are empty slots
 
 
-def main() -> None:
-    """Write the JSON."""
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
     table = make_table()
-    models = [TableModel(part) for part in table]
+    models = [(TableModel(part), limit) for part, limit in zip(table, LIMITS, strict=True)]
     searches = {
-        f"{beam_size} {alpha}": [
-            search(model, limit, beam_size, alpha)
-            for model, limit in zip(models, LIMITS, strict=True)
-        ]
+        f"{beam_size} {alpha}": [search(*model, beam_size, alpha) for model in models]
         for beam_size in BEAM_SIZES
         for alpha in ALPHAS
     }
-    place = Path(__file__).with_name("beam_goldens.json")
     golden = {"table": table.tolist(), "limits": LIMITS, "searches": searches}
-    place.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
-
-
-if __name__ == "__main__":
-    torch.set_grad_enabled(False)
-    main()
+    text = json.dumps(golden, separators=(",", ":")) + "\n"
+    Path(__file__).with_name("beam_goldens.json").write_text(text)

@@ -12,6 +12,7 @@ from t2t_jax.functional.attention import attention_weights
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.inspect.attention_maps import AttentionMaps
 from t2t_jax.inspect.figures.drawing import COLORS, MAP, canvas
+from t2t_jax.parallel.jax_settings import random_key
 
 _WIDTHS = (4, 16, 64, 256, 1024)
 _KEYS = 32
@@ -40,7 +41,7 @@ def softmax_saturation() -> Figure:
 
 def _saturation(d_k: int, is_scaled: bool) -> tuple[float, float]:
     """Compute the mean over queries of the largest weight and the derivative's Frobenius norm."""
-    of_query, of_key = jax.random.split(jax.random.key(d_k))
+    of_query, of_key = jax.random.split(random_key(d_k))
     query = jax.random.normal(of_query, (1, _QUERIES, 1, d_k))
     key = jax.random.normal(of_key, (1, _KEYS, 1, d_k))
     query = query if is_scaled else query * d_k**0.5  # `attention_weights` divides
