@@ -22,6 +22,7 @@ from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import warn
+from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Each, Record, Schema, read_object
@@ -44,7 +45,13 @@ _PATIENCE = 10.0  # seconds for git, which may be slow on a shared filesystem
 
 SCHEMA = Schema(
     {"code": str, "versions": Each(dict, str)},
-    {"files": Each(dict, str), "commit": str, "dirty": bool, "first_step": int},
+    {
+        "files": Each(dict, str),
+        "settings": Each(dict, str),
+        "commit": str,
+        "dirty": bool,
+        "first_step": int,
+    },
 )
 """The fields of a provenance record."""
 UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
@@ -71,11 +78,18 @@ def provenance(config: Config) -> Record:
       files: a hash of each file or registered function of that code, by name. The hash is of the
         syntax tree, without comments and docstrings.
       versions: the result of `versions`.
+      settings: the result of `result_settings`.
       commit: the git commit of the package, if it is known.
       dirty: whether the package differs from that commit; only where there is a commit.
     """
     files = dict(sorted({**_own_files(), **_further_files(config)}.items()))
-    return {"code": _hash(f"{files}"), "files": files, "versions": versions(), **_git()}
+    return {
+        "code": _hash(f"{files}"),
+        "files": files,
+        "versions": versions(),
+        "settings": result_settings(),
+        **_git(),
+    }
 
 
 def without_files(record: Record) -> Record:
@@ -84,7 +98,7 @@ def without_files(record: Record) -> Record:
 
 
 def changes(before: Record, now: Record, packages: Collection[str] | None = None) -> list[str]:
-    """Return what differs between two provenance records: files of code, and versions of packages.
+    """Return what differs between two provenance records: files of code, versions, and settings.
 
     A file or a registered function that only one of them has does not count, as two configs may use
     different ones.
@@ -96,11 +110,18 @@ def changes(before: Record, now: Record, packages: Collection[str] | None = None
     found = _differing(*files)
     if UNRECORDED["code"] in (before["code"], now["code"]) and before["code"] != now["code"]:
         found = ["code that was not recorded"]
-    return found + [
+    found += [
         f"{name} {versions[0][name]} and {versions[1][name]}"
         for name in _differing(*versions)
         if packages is None or name in packages
     ]
+    if "settings" in before and "settings" in now:
+        usual = dict.fromkeys({**before["settings"], **now["settings"]}, "by default")
+        settings = usual | before["settings"], usual | now["settings"]
+        found += [
+            f"{name} {settings[0][name]} and {settings[1][name]}" for name in _differing(*settings)
+        ]
+    return found
 
 
 def read_provenance(workdir: Path) -> list[Record]:

@@ -251,6 +251,19 @@ C = A | {"versions": A["versions"] | {"jax": "0.10.2", "python": "3.13.0"}}
             ["jax 0.10.1 and 0.10.2"],
             id="versions",
         ),
+        pytest.param(
+            A | {"settings": {"XLA_FLAG": "1", "JAX_SOFTMAX_CUSTOM_JVP": "True"}},
+            A | {"settings": {"XLA_FLAG": "1", "JAX_DISABLE_JIT": "True"}},
+            [
+                "JAX_DISABLE_JIT by default and True",
+                "JAX_SOFTMAX_CUSTOM_JVP True and by default",
+            ],
+            [
+                "JAX_DISABLE_JIT by default and True",
+                "JAX_SOFTMAX_CUSTOM_JVP True and by default",
+            ],
+            id="settings of JAX",
+        ),
         pytest.param(UNRECORDED, UNRECORDED, [], [], id="both of an older version"),
         pytest.param(
             UNRECORDED,
