@@ -25,6 +25,7 @@ from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.interceptors import in_other_thread
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
 
@@ -151,8 +152,9 @@ class OpenSearch:
         self._closed, self._number = False, 0
         number = num_groups(self._rows, mesh)
         self._num_held = [0] * number
+        serve = in_other_thread(self._serve)
         self._threads = [
-            threading.Thread(target=self._serve, args=(n,), name=f"search-{n}", daemon=True)
+            threading.Thread(target=serve, args=(n,), name=f"search-{n}", daemon=True)
             for n in range(number)
         ]
         for thread in self._threads:

@@ -22,6 +22,7 @@ from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize
 from t2t_jax.decoding.strategies import Strategy
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.jax_settings import random_key
@@ -90,7 +91,7 @@ class Progress(NamedTuple):
     """The `num_best` best hypotheses of each row; final if the row is not searching."""
 
 
-@partial(jax.jit, static_argnames=("search", "sizes"))
+@partial(InterceptedJit, static_argnames=("search", "sizes"))
 def begin_work(
     search: Search, sizes: Sizes, params: Parameters, constraints: Constraints | None = None
 ) -> Work:
@@ -117,7 +118,7 @@ def begin_work(
     return _by_rows(Work(state, memory), search.mesh)
 
 
-@partial(jax.jit, static_argnames="search", donate_argnames="work")
+@partial(InterceptedJit, static_argnames="search", donate_argnames="work")
 def proceed(
     search: Search,
     params: Parameters,
@@ -164,7 +165,7 @@ def proceed(
     )
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(InterceptedJit, static_argnames="model")
 def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
     """Encode sources, given as the arrays from `SourceForm.padded`."""
     return model.memory(params, model.sources.inputs(inputs))

@@ -26,6 +26,7 @@ from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling, Strategy
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.interceptors import in_other_thread
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.signals import safe_point
@@ -178,7 +179,7 @@ def _decode_group(
             taken = [waiting.popleft()[0] for _ in range(coming)]
             leave = _leave(group.sizes, group.num_free - coming, len(waiting))
             arrivals = [(index, sentences[index]) for index in taken]
-            asked = thread.submit(group.launch, arrivals, leave)
+            asked = thread.submit(in_other_thread(group.launch), arrivals, leave)
             yield ended  # while the device computes
             ended = group.collect(asked.result())
         yield ended

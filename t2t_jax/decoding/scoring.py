@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import jax
 from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
@@ -16,6 +15,7 @@ from t2t_jax.decoding.translations import diverged, is_blank
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
@@ -134,7 +134,7 @@ def _launch(
     return _log_probs(translator.model, translator.params, inputs, targets)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(InterceptedJit, static_argnames="model")
 def _log_probs(
     model: DecodingModel,
     params: Parameters,

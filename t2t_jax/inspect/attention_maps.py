@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
@@ -16,6 +15,7 @@ from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
 
@@ -133,7 +133,7 @@ def weights_of(translator: Translator, batch: Batch) -> dict[str, Float[np.ndarr
     return on_host(_weights(translator.model, translator.params, batch))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(InterceptedJit, static_argnums=0)
 def _weights(
     model: ScoringModel, params: Parameters, batch: Batch
 ) -> dict[str, Float[Array, "n b h _ _"]]:

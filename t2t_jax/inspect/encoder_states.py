@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int32
 
@@ -14,6 +13,7 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.scoring import batches, tokens_per_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.parallel.device_memory import within_memory
@@ -91,7 +91,7 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
     return [x.tolist() for x in task.unlabelled(translator, lines, first_line).sentences]
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(InterceptedJit, static_argnums=0)
 def _encoded(
     network: TokenNetwork, params: Parameters, tokens: Int32[Array, "b s"]
 ) -> Float[Array, "b s d_model"]:

@@ -31,6 +31,7 @@ from t2t_jax.inspect.attention_maps import weights_of, words_of
 from t2t_jax.inspect.head_kinds import HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
@@ -317,7 +318,7 @@ def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator
             yield CurvePoint(count / number, count, measures.loss(gates), measures.bleu(gates))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(InterceptedJit, static_argnums=0)
 def _losses(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
@@ -326,7 +327,7 @@ def _losses(
     return sums.nll, sums.tokens
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(InterceptedJit, static_argnums=0)
 def _derivatives(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> HeadGates:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
+from t2t_jax.modules.interceptors import only_interceptors
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import declaring
 from t2t_jax.parallel.jax_settings import fixed_random_bits, random_key
@@ -72,7 +73,8 @@ class Network(Protocol):
 @fixed_random_bits()
 def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
     """Make the parameters before training, each in a box that declares it (see `nn.unbox`)."""
-    with declaring():
+    # An interceptor that skips a method would leave out its parameters, also of later calls.
+    with declaring(), only_interceptors(()):
         return model.init(key, model.example(), deterministic=True)["params"]
 
 

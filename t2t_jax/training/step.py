@@ -15,6 +15,7 @@ from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import UpdateForm, kernels_of
 from t2t_jax.modules.decoding_model import ScoringModel
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.compiler_options import compiler_options
@@ -92,7 +93,7 @@ def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch:
     return jax.lax.scan(add, zeros, numbered)[0]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(InterceptedJit, static_argnums=(0, 1))
 def eval_step(
     model: ScoringModel, label_smoothing: float, params: Parameters, batch: Batch
 ) -> LossSums:

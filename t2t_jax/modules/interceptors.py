@@ -1,0 +1,85 @@
+"""Flax's method interceptors in compiled programs and in other threads.
+
+`flax.linen.intercept_methods` keeps interceptors in a stack of the calling thread. `jax.jit` does
+not know this stack: it would reuse a program that was compiled under other interceptors.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial, update_wrapper
+from typing import Any, TypeAlias
+
+import jax
+from flax.linen.module import _global_interceptor_stack as _stack  # it has no public name
+
+Interceptors: TypeAlias = tuple[Callable[..., Any], ...]
+"""Interceptors, the outermost `with` statement first."""
+
+
+def current_interceptors() -> Interceptors:
+    """Return the interceptors of the calling thread."""
+    return tuple(_stack)[::-1]
+
+
+@contextlib.contextmanager
+def only_interceptors(interceptors: Interceptors) -> Iterator[None]:
+    """Replace the interceptors of the calling thread within the context."""
+    before = current_interceptors()
+    _set(interceptors)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def in_other_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that applies the caller's tracing context in the thread that calls it.
+
+    The context is interceptors and `jax.default_matmul_precision`, both of which are per thread.
+    """
+    config: Any = jax.config
+    interceptors, precision = current_interceptors(), config.jax_default_matmul_precision
+
+    def called(*args: Any) -> Any:
+        with only_interceptors(interceptors), jax.default_matmul_precision(precision):
+            return function(*args)
+
+    return called
+
+
+class InterceptedJit:
+    """A function compiled by `jax.jit`, with separate programs for each stack of interceptors.
+
+    Other attributes, such as `lower`, are those of `jax.jit` under the current interceptors.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        """Compile nothing yet.
+
+        Args:
+          function: a function that may call methods of Flax modules.
+          options: the options of `jax.jit`.
+        """
+        update_wrapper(self, function)
+
+        @lru_cache(maxsize=32)  # stacks, each of which keeps its programs in memory
+        def program(interceptors: Interceptors) -> Any:
+            # JAX finds programs by the function object, so each stack needs another object.
+            return jax.jit(partial(function) if interceptors else function, **options)
+
+        self._program = program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the program for the current interceptors."""
+        return self._program(current_interceptors())(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the program for the current interceptors."""
+        return getattr(self._program(current_interceptors()), name)
+
+
+def _set(interceptors: Interceptors) -> None:
+    while _stack:
+        _stack.pop()
+    for interceptor in interceptors:
+        _stack.push(interceptor)
