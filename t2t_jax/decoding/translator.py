@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.config.sections import Quantize
@@ -38,14 +39,15 @@ _NOTHING = Hypothesis("", 0.0, 0.0, ())
 class Translator:
     """A model, or an ensemble of models, with its vocabulary and parameters.
 
+    Attributes are read-only, as translations use programs and parameters that were made from them.
+
     Attributes:
       config: the config of the training; its `decoding` holds the defaults. For an ensemble, the
         config of the first model.
       vocabulary: the shared subword vocabulary.
       model: the model, a `DecodingModel`, or a `ScoringModel` for an encoder-only network.
-      params: the parameters in the form of training, on the devices.
-      mesh: these devices, over which the rows of a batch are split. If they belong to several
-        processes, all processes translate the same lines at the same time.
+      mesh: the devices of `params`, over which the rows of a batch are split. If they belong to
+        several processes, all processes translate the same lines at the same time.
       longest_sentence: the most tokens for which every model has positions.
       steps: the training steps of the averaged checkpoints or of the moving average, if known. For
         an ensemble, those of all models in order.
@@ -71,7 +73,8 @@ class Translator:
         self.config = config
         self.vocabulary = vocabulary
         params = join_parameters([params, *(own for _, own in others)]) if others else params
-        self.params: Parameters = jax.tree.map(jnp.asarray, params)
+        self._params: Parameters = jax.tree.map(_immutable, params)
+        self._arrays = _by_path(self._params)
         self._for_decoding: dict[Quantize, Parameters] = {}
         self.mesh = mesh_of(self.params)
         configs = config.model, *(other for other, _ in others)
@@ -83,6 +86,68 @@ class Translator:
         self.steps = tuple(steps)
         self.ema_decays = tuple(ema_decays)
         self._process = os.getpid()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute for the first time, and refuse to replace one."""
+        if name == "params" or name in vars(self):
+            advice = "use with_params for other parameters, and arguments of calls for settings"
+            raise AttributeError(f"{name} of a translator is read-only; {advice}")
+        super().__setattr__(name, value)
+
+    @property
+    def params(self) -> Parameters:
+        """Return the parameters in the form of training, on the devices.
+
+        Do not change these dictionaries; change a copy, `jax.tree.map(lambda x: x, params)`, and
+        pass it to `with_params`.
+
+        Raises:
+          UserError: the dictionaries were changed in place.
+        """
+        found, expected = _by_path(self._params), self._arrays
+        for path in expected | found:
+            if found.get(path) is not expected.get(path):
+                raise UserError(
+                    f"translator.params was changed in place at {path}; load the model again, "
+                    "change a copy of the dictionaries, and use translator.with_params(copy)"
+                )
+        return self._params
+
+    def with_params(self, params: Parameters) -> "Translator":
+        """Return a translator that differs only in its parameters, such as after fine-tuning.
+
+        The new translator has empty `steps` and `ema_decays`, as no checkpoint has its parameters.
+
+        Args:
+          params: arrays in dictionaries like those of `self.params`, with the same shapes and
+            dtypes. They are placed on the devices of `self.params`. Later changes of the
+            dictionaries or of NumPy arrays have no effect.
+
+        Raises:
+          UserError: a parameter is missing, unknown, or has another shape or dtype.
+        """
+        new, old = _by_path(params), self._arrays
+        for path in old | new:
+            kinds = [_kind(arrays.get(path)) for arrays in (new, old)]
+            if kinds[0] != kinds[1]:
+                raise UserError(
+                    f"params has {kinds[0]} at {path}, and the model {kinds[1]}; give arrays in "
+                    "dictionaries like those of translator.params"
+                )
+        leaves = [_placed(_immutable(new[path]), x.sharding) for path, x in old.items()]
+        params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
+        cached = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}}
+        return self.replaced(**cached, steps=(), ema_decays=())
+
+    def replaced(self, **attributes: Any) -> "Translator":
+        """Return a copy with other attributes, which have to suit those that the copy keeps.
+
+        Args:
+          attributes: values by name.
+        """
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
 
     def check_process(self) -> None:
         """Refuse to work in a fork of the translator's process, which would hang."""
@@ -109,8 +174,9 @@ class Translator:
 
     def prepared(self, quantize: Quantize) -> Parameters:
         """Return the parameters in the form for searches; see `DecodingModel.prepare`."""
+        params = self.params  # also checks that nobody changed them
         if quantize not in self._for_decoding:
-            self._for_decoding[quantize] = _prepare(self.model, self.params, quantize)
+            self._for_decoding[quantize] = _prepare(self.model, params, quantize)
         return self._for_decoding[quantize]
 
     def between(self, source: str | None, target: str | None) -> "Translator":
@@ -127,11 +193,9 @@ class Translator:
         """
         data = self.config.data
         pair = source or data.source_language, target or data.target_language
-        other = copy.copy(self)
-        other.vocabulary = self.vocabulary.between(*pair)
         languages = dict(zip(("data.source_language", "data.target_language"), pair, strict=True))
-        other.config = self.config.replace(languages)
-        return other
+        config, vocabulary = self.config.replace(languages), self.vocabulary.between(*pair)
+        return self.replaced(config=config, vocabulary=vocabulary)
 
     def translate(
         self,
@@ -167,7 +231,8 @@ class Translator:
           lines: sentences; a line break within one counts as a space. A blank line has one empty
             translation with probability 1. A line of more subwords than `max_source_length` is
             split or refused; see `decoding.long_lines`.
-          num_best: translations of each line, at most the beam size.
+          num_best: translations of each line, at most the beam size. They differ in tokens; two of
+            them may have the same text, if the vocabulary spells it in two ways.
           prefixes: for each line the text with which its translation must begin, or "". The
             translation may continue the prefix's last word, and `log_prob` includes the prefix. If
             a line is split, its first part has the prefix.
@@ -357,6 +422,26 @@ class Translator:
 def _prepare(model: DecodingModel, params: Parameters, quantize: Quantize) -> Parameters:
     """Call `DecodingModel.prepare`, compiled once for all translators of a model."""
     return model.prepare(params, quantize)
+
+
+def _immutable(x: Any) -> Array:
+    """Return a JAX array, which never shares memory with a NumPy array."""
+    return x if isinstance(x, jax.Array) else jnp.array(x)
+
+
+def _placed(x: Array, sharding: jax.sharding.Sharding) -> Array:
+    """Put an array on devices, unless it is there; `device_put` would commit it anew."""
+    return x if x.sharding == sharding else jax.device_put(x, sharding)
+
+
+def _by_path(params: Parameters) -> dict[str, Any]:
+    """Return the arrays by names such as embedding/embedding, in the order of the leaves."""
+    name = partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {name(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else "no array"
 
 
 def _stripped(lines: Iterable[str]) -> list[str]:

@@ -290,7 +290,8 @@ def test_two_threads_translate_at_once(tiny):
     ids=["translate", "score", "attention_maps", "evaluate"],
 )
 def test_in_a_forked_process_it_is_refused_instead_of_hanging(work, tiny, monkeypatch):
-    monkeypatch.setattr(tiny, "_process", os.getpid() + 1)  # a real fork would warn of its threads
+    # A real fork would warn of its threads.
+    monkeypatch.setitem(vars(tiny), "_process", os.getpid() + 1)
     with pytest.raises(UserError, match=r"forked.*spawn"):
         work(tiny)
 
