@@ -39,7 +39,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     corpus: str | None = None
     """Corpus to score on, as data.corpus names it; None is the corpus of training."""
     num_sentences: int | None = None
-    """Sentences or images to answer, counted from the first; None is all. The loss is over all."""
+    """Sentences, documents or images to score, counted from the first; None is all."""
     json: bool = False
     """Print one JSON object instead of a table."""
     output: Path | None = None
@@ -65,7 +65,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
                 translator = flags.load()
                 if self.cache_dir is not None:
                     cache = {"data.cache_dir": self.cache_dir}
-                    translator.config = translator.config.replace(cache)
+                    translator = translator.replaced(config=translator.config.replace(cache))
                 corpus = corpus or self._corpus(translator.config.data)
                 for split in self.split:
                     output = file if flags is self else None
@@ -158,8 +158,7 @@ def _table(record: dict[str, Any]) -> "Table":
     table.add_row("loss", f"{record['loss']:.4f}", smoothed)
     table.add_row("NLL", f"{record['nll']:.4f}", f"negative log-likelihood, {per_token}")
     table.add_row("perplexity", f"{record['perplexity']:.3f}", f"exp(NLL), per {task.unit}")
-    number = f"{record['num_sentences']:,}" if task.grid.whole_split else ""
-    table.add_row(task.inputs if number else "scored on", number, record["test_set"])
+    table.add_row(task.inputs, f"{record['num_sentences']:,}", record["test_set"])
     table.add_row("averaged", *which_average(record))
     if task.searches:
         settings = " ".join(f"{name}={value}" for name, value in record["decoding"].items())

@@ -12,9 +12,9 @@ against them.
 import importlib.resources
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,17 @@ class Corpus:
             sources += source
             targets += target
         return sources, targets
+
+    def first(self, split: str, number: int) -> "Corpus":
+        """Return the corpus with only the first pairs of a split."""
+        part = self._part(split)
+
+        def read() -> Iterator[Chunk]:
+            pairs = chain.from_iterable(zip(*chunk, strict=True) for chunk in part.read())
+            return chunks(islice(pairs, number))
+
+        some = Split(lambda: digest("first", str(number), part.fingerprint()), read)
+        return replace(self, parts={**self.parts, split: some}, mixed=())
 
     def fingerprint(self, split: str) -> str:
         """Return a hash that changes when the content of the split does."""

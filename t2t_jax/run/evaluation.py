@@ -36,15 +36,17 @@ class Evaluation:
     split: str
     """The split's name."""
     loss: CorpusLoss
-    """The losses over all pairs of the split; on train, over the pairs that training sees."""
+    """The losses over the pairs of the split; on train, over the pairs that training sees."""
     scores: TaskScores
-    """Scores of the sentences that were decoded, in the measures of the corpus's task."""
+    """Scores in the measures of the corpus's task."""
     sources: list[str]
     """The sentences that were decoded, as the corpus has them."""
     hypotheses: list[str]
     """The model's output for each of `sources`: its translation, or its tree in brackets."""
     references: list[str]
     """The right output for each of `sources`: the raw line of the corpus, or its bracketed tree."""
+    num_sentences: int
+    """Number of sentences, documents or images that `scores` are of."""
     seconds: float
     """Wall time of the whole evaluation, compilation included."""
 
@@ -57,7 +59,7 @@ class Evaluation:
         """Return all figures by name, as plain values."""
         return {
             "split": self.split,
-            "num_sentences": len(self.sources),
+            "num_sentences": self.num_sentences,
             **dataclasses.asdict(self.scores),
             "loss": self.loss.smoothed,
             "nll": self.loss.nll,
@@ -76,14 +78,14 @@ def evaluate(
     seed: int = 0,
     **overrides: Any,
 ) -> Evaluation:
-    """Evaluate a model on a split.
+    """Evaluate a model on a split, or on the first sentences of it.
 
     Args:
       translator: the model; its config says how the corpus is read.
       corpus: None is the corpus of the model's config.
       split: the split to evaluate.
-      num_sentences: how many sentences to decode, from the first on; None means all. The losses
-        do not depend on it.
+      num_sentences: how many sentences, documents or images to evaluate, from the first on; None
+        means all. Losses and scores are over the same ones.
       seed: seed of sampling (`temperature` above 0).
       overrides: settings of the search, as in `Translator.configured`.
 
@@ -95,15 +97,39 @@ def evaluate(
     whole_number(seed, "seed", 0, 2**32 - 1)
     if num_sentences is not None and whole_number(num_sentences, "num_sentences") < 1:
         raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
-    start = time.monotonic()
     corpus = open_corpus(translator.config.data) if corpus is None else corpus
+    if num_sentences is not None:
+        corpus = corpus.first(split, num_sentences)
+    return evaluate_split(translator, corpus, split, seed=seed, **overrides)
+
+
+def evaluate_split(
+    translator: Translator,
+    corpus: Corpus,
+    split: str,
+    num_sentences: int | None = None,
+    seed: int = 0,
+    **overrides: Any,
+) -> Evaluation:
+    """Evaluate a model with losses over a whole split and a search for some sentences of it.
+
+    Args:
+      num_sentences: how many sentences to decode, from the first on; None means all. A task whose
+        scores need no search may score all.
+
+    Raises:
+      UserError: `prepare_evaluation` or the translator refuses.
+    """
+    start = time.monotonic()
     config = translator.configured(**overrides)
     longest = translator.longest_sentence
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
     loss = cache(partial(corpus_loss, translator, pairs))
     task = task_of(corpus.name, corpus.task)
     asked = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
-    return Evaluation(split, loss(), *task.scored(asked), seconds=time.monotonic() - start)
+    found = task.scored(asked)
+    items = found.sources if task.grid.whole_split else corpus.lines(split)[1]
+    return Evaluation(split, loss(), *found, len(items), time.monotonic() - start)
 
 
 def score_record(

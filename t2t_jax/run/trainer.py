@@ -12,7 +12,7 @@ from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
-from t2t_jax.run.evaluation import evaluate
+from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
@@ -148,7 +148,7 @@ def _evaluate(run: Run, step: int, state: TrainState) -> None:
     settings = run.config.evaluation
     how: dict[str, Any] = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
     translator = Translator(run.config, run.vocabulary, state.evaluated)
-    work = partial(evaluate, translator, run.corpus, "dev", **how)
+    work = partial(evaluate_split, translator, run.corpus, "dev", **how)
     # A process that left the evaluation would leave the others waiting.
     evaluation = work() if jax.process_count() > 1 else run.stop.attempt(work)
     if evaluation is not None:

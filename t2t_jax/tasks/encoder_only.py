@@ -32,6 +32,7 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
+from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import batch_layout, on_host, one_ahead
@@ -435,7 +436,7 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
     return results
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(InterceptedJit, static_argnums=0)
 def _most_probable(
     model: ScoringModel, params: Parameters, batch: Batch
 ) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:

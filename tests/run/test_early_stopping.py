@@ -81,7 +81,7 @@ def scripted(tiny_run, monkeypatch):
         )
 
     monkeypatch.setattr(StepMeter, "add", adding)
-    monkeypatch.setattr("t2t_jax.run.trainer.evaluate", evaluate)
+    monkeypatch.setattr("t2t_jax.run.trainer.evaluate_split", evaluate)
     config = load_config(str(tiny_run.folder / "tiny.py"))
     return config.replace({"evaluation.every_steps": 2, "checkpoint.every_steps": 3, FIELD: 2})
 

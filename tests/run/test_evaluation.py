@@ -13,16 +13,17 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.decoding.scoring import score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.run import evaluation as evaluate_module
-from t2t_jax.run.evaluation import corpus_loss, evaluate, prepare_evaluation
+from t2t_jax.run.evaluation import corpus_loss, evaluate, evaluate_split, prepare_evaluation
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.task import Scored
-from t2t_jax.tasks.text_to_text import TextToText
+from t2t_jax.tasks.translation import Translation
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
@@ -118,15 +119,25 @@ def test_losses_are_those_of_all_pairs_one_by_one(setting, batching, is_ensemble
     assert abs(loss.smoothed - loss.nll) > 1e-3
 
 
-def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(setting):
+def test_an_evaluation_of_the_first_sentences_takes_scores_and_losses_of_these(setting):
     translator, corpus = setting
     evaluation = evaluate(translator, corpus, "dev", num_sentences=4, beam_size=1)
     assert evaluation.sources == SOURCES[:4]
     assert evaluation.references == TARGETS[:4]
     assert evaluation.hypotheses == translator.translate(SOURCES[:4], beam_size=1)
     assert evaluation.scores == corpus_scores(evaluation.hypotheses, TARGETS[:4], "de")
-    assert evaluation.loss == loss_of(translator, corpus)
+    nll = -sum(pair.log_prob for pair in score(translator, SOURCES[:4], TARGETS[:4]))
+    tokens = sum(map(len, translator.encode_targets(TARGETS[:4])))
+    assert evaluation.loss.tokens == tokens
+    assert evaluation.loss.nll == pytest.approx(nll / tokens, rel=1e-5)
     assert evaluation.perplexity == pytest.approx(np.exp(evaluation.loss.nll))
+
+
+def test_an_evaluation_in_training_takes_scores_of_some_and_the_loss_of_all(setting):
+    translator, corpus = setting
+    evaluation = evaluate_split(translator, corpus, "dev", num_sentences=4, beam_size=1)
+    assert (evaluation.num_sentences, evaluation.sources) == (4, SOURCES[:4])
+    assert evaluation.loss == loss_of(translator, corpus)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +150,7 @@ class _Length:
 
 
 def test_scores_and_what_is_shown_are_those_of_the_task(setting, monkeypatch):
-    class Shouting(TextToText):
+    class Shouting(Translation):
         def score_outputs(self, sources, outputs, targets, target_language):
             assert (sources, target_language) == (SOURCES[:2], "de")
             upper = [[line.upper() for line in lines] for lines in (outputs, targets)]

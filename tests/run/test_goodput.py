@@ -139,7 +139,7 @@ def main(arguments):
         return save(self, state)
 
     Batches.prefetch, StepMeter.add, Checkpoints.save = prefetching, adding, saving
-    trainer.evaluate = evaluating
+    trainer.evaluate_split = evaluating
     return train_command(flags).run()
 
 print("begun", flush=True)
