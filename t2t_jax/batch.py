@@ -3,6 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Int32, UInt8
@@ -69,7 +70,8 @@ class Batch(NamedTuple):
           targets: ids of the targets in the same form, one for each source.
 
         Raises:
-          UserError: ids are not in this form, or there are more rows on one side.
+          UserError: ids are not in this form, or there are more rows on one side. The network
+            refuses ids beyond its vocabulary, except in arrays that `jax.jit` traces.
         """
         read = _rows("targets", targets)
         sources = _rows("inputs", np.zeros((len(read), 0), int) if inputs is None else inputs)
@@ -89,6 +91,25 @@ def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
     """
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
     return Sequence(tokens, (tokens != PAD_ID).astype(jnp.int32), positions)
+
+
+def check_ids(name: str, tokens: Any, size: int) -> None:
+    """Refuse ids outside of a vocabulary, which would give NaN or the entry of another id.
+
+    Arrays that `jax.jit` traces have no values, so their ids cannot be checked.
+
+    Args:
+      name: the name of the array, for the error.
+      tokens: ids.
+      size: the number of ids of the vocabulary.
+    """
+    if isinstance(tokens, jax.core.Tracer) or not getattr(tokens, "is_fully_addressable", True):
+        return
+    ids = np.asarray(tokens)
+    for index in np.argwhere((ids < 0) | (ids >= size))[:1].tolist():
+        raise UserError(
+            f"{name}{index} is {ids[tuple(index)]}, but the vocabulary has the ids 0 to {size - 1}"
+        )
 
 
 def padded(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from t2t_jax.batch import Batch, Sequence, one_a_row
+from t2t_jax.batch import Batch, Sequence, check_ids, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.config.sections import Remat
@@ -98,7 +98,7 @@ class TokenNetwork(nn.Module):
           deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
           first_row: index of the first row in the global batch, on which dropout depends.
         """
-        x = self.before_output(self.decoded(_checked(batch), deterministic, first_row))
+        x = self.before_output(self.decoded(self._checked(batch), deterministic, first_row))
         logits = pre_softmax_logits(x, self.output_matrix(), self.kernels.products)
         return self.with_output_bias(logits)
 
@@ -112,7 +112,7 @@ class TokenNetwork(nn.Module):
         first_row: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
         """See `Network.losses`."""
-        x = self.before_output(self.decoded(_checked(batch), deterministic, first_row))
+        x = self.before_output(self.decoded(self._checked(batch), deterministic, first_row))
         matrix = self.output_matrix()
 
         is_rounded = self.kernels.logits == "rounded" and not deterministic  # in training only
@@ -204,6 +204,7 @@ class TokenNetwork(nn.Module):
           inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
           dropout: `deterministic` and `first_row`, as for `__call__`; none means no dropout.
         """
+        self._check_sources(inputs)
         segments, window = inputs.segments, self.config.attention_window
         mask = attention_mask(segments, segments, window=window)
         context = self.context("source", inputs.positions, mask, **dropout)
@@ -227,15 +228,21 @@ class TokenNetwork(nn.Module):
         """Return the logits plus the bias of the output, if the network has one."""
         return logits + self.output_bias if self.config.output_bias else logits
 
-
-def _checked(batch: Any) -> Batch:
-    """Return a batch, or refuse arrays of ids without segments and positions."""
-    if isinstance(batch, Batch) and all(hasattr(side, "segments") for side in batch):
+    def _checked(self, batch: Any) -> Batch:
+        """Return a batch, or refuse arrays of ids alone and ids beyond the vocabulary."""
+        if not (isinstance(batch, Batch) and all(hasattr(side, "segments") for side in batch)):
+            raise UserError(
+                "the network is called without a batch of sentences; make one with "
+                "t2t_jax.Batch.of(inputs, targets)"
+            )
+        self._check_sources(batch.inputs)
+        check_ids("targets.tokens", batch.targets.tokens, self.vocab_size)
         return batch
-    raise UserError(
-        "the network is called without a batch of sentences; make one with "
-        "t2t_jax.Batch.of(inputs, targets)"
-    )
+
+    def _check_sources(self, inputs: Any) -> None:
+        if isinstance(inputs, Sequence):
+            name = self.config.embeddings["source"]
+            check_ids("inputs.tokens", inputs.tokens, self.config.entries(self.vocab_size)[name])
 
 
 @dataclass(frozen=True)

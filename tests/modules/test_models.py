@@ -1,6 +1,7 @@
 """A network from a config in one call, as a Flax module like any other."""
 
 import inspect
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -52,6 +53,44 @@ def test_arrays_that_are_no_batch_are_refused(built):
     for wrong in (Batch(*(side.tokens for side in batch)), batch._replace(inputs=jnp.ones((2, 4)))):
         with pytest.raises(UserError, match=r"make one with t2t_jax\.Batch\.of"):
             model.apply(variables, wrong)
+
+
+_CALLS = {
+    "logits": lambda apply, batch: apply(batch),
+    "losses": lambda apply, batch: apply(batch, label_smoothing=0.1, method="losses"),
+    "encode": lambda apply, batch: apply(batch.inputs, method="encode"),
+}
+
+
+@pytest.mark.parametrize("call", _CALLS)
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (([[5, 30, 1]], [[7, 1]]), r"inputs\.tokens\[0, 1\] is 30, .* the ids 0 to 29"),
+        (([[5, 1], [-1, 1]], [[7, 1]] * 2), r"inputs\.tokens\[1, 0\] is -1, .* the ids 0 to 29"),
+        (([[5, 1]], [[7, 99]]), r"targets\.tokens\[0, 1\] is 99, .* the ids 0 to 29"),
+    ],
+    ids=["beyond", "negative", "target"],
+)
+def test_ids_that_are_not_in_the_vocabulary_are_refused(built, call, ids, message):
+    model, _, variables = built
+    if call == "encode" and "targets" in message:
+        return  # it reads no targets
+    with pytest.raises(UserError, match=message):
+        _CALLS[call](partial(model.apply, variables), Batch.of(*ids))
+
+
+def test_sources_have_the_ids_of_their_own_vocabulary():
+    sizes = {"share_embeddings": False, "source_vocab_size": 40, **_SIZES}
+    model = t2t_jax.build(EncoderDecoderConfig(**sizes), 30)
+
+    def initialise(source):
+        batch = Batch.of([[source, 1]], [[29, 1]])
+        jax.eval_shape(lambda key: model.init(key, batch), jax.random.key(0))
+
+    initialise(39)
+    with pytest.raises(UserError, match="is 40, but the vocabulary has the ids 0 to 39"):
+        initialise(40)
 
 
 @pytest.mark.parametrize(
