@@ -6,7 +6,8 @@ shuffled. A corpus in memory is one part, and so one window.
 
 In a window of several parts, every batch has rows of a part in proportion to the part's share of
 the class, up to rounding, side by side. So a process, which makes the same range of rows of every
-batch, opens its share of the parts, and few others.
+batch, opens its share of the parts, and few others. A window of a mixture (`data.mixing`) may read
+a portion of a part's rows; a later window continues in the same random order.
 """
 
 import threading
@@ -18,17 +19,18 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int, Int32, Int64, Integer
+from jaxtyping import Float, Int, Int32, Int64, Integer
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.layout import Cuts, Layout, cut, row_form, shuffled_within
-from t2t_jax.data.parts import OnePart, Parts
+from t2t_jax.data.parts import OnePart, Parts, Portions
 from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.memo import Memo
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
+_GOLDEN = 0.6180339887498949
 _OF_PARTS = 1  # apart from the rows of each part: the order of the parts
 
 
@@ -68,7 +70,9 @@ class Batches:
         self._windows = Memo(self._make_windows, 2)
         self._lock = threading.Lock()  # of the two attributes below
         self._ahead = 0, 0
-        self._counts, most = self.parts.row_counts(self._form, self._count_rows)
+        counts, most = self.parts.row_counts(self._form, self._count_rows)
+        self._repeats = self.parts.repeats
+        self._counts = counts * self._repeats[:, None]  # in a random order of each part
         self._shapes = [self.parts.shape(shape, most) for shape in self._form.shapes]
         self.steps_per_epoch = self._windows(0)[-1].end
         self._starts = [0, self.steps_per_epoch]
@@ -90,13 +94,16 @@ class Batches:
         classes = np.concatenate([window.cuts.classes for window in self._windows(0)])
         counts = np.bincount(classes, minlength=len(self._shapes))
         rows, *lengths = np.array(self._shapes).T
-        content = self.parts.content
+        laid_out = np.array(self._form.shapes).T[1:]
+        content, waste = self.parts.content, {}
         tokens = {"source": content.source.total, "target": content.target.total}
-        room = {name: int(counts @ (rows * own)) for name, own in zip(tokens, lengths, strict=True)}
-        # A text of one language has no sources, and of a masked text only a part is predicted.
-        return {
-            name: 1 - tokens[name] / room[name] for name in tokens if 0 < tokens[name] <= room[name]
-        }
+        for (name, total), own, whole in zip(tokens.items(), lengths, laid_out, strict=True):
+            room = int(counts @ (rows * own))
+            # A text of one language has no sources, and of a masked text only a part is predicted.
+            if total and (total <= room or np.array_equal(own, whole)):
+                # The tokens are a mean over epochs: the first may have a row less, and no padding.
+                waste[name] = max(0.0, 1 - total / room)
+        return waste
 
     def shape(self, step: int) -> BatchShape:
         """Return the shape of the global batch of a step, which counts from 0 over all epochs."""
@@ -137,7 +144,7 @@ class Batches:
         plan, number = self._find(step)
         window = plan.window
         there = plan.rows[:, slice(*window.cuts.starts[number : number + 2])]
-        if len(window.parts) == 1:
+        if len(window.portions.parts) == 1:
             rows = np.flatnonzero(numbers < there.shape[1])
             own, places = there[:, numbers[rows]]
             first = [0, len(own)]
@@ -151,15 +158,27 @@ class Batches:
         begins = [0, *rows[first[1:-1]].tolist(), len(numbers)]
         found = []
         for (one, other), (begin, end) in zip(pairwise(first), pairwise(begins), strict=True):
-            of_window = own[one] if len(own) else 0
-            part, copy = int(window.parts[of_window]), int(window.copies[of_window])
-            examples, layout = self._opened(part)
-            occupied = self._order(plan.epoch, part, copy)[places[one:other]]
+            index = int(own[one]) if len(own) else 0
+            examples, layout = self._opened(int(window.portions.parts[index]))
+            occupied = self._occupied(window.portions, index, places[one:other])
             chosen = _members(layout, occupied, rows[one:other] - begin)
             found.append((examples, chosen, end))
         if not self._is_one_window and len(own):
             self._read_ahead(plan.epoch, plan.number + 1, slice(int(own[0]), int(own[-1]) + 1))
         return found
+
+    def _occupied(
+        self, portions: Portions, index: int, places: Int32[np.ndarray, " rows"]
+    ) -> Int32[np.ndarray, " rows"]:
+        """Return the rows of a part's layout at places in its random orders, one after another."""
+        part, copy = int(portions.parts[index]), int(portions.copies[index])
+        first = int(portions.begin[index])
+        orders, places = np.divmod(places, self._counts[part].sum(dtype=np.int32))
+        occupied = np.empty_like(places)
+        for number in np.unique(orders).tolist():
+            is_own = orders == number
+            occupied[is_own] = self._order(first + number, part, copy)[places[is_own]]
+        return occupied
 
     def _read_ahead(self, epoch: int, number: int, share: slice) -> None:
         """Open a share of the parts of the next window in the background, once."""
@@ -168,7 +187,7 @@ class Batches:
             windows = self._windows(epoch)
             after = windows[number] if number < len(windows) else self._windows(epoch + 1)[0]
             with suppress(UserError):  # it is raised where the part is used
-                for part in after.parts[share].tolist():
+                for part in after.portions.parts[share].tolist():
                     self._opened(part)
 
         with self._lock:
@@ -230,33 +249,58 @@ class Batches:
 
     def _make_windows(self, epoch: int) -> list["_Window"]:
         """Return the windows of an epoch in order."""
-        parts = np.sort(self.parts.of_epoch(self._seed, epoch))
-        copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
-        rng = _random_stream(self._seed, epoch + 1, _OF_PARTS)
-        order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
         windows, end = [], 0
-        for own in np.array_split(order, -(-len(order) // self.parts.window)):
-            cuts = cut(self._counts[parts[own]].sum(axis=0), self._form)
+        rng = _random_stream(self._seed, epoch + 1, _OF_PARTS)
+        for portions in self.parts.windows(epoch, rng):
+            earlier = np.floor(portions.begin)
+            start = self._rows_before(portions.begin - earlier, portions.parts)
+            stop = self._rows_before(portions.end - earlier, portions.parts)
+            cuts = cut((stop - start).sum(axis=0), self._form)
             end += len(cuts.classes)
-            windows.append(_Window(parts[own], copies[own], cuts, end))
+            windows.append(_Window(portions, start, stop - start, cuts, end))
         return windows
+
+    def _rows_before(
+        self, times: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
+    ) -> Int64[np.ndarray, "n classes"]:
+        """Return the number of rows of each class that are read before a time.
+
+        Args:
+          times: how often each part was read; 1.5 is once and half of another random order.
+          parts: the indices of the parts.
+        """
+        counts = self._counts[parts]
+        # Parts and classes round at different fractions (multiples of the golden ratio, which are
+        # spread evenly), so that all together neither gain nor lose rows.
+        numbers = parts[:, None] * counts.shape[1] + np.arange(counts.shape[1])
+        rounding = (numbers + 0.5) * _GOLDEN % 1
+        orders = np.floor(times)[:, None]
+        in_order = np.floor((times[:, None] - orders) * counts + rounding)
+        return orders.astype(np.int64) * counts + in_order.astype(np.int64)
 
     def _make_plan(self, epoch: int, number: int) -> "_Plan":
         window = self._windows(epoch)[number]
-        counts = self._counts[window.parts]
-        rng = _row_stream(self._seed, epoch, int(window.parts[0]), int(window.copies[0]))
-        rng.random_raw(int(counts[0].sum()), output=False)  # of the rows of this part
+        parts, copies, *_ = window.portions
+        # The windows of a mixture may begin with the same part.
+        stream = 0 if self.parts.same_epochs else number
+        rng = _row_stream(self._seed, epoch, int(parts[0]), int(copies[0]), stream)
+        rng.random_raw(int(self._counts[parts[0]].sum()), output=False)  # of the rows of this part
         batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
-        return _Plan(epoch, number, window, _dealt(counts, rng), batches)
+        rows = _dealt(window, self._counts[parts], rng)
+        return _Plan(epoch, number, window, rows, batches)
 
     def _make_order(self, epoch: int, part: int, copy: int) -> Int32[np.ndarray, " rows"]:
         """Return the rows of a part in order of class, shuffled within each class.
 
         Args:
-          copy: how often the epoch has read the part before.
+          epoch: the number of earlier orders of the part, which is the epoch without a mixture.
+          part: the index of the part.
+          copy: the number of the copy, if an epoch reads several copies of the part.
         """
         _, layout = self._opened(part)
-        return shuffled_within(layout.classes, _row_stream(self._seed, epoch, part, copy))
+        classes = np.tile(layout.classes, self._repeats[part])
+        order = shuffled_within(classes, _row_stream(self._seed, epoch, part, copy))
+        return order % np.int32(len(layout.classes))
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
@@ -291,10 +335,12 @@ def _reasons(skipped: Mapping[str, int]) -> str:
 class _Window(NamedTuple):
     """Some parts, in the order of an epoch, whose rows are mixed."""
 
-    parts: Int64[np.ndarray, " parts"]
-    """The numbers of the parts."""
-    copies: Int64[np.ndarray, " parts"]
-    """How often the epoch has each part before."""
+    portions: Portions
+    """The portions of the parts, in the order of their rows in a batch."""
+    start: Int64[np.ndarray, "parts classes"]
+    """The number of rows of each class before the portion, in the random order of the part."""
+    counts: Int64[np.ndarray, "parts classes"]
+    """The number of rows of each class in the portion."""
     cuts: Cuts
     """The places where their rows, sorted by class, are cut into batches."""
     end: int
@@ -309,34 +355,40 @@ class _Plan(NamedTuple):
     """The number of the window in the epoch."""
     window: _Window
     rows: Int32[np.ndarray, "2 rows"]
-    """The rows of all batches: the number of the part in the window, and the row's place in the
-    order of the part."""
+    """The rows of all batches: the index of the part in the window, and the row's place in the
+    random orders of the part, counted from the order in which the window begins."""
     batches: Int32[np.ndarray, " batches"]
 
 
 def _dealt(
-    counts: Int[np.ndarray, "parts classes"], rng: np.random.Philox
+    window: _Window, totals: Int[np.ndarray, "parts classes"], rng: np.random.Philox
 ) -> Int32[np.ndarray, "2 rows"]:
     """Deal out the rows of several parts, each part's evenly over all rows of a class.
 
     The position of a part's rows between the others is random.
 
+    Args:
+      window: the window, with the rows that it reads.
+      totals: the number of rows of each class in a random order of each part.
+      rng: the random stream for these positions.
+
     Returns:
-      The index of the part of each row, and the row's index among all rows of the part; in order
-      of class, and within a class in the order of the batches.
+      `_Plan.rows`, in order of class, and within a class in the order of the batches.
     """
+    counts, before = window.counts, np.cumsum(totals, axis=1) - totals
     num_parts, num_classes = counts.shape
-    if num_parts == 1:
+    if num_parts == 1 and np.array_equal(counts, totals) and not window.start.any():
         places = np.arange(counts.sum(), dtype=np.int32)
         return np.stack([np.zeros_like(places), places])
-    before = np.cumsum(counts, axis=1) - counts
     each = counts.T.ravel()  # class by class, and part by part in a class
     offsets = np.tile(rng.random_raw(num_parts) / 2.0**64, num_classes)
     ranks = ranges(np.zeros_like(each), each)
-    place = (ranks + np.repeat(offsets, each)) / np.repeat(each, each)
-    order = np.lexsort((place, np.repeat(np.arange(num_classes).repeat(num_parts), each)))
+    position = (ranks + np.repeat(offsets, each)) / np.repeat(each, each)
+    order = np.lexsort((position, np.repeat(np.arange(num_classes).repeat(num_parts), each)))
     parts = np.repeat(np.tile(np.arange(num_parts), num_classes), each)
-    places = ranks + np.repeat(before.T.ravel(), each)
+    in_class = ranks + np.repeat(window.start.T.ravel(), each)
+    orders, in_class = np.divmod(in_class, np.repeat(totals.T.ravel(), each))
+    places = orders * totals.sum(axis=1)[parts] + np.repeat(before.T.ravel(), each) + in_class
     return np.stack([parts[order], places[order]]).astype(np.int32)
 
 
@@ -352,11 +404,14 @@ def _members(
     )
 
 
-def _row_stream(seed: int, epoch: int, part: int, copy: int) -> np.random.Philox:
+def _row_stream(seed: int, epoch: int, part: int, copy: int, window: int = 0) -> np.random.Philox:
     kind = copy if copy < _OF_PARTS else copy + 1
-    return _random_stream(seed, epoch + 1, kind, part=part)
+    return _random_stream(seed, epoch + 1, kind, part=part, window=window)
 
 
-def _random_stream(seed: int, stream: int, kind: int = 0, *, part: int = 0) -> np.random.Philox:
+def _random_stream(
+    seed: int, stream: int, kind: int = 0, *, part: int = 0, window: int = 0
+) -> np.random.Philox:
     """Return a stream of raw bits. Only these are the same in every version of NumPy."""
-    return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=[0, 0, kind, part])
+    key = np.array([seed, stream], np.uint64)
+    return np.random.Philox(key=key, counter=[0, window, kind, part])

@@ -171,7 +171,7 @@ def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
       counts: the number of rows of each class.
     """
     starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
-    last = int(np.flatnonzero(counts)[-1])
+    last = max(np.flatnonzero(counts).tolist(), default=-1)
     for number, end in enumerate(np.cumsum(counts[: last + 1]).tolist()):
         rows = form.shapes[number].rows
         stop = end if number == last else end - (end - start) % rows

@@ -5,6 +5,8 @@ is for shards, and for shares by temperature (Devlin 2018; Arivazhagan et al. 20
 Multilingual Neural Machine Translation in the Wild", section 4.2): with n pairs in a corpus, its
 share of the training is proportional to n^(1/T). T = 1 keeps the proportions of corpora, and a high
 T reads all equally often.
+
+Each window of an epoch reads the same share of every corpus, so the shares hold in every batch.
 """
 
 from collections import Counter
@@ -12,19 +14,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Int32, Integer
+from jaxtyping import Int
 
-from t2t_jax.batch import Batch
-from t2t_jax.data.layout import Form
-from t2t_jax.data.parts import CountRows, OnePart, Parts, RowCounts
-from t2t_jax.data.rows import BatchShape, Chosen, Content, Examples, Lengths
+from t2t_jax.data.layout import Form, shuffled_within
+from t2t_jax.data.parts import CountRows, OnePart, Parts, Portions, RowCounts
+from t2t_jax.data.rows import BatchShape, Content, Examples, Lengths, ranges
 
-_STREAM = 1 << 35  # apart from those of `data.batching` and others
-_SLICE = 100_000
-_PRECISION = 10_000
+
+class Component(NamedTuple):
+    """A corpus of a mixture."""
+
+    parts: Parts
+    copies: int
+    """The number of copies of each part in an epoch: the weight, or 1 with a temperature."""
+    times: Fraction
+    """How often an epoch reads each copy."""
 
 
 def mixed_parts(
@@ -37,22 +45,25 @@ def mixed_parts(
       temperature: T of the shares; None uses the weights.
       window: the number of parts whose examples are mixed.
     """
-    corpora = [_parts(one, window) for one, _ in mixed]
-    weights = np.array([weight for _, weight in mixed], float)
+    corpora = [one if isinstance(one, Parts) else OnePart(one) for one, _ in mixed]
+    copies = [weight for _, weight in mixed]
+    times = [Fraction(1)] * len(corpora)
     if temperature is not None:
         sizes = np.array([one.content.num_examples for one in corpora], float)
-        shares = weights * sizes ** (1 / temperature)
+        shares = np.array(copies) * sizes ** (1 / temperature)
         often = sizes.sum() * shares / max(1, shares.sum()) / np.maximum(1, sizes)
-        weights = np.where(sizes > 0, often, 1)
-    times = (Fraction(one).limit_denominator(_PRECISION) for one in weights.tolist())
-    every = tuple(zip(corpora, times, strict=True))
-    used = tuple((one, often) for one, often in every if one.content.num_examples)
-    return MixedParts(used, _content(every))
+        # Rounded, because the last bits of a power differ between machines.
+        times = [Fraction(f"{one:.9g}") for one in np.where(sizes > 0, often, 1).tolist()]
+        copies = [1] * len(corpora)
+    every = tuple(map(Component, corpora, copies, times))
+    used = tuple(one for one in every if one.parts.content.num_examples)
+    return MixedParts(used, _content(every), window)
 
 
-def _content(mixed: Sequence[tuple[Parts, Fraction]]) -> Content:
-    """Return the combined figures of corpora, each read as often as its number says."""
-    every, skipped = [(corpus.content, times) for corpus, times in mixed], Counter[str]()
+def _content(mixed: Sequence[Component]) -> Content:
+    """Return the combined figures of corpora, each read as often as an epoch does."""
+    every = [(one.parts.content, one.copies * one.times) for one in mixed]
+    skipped = Counter[str]()
     for one, times in every:
         skipped.update({name: round(count * times) for name, count in one.skipped.items()})
     return Content(
@@ -64,37 +75,48 @@ def _content(mixed: Sequence[tuple[Parts, Fraction]]) -> Content:
     )
 
 
-def _parts(examples: Examples | Parts, window: int) -> Parts:
-    if isinstance(examples, Parts):
-        return examples
-    return OnePart(examples) if len(examples) <= _SLICE else Slices(examples, window)
-
-
 @dataclass(frozen=True)
 class MixedParts:
     """The parts of several corpora; see `data.parts.Parts`."""
 
-    mixed: tuple[tuple[Parts, Fraction], ...]
-    """The parts of each corpus that has examples, and how often an epoch reads them. An epoch that
-    reads 2/3 of a corpus goes on in the next one where it was."""
+    mixed: tuple[Component, ...]
+    """The corpora that have examples."""
     content: Content
     """The figures of what an epoch reads on average; the longest is that of all."""
+    most_open: int
+    """About how many parts are open at a time, of corpora that have several."""
 
     same_epochs = False
 
     @property
     def window(self) -> int:
-        """Return the number of parts whose examples are mixed."""
-        return max((one.window for one, _ in self.mixed), default=1)
+        """Return the most random orders of parts that a window uses."""
+        # A window may begin and end within a part, and reads it less than twice in between.
+        return sum(-(-size // self._num_windows) + 2 for size in self._sizes)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Return the number of parts that an epoch reads of each corpus, copies included."""
+        return [len(one.parts) * one.copies for one in self.mixed]
+
+    @cached_property
+    def _num_windows(self) -> int:
+        return max(1, -(-sum(size for size in self._sizes if size > 1) // self.most_open))
 
     @cached_property
     def _first(self) -> list[int]:
         """Return the index of the first part of each corpus, and the number of all parts."""
-        return [0, *np.cumsum([len(one) for one, _ in self.mixed]).tolist()]
+        return [0, *np.cumsum([len(one.parts) for one in self.mixed]).tolist()]
+
+    @property
+    def repeats(self) -> Int[np.ndarray, " parts"]:
+        """Return how often the rows of each part are in its order; see `Parts.repeats`."""
+        repeats = [max(1, int(one.times)) for one in self.mixed]
+        return np.repeat(repeats, np.diff(self._first))
 
     def _find(self, part: int) -> tuple[Parts, int]:
         corpus = int(np.searchsorted(self._first, part, side="right")) - 1
-        return self.mixed[corpus][0], part - self._first[corpus]
+        return self.mixed[corpus].parts, part - self._first[corpus]
 
     def __len__(self) -> int:
         """Return the number of different parts."""
@@ -108,21 +130,28 @@ class MixedParts:
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
         return BatchShape(
-            *map(max, zip(*(one.shape(shape, most) for one, _ in self.mixed), strict=True))
+            *map(max, zip(*(one.parts.shape(shape, most) for one in self.mixed), strict=True))
         )
 
-    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the parts of an epoch: of each corpus, the next ones of its own epochs."""
-        found = []
-        for corpus, (parts, times) in enumerate(self.mixed):
-            first, end = (int(times * len(parts) * one) for one in (epoch, epoch + 1))
-            for own in range(first // len(parts), -(-end // len(parts))):
-                key = np.array([seed, _STREAM], np.uint64)
-                rng = np.random.Philox(key=key, counter=[0, 0, corpus, own])
-                order = np.argsort(rng.random_raw(len(parts)), kind="stable")
-                bounds = np.clip([first - own * len(parts), end - own * len(parts)], 0, len(parts))
-                found.append(self._first[corpus] + order[slice(*bounds)])
-        return np.concatenate(found)
+    def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
+        """Return the windows of an epoch, each with an equal share of every corpus."""
+        copies_of_part = np.repeat([one.copies for one in self.mixed], np.diff(self._first))
+        parts = np.repeat(np.arange(len(self)), copies_of_part)
+        copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
+        corpora = np.repeat(np.arange(len(self.mixed)), self._sizes)
+        order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
+        parts, copies, corpora = parts[order], copies[order], corpora[order]
+        sizes = np.array(self._sizes)
+        ranks = np.empty_like(parts)  # of each part among those of its corpus
+        ranks[np.argsort(corpora, kind="stable")] = ranges(np.zeros_like(sizes), sizes)
+        ends = np.arange(self._num_windows + 1)[:, None] * sizes[corpora] / self._num_windows
+        shares = np.clip(ends - ranks, 0, 1)  # [ends of windows, parts]
+        rates = np.array([float(one.times / max(1, int(one.times))) for one in self.mixed])
+        times = rates[corpora] * (epoch + shares)
+        windows = []
+        for (begin, end), is_read in zip(pairwise(times), np.diff(shares, axis=0) > 0, strict=True):
+            windows.append(Portions(*(x[is_read] for x in (parts, copies, begin, end))))
+        return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
         """Return two numbers on which the packed rows of a part depend."""
@@ -136,63 +165,17 @@ class MixedParts:
             return count(first + number)
 
         found = [
-            corpus.row_counts(form, partial(counted, first))
-            for (corpus, _), first in zip(self.mixed, self._first[:-1], strict=True)
+            one.parts.row_counts(form, partial(counted, first))
+            for one, first in zip(self.mixed, self._first[:-1], strict=True)
         ]
         counts = np.concatenate([one.counts for one in found])
         return RowCounts(counts, max(one.most for one in found))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Return about how often each id occurs among the targets of an epoch."""
-        counts = [corpus.token_counts() for corpus, _ in self.mixed]
+        counts = [one.parts.token_counts() for one in self.mixed]
         found = np.zeros(max(map(len, counts)), np.int64)
-        for (corpus, times), own in zip(self.mixed, counts, strict=True):
-            scale = float(times) * corpus.content.target.total / max(1, own.sum())
-            found[: len(own)] += np.rint(own * scale).astype(np.int64)
+        for one, own in zip(self.mixed, counts, strict=True):
+            total = one.copies * one.times * one.parts.content.target.total
+            found[: len(own)] += np.rint(own * (float(total) / max(1, own.sum()))).astype(np.int64)
         return found
-
-
-@dataclass(frozen=True)
-class Slices(OnePart):
-    """Examples in memory, in parts of some 100,000, so that an epoch may read a share of them."""
-
-    window: int
-    """The number of parts whose examples are mixed."""
-
-    def __len__(self) -> int:
-        """Return the number of parts."""
-        return -(-len(self.examples) // _SLICE)
-
-    def open(self, part: int) -> Examples:
-        """Return the examples of a part."""
-        return _Slice(self.examples, part * _SLICE, min((part + 1) * _SLICE, len(self.examples)))
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """A slice of consecutive examples."""
-
-    whole: Examples
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        return self.whole.source_lengths[self.start : self.stop]
-
-    @property
-    def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        return self.whole.target_lengths[self.start : self.stop]
-
-    def batch(
-        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> Batch:
-        shifted = chosen._replace(examples=chosen.examples + self.start)
-        return self.whole.batch(shifted, shape, step, numbers)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return attributes that the slice shares with the whole, such as `shape`."""
-        return getattr(self.whole, name)

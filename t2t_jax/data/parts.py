@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from t2t_jax.data.layout import Form
+from t2t_jax.data.layout import Form, shuffled_within
 from t2t_jax.data.rows import BatchShape, Content, Examples
 
 _SAMPLED_TOKENS = 4_000_000
@@ -29,6 +29,20 @@ class RowCounts(NamedTuple):
     """The number of rows of each class."""
     most: int
     """The most examples of a row."""
+
+
+class Portions(NamedTuple):
+    """The rows that a window of an epoch reads: a portion of the rows of each of some parts."""
+
+    parts: Int[np.ndarray, " n"]
+    """The indices of the parts."""
+    copies: Int[np.ndarray, " n"]
+    """The number of each copy, where an epoch has several copies of a part."""
+    begin: Float[np.ndarray, " n"]
+    """How often the training has read the part before the window. At 2.25, it has read all rows
+    twice, and a quarter of a third random order."""
+    end: Float[np.ndarray, " n"]
+    """The same after the window."""
 
 
 @runtime_checkable
@@ -57,12 +71,24 @@ class Parts(Protocol):
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
 
-    def of_epoch(self, seed: int, epoch: int) -> Int[np.ndarray, " parts"]:
-        """Return the indices of the parts that an epoch reads, in any order.
+    @property
+    def repeats(self) -> Int[np.ndarray, " parts"]:
+        """Return how often a random order of a part has each row; more than 1 for tiny corpora."""
+        return np.ones(len(self), np.int64)
 
-        An index repeats if the epoch reads the part several times.
+    def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
+        """Return the windows of an epoch, in the order in which it reads them.
+
+        Args:
+          epoch: the index of the epoch.
+          rng: the random stream for the order of the parts.
         """
-        return np.arange(len(self))
+        order = shuffled_within(np.zeros(len(self), np.uint8), rng)
+        windows = []
+        for parts in np.array_split(order, -(-len(order) // self.window)):
+            begin = np.full(len(parts), float(epoch))
+            windows.append(Portions(parts, np.zeros_like(parts), begin, begin + 1))
+        return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
         """Return two numbers on which the packed rows of a part depend.

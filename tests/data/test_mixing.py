@@ -1,21 +1,25 @@
 """Mixtures of corpora of any size: each is read as often as its weight, or a temperature, says."""
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
-from t2t_jax.data import mixing
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.labelled import Labelled, LabelledText
 from t2t_jax.data.mixing import mixed_parts
+from t2t_jax.data.parts import OnePart
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
+from t2t_jax.run.health import corpus_figures
 from tests.data.test_batching import STRATEGIES, assert_same, make_config, make_split, pairs_in
 from tests.data.test_windows_of_parts import Split
 
@@ -47,24 +51,116 @@ def test_an_epoch_reads_each_corpus_as_often_as_its_weight_says(strategy):
     assert set(small.values()) == {3}
 
 
-@pytest.mark.parametrize(("temperature", "share"), [(1.0, 20 / 140), (2.0, 0.29), (1000.0, 0.4996)])
-def test_a_temperature_says_the_share_of_each_corpus(temperature, share):
-    batches = Batches(mixture(temperature, 1, 1), make_config(), 0)
-    power = np.array([20.0, 120.0]) ** (1 / temperature)
-    assert power[0] / power.sum() == pytest.approx(share, abs=1e-3)
-    found = words(batches, 40 * batches.steps_per_epoch)
-    assert found[0] / found.total() == pytest.approx(share, abs=0.02)
+@cache
+def corpus(number, size, piece=None):
+    """Return pairs of three lengths with words from 10_000 * number on; in pieces, or in memory."""
+    split = Split([(7, 7), (14, 12), (23, 24)] * (size // 3 + 1), piece or size, 2)
+    split.lengths, split.offset = split.lengths[:size], 10_000 * number
+    split.content = OnePart(make_split(split.lengths)).content
+    return split if piece else split.open(0)
 
 
-@given(epochs=st.integers(1, 30), temperature=st.floats(1, 50), seed=st.integers(0, 2**31 - 1))
-def test_no_part_of_a_corpus_is_read_twice_more_than_another(epochs, temperature, seed):
+def mixture_of(corpora, temperature, strategy, window=4, **config):
+    mixed = [(corpus(i, size, piece), w) for i, (size, piece, w) in enumerate(corpora)]
+    parts = mixed_parts(mixed, temperature, window)
+    return Batches(parts, make_config(batching=strategy, **config), 3)
+
+
+def steps_of(batches, num_epochs):
+    return range(sum(batches._windows(epoch)[-1].end for epoch in range(num_epochs)))
+
+
+MIXTURES = {  # the number of pairs, the size of pieces and the weight of each corpus
+    "large-and-small": [(300, None, 1), (30, None, 1)],
+    "very-large-and-small": [(2000, None, 1), (100, None, 1)],
+    "equal": [(600, None, 1), (600, None, 1)],
+    "weights": [(300, None, 1), (60, None, 3)],
+    "three": [(600, None, 1), (90, None, 2), (6, None, 1)],
+    "shards-and-text": [(450, 25, 1), (60, None, 1)],
+    "shards-and-shards": [(450, 25, 2), (90, 15, 1), (30, None, 1)],
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("temperature", [None, 1.0, 5.0, 20.0])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_every_step_reads_each_corpus_in_its_share(name, temperature, strategy):
+    corpora = MIXTURES[name]
+    bounds = dict.fromkeys(("source_tokens_per_step", "target_tokens_per_step"), 1000)
+    batches = mixture_of(corpora, temperature, strategy, **bounds)
+    sources = [batches(step).inputs for step in steps_of(batches, 2)]
+    first_words = [s.tokens[(s.positions == 0) & (s.segments > 0)] for s in sources]
+    read = np.array([np.bincount(words // 10_000, minlength=len(corpora)) for words in first_words])
+    shares = np.array([w * n ** (1 / (temperature or 1)) for n, _, w in corpora])
+    shares /= shares.sum()
+    # At most three rows more or less: a row has one pair, or about three if it is packed.
+    most = 3 if strategy == "bucket" else 9
+    assert np.abs(read - shares * read.sum(axis=1, keepdims=True)).max() <= most
+    assert read.sum(axis=0) == pytest.approx(shares * read.sum(), rel=0.02, abs=4)
+    # The figures of the log and of the rules are those of the pairs that were read.
+    figures = batches.parts.content.source
+    lengths = np.concatenate([s.positions[s.tokens == EOS_ID] + 1 for s in sources])
+    assert 2 * batches.parts.content.num_examples == pytest.approx(len(lengths), rel=0.02)
+    assert 2 * figures.total == pytest.approx(lengths.sum(), rel=0.02)
+    assert 2 * figures.squares == pytest.approx((lengths**2).sum(), rel=0.02)
+    first = sources[: batches.steps_per_epoch]
+    padding = np.concatenate([s.segments.ravel() == 0 for s in first]).mean()
+    assert batches.padding_waste["source"] == pytest.approx(padding, abs=0.02)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(
+    corpora=st.lists(
+        st.tuples(st.integers(1, 9), st.none() | st.integers(1, 4), st.integers(1, 9)),
+        min_size=1,
+        max_size=4,
+    ),
+    temperature=st.none() | st.floats(1, 1000),
+    window=st.integers(1, 3),
+)
+@settings(max_examples=12)
+def test_corpora_smaller_than_a_batch_are_read(strategy, corpora, temperature, window):
+    batches = mixture_of(corpora, temperature, strategy, window)
+    for step in range(batches.steps_per_epoch + 2):
+        assert batches(step).inputs.segments.any()
+    assert 0 <= corpus_figures(batches).padding < 1
+
+
+@pytest.mark.parametrize("temperature", [None, 3.0])
+def test_a_mixture_without_padding_has_figures(temperature):
+    """The first epoch has fewer rows than the mean of epochs, and so less room."""
+    mixed = [(make_split([(8, 8)] * n), 1) for n in (59, 41)]
+    config = make_config(source_tokens_per_step=64, target_tokens_per_step=40, max_length=8)
+    batches = Batches(mixed_parts(mixed, temperature, 2), config, 0)
+    assert batches.padding_waste == {"source": 0, "target": 0}
+    assert corpus_figures(batches).padding == 0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0, 50.0])
+def test_no_pair_of_a_corpus_is_read_much_more_than_another(temperature):
+    """The large corpus is read pair by pair; the small one in orders that have each pair often."""
     parts = mixture(temperature, 1, 1)
-    read = Counter(np.concatenate([parts.of_epoch(seed, e) for e in range(epochs)]).tolist())
-    counts = [read[part] for part in range(1, len(parts))]  # of the large corpus
-    assert max(counts) - min(counts) <= 1
-    expected = [float(times) * epochs * len(one) for one, times in parts.mixed]
-    assert read[0] == int(expected[0] + 1e-9)
-    assert sum(counts) == int(expected[1] + 1e-9)
+    batches, read = Batches(parts, make_config(), 0), Counter[Any]()
+    for step in steps_of(batches, 3):
+        read.update(pairs_in(batches(step)))
+    counts = [[n for (source, _), n in read.items() if (len(source) > 10) == x] for x in (0, 1)]
+    shares = np.array([20.0, 120.0]) ** (1 / temperature)
+    for size, share, own in zip((20, 120), shares / shares.sum(), counts, strict=True):
+        times = 140 * share / size  # in an epoch
+        assert sum(own) == pytest.approx(3 * times * size, abs=3)
+        assert max(own) - min(own) <= max(1, int(times))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", ["three", "shards-and-shards"])
+def test_the_rows_of_a_mixture_are_the_same_on_any_number_of_hosts(name, strategy):
+    running, resumed = (mixture_of(MIXTURES[name], 5.0, strategy) for _ in range(2))
+    for hosts, step in ((1, 0), (2, 5), (3, 50), (8, 3 * running.steps_per_epoch + 1)):
+        whole = running(step)
+        rows = np.arange(-(-len(whole.inputs.tokens) // hosts) * hosts)
+        made = [resumed(step, own) for own in np.split(rows, hosts)]
+        joined = jax.tree.map(lambda *x: np.concatenate(x), *made)
+        assert_same(jax.tree.map(lambda x, y: x[: len(y)], joined, whole), whole)
 
 
 @pytest.mark.parametrize("window", [2, 16])
@@ -78,24 +174,6 @@ def test_a_resumed_mixture_has_the_same_batches(strategy, window):
         assert running.shape(step) in running.shapes
     orders = [pairs_in(running(step)) for step in range(2 * running.steps_per_epoch)]
     assert len({str(order) for order in orders}) == len(orders)
-
-
-def test_large_examples_in_memory_are_read_in_slices(monkeypatch):
-    monkeypatch.setattr(mixing, "_SLICE", 25)
-    for strategy in STRATEGIES:
-        config = make_config(batching=strategy)
-        parts = mixed_parts([(make_split(LARGE), 1), (make_split(SMALL), 1)], 5.0, 4)
-        assert len(parts) == 6
-        batches = Batches(parts, config, 0)
-        read: Counter[Any] = Counter()
-        for step in range(20 * batches.steps_per_epoch):
-            read.update(pairs_in(batches(step)))
-        large = [read[pair] for pair in read if len(pair[0]) > 10]
-        assert len(large) == 120
-        assert max(large) - min(large) <= 2  # the last epoch is not read to its end
-        assert batches.parts.token_counts().sum() == pytest.approx(
-            parts.content.target.total, rel=0.05
-        )
 
 
 @pytest.mark.parametrize("temperature", [None, 3.0])

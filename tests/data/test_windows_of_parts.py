@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from t2t_jax.data import batching
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.parts import OnePart, RowCounts
+from t2t_jax.data.parts import OnePart, Parts, RowCounts
 from t2t_jax.data.rows import Content, Lengths
 from tests.data.test_batching import (
     LENGTHS,
@@ -25,10 +25,11 @@ from tests.data.test_batching import (
 )
 
 
-class Split:
+class Split(Parts):
     """Pairs in parts of a given size, which takes note of the parts that are opened."""
 
-    same_epochs = True
+    content, window = Content(0, {}, 0, Lengths(0, 0, 0), Lengths(0, 0, 0)), 1
+    offset = 0  # of the words
 
     def __init__(self, lengths, size, window):
         self.lengths, self.size, self.window = lengths, size, window
@@ -45,17 +46,11 @@ class Split:
         split = make_split(self.lengths[first : first + self.size])
         # A pair has the same words as in the whole.
         for tokens in (split.source_tokens, split.target_tokens):
-            tokens[tokens > 1] += first
+            tokens[tokens > 1] += first + self.offset
         return split
 
     def shape(self, shape, most):
         return shape
-
-    def of_epoch(self, seed, epoch):
-        return np.arange(len(self))
-
-    def packing_key(self, seed, part):
-        return seed, part
 
     def row_counts(self, form, count):
         counts, most = zip(*map(count, range(len(self))), strict=True)
@@ -189,7 +184,7 @@ def test_the_next_window_is_opened_ahead(monkeypatch):
     [first, *others] = ahead
     assert 8 <= first <= 10  # four or five of each window
     assert others == sorted(others)
-    windows = [set(batches._windows(0)[n].parts.tolist()) for n in range(2)]
+    windows = [set(batches._windows(0)[n].portions.parts.tolist()) for n in range(2)]
     assert 4 <= len(windows[1] & set(split.opened[: ahead[0]])) <= 5
 
 
