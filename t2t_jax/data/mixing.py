@@ -56,13 +56,13 @@ def mixed_parts(
         times = [Fraction(f"{one:.9g}") for one in np.where(sizes > 0, often, 1).tolist()]
         copies = [1] * len(corpora)
     every = tuple(map(Component, corpora, copies, times))
-    used = tuple(one for one in every if one.parts.content.num_examples)
+    used = tuple(component for component in every if component.parts.content.num_examples)
     return MixedParts(used, _content(every), window)
 
 
 def _content(mixed: Sequence[Component]) -> Content:
     """Return the combined figures of corpora, each read as often as an epoch does."""
-    every = [(one.parts.content, one.copies * one.times) for one in mixed]
+    every = [(component.parts.content, component.copies * component.times) for component in mixed]
     skipped = Counter[str]()
     for one, times in every:
         skipped.update({name: round(count * times) for name, count in one.skipped.items()})
@@ -97,7 +97,7 @@ class MixedParts:
     @cached_property
     def _sizes(self) -> list[int]:
         """Return the number of parts that an epoch reads of each corpus, copies included."""
-        return [len(one.parts) * one.copies for one in self.mixed]
+        return [len(component.parts) * component.copies for component in self.mixed]
 
     @cached_property
     def _num_windows(self) -> int:
@@ -106,12 +106,12 @@ class MixedParts:
     @cached_property
     def _first(self) -> list[int]:
         """Return the index of the first part of each corpus, and the number of all parts."""
-        return [0, *np.cumsum([len(one.parts) for one in self.mixed]).tolist()]
+        return [0, *np.cumsum([len(component.parts) for component in self.mixed]).tolist()]
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
         """Return how often the rows of each part are in its order; see `Parts.repeats`."""
-        repeats = [max(1, int(one.times)) for one in self.mixed]
+        repeats = [max(1, int(component.times)) for component in self.mixed]
         return np.repeat(repeats, np.diff(self._first))
 
     def _find(self, part: int) -> tuple[Parts, int]:
@@ -129,14 +129,13 @@ class MixedParts:
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
-        return BatchShape(
-            *map(max, zip(*(one.parts.shape(shape, most) for one in self.mixed), strict=True))
-        )
+        shapes = [component.parts.shape(shape, most) for component in self.mixed]
+        return BatchShape(*map(max, zip(*shapes, strict=True)))
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
         """Return the windows of an epoch, each with an equal share of every corpus."""
-        copies_of_part = np.repeat([one.copies for one in self.mixed], np.diff(self._first))
-        parts = np.repeat(np.arange(len(self)), copies_of_part)
+        num_copies = [component.copies for component in self.mixed]
+        parts = np.repeat(np.arange(len(self)), np.repeat(num_copies, np.diff(self._first)))
         copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
         corpora = np.repeat(np.arange(len(self.mixed)), self._sizes)
         order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
@@ -146,8 +145,9 @@ class MixedParts:
         ranks[np.argsort(corpora, kind="stable")] = ranges(np.zeros_like(sizes), sizes)
         ends = np.arange(self._num_windows + 1)[:, None] * sizes[corpora] / self._num_windows
         shares = np.clip(ends - ranks, 0, 1)  # [ends of windows, parts]
-        rates = np.array([float(one.times / max(1, int(one.times))) for one in self.mixed])
-        times = rates[corpora] * (epoch + shares)
+        reads = [component.times for component in self.mixed]
+        rates = np.array([float(times / max(1, int(times))) for times in reads])
+        times = rates[corpora] * (epoch + shares)  # how often each part was read
         windows = []
         for (begin, end), is_read in zip(pairwise(times), np.diff(shares, axis=0) > 0, strict=True):
             windows.append(Portions(*(x[is_read] for x in (parts, copies, begin, end))))
@@ -165,17 +165,17 @@ class MixedParts:
             return count(first + number)
 
         found = [
-            one.parts.row_counts(form, partial(counted, first))
-            for one, first in zip(self.mixed, self._first[:-1], strict=True)
+            component.parts.row_counts(form, partial(counted, first))
+            for component, first in zip(self.mixed, self._first[:-1], strict=True)
         ]
         counts = np.concatenate([one.counts for one in found])
         return RowCounts(counts, max(one.most for one in found))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Return about how often each id occurs among the targets of an epoch."""
-        counts = [one.parts.token_counts() for one in self.mixed]
+        counts = [component.parts.token_counts() for component in self.mixed]
         found = np.zeros(max(map(len, counts)), np.int64)
-        for one, own in zip(self.mixed, counts, strict=True):
-            total = one.copies * one.times * one.parts.content.target.total
+        for component, own in zip(self.mixed, counts, strict=True):
+            total = component.copies * component.times * component.parts.content.target.total
             found[: len(own)] += np.rint(own * (float(total) / max(1, own.sum()))).astype(np.int64)
         return found
