@@ -257,7 +257,7 @@ def _check_nothing_lost(workdir: Path) -> None:
 
 
 def _check_steps(config: Config, workdir: Path) -> None:
-    """Refuse to train for fewer steps than a run has taken: no step can be taken back."""
+    """Refuse fewer training steps than the run has taken."""
     done, asked = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
     if asked < done:
         raise UserError(

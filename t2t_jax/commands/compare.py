@@ -35,8 +35,8 @@ class CompareCommand:
     """Files to score, with one translation for each reference, or one tree for each tree of the
     treebank. The first file is the baseline of the others."""
     language: str = "de"
-    """Language of the translations, by whose rules tokenized_split_bleu tokenizes: a code such as
-    de, de-AT, deu or deu_Latn."""
+    """Language of the translations, such as de, de-AT, deu or deu_Latn. It selects the tokenization
+    rules of tokenized_split_bleu."""
 
     def run(self) -> int:
         """Print the scores of each file, and return the exit code."""

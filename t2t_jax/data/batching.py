@@ -101,7 +101,8 @@ class Batches:
             room = int(counts @ (rows * own))
             # A text of one language has no sources, and of a masked text only a part is predicted.
             if total and (total <= room or np.array_equal(own, whole)):
-                # The tokens are a mean over epochs: the first may have a row less, and no padding.
+                # The tokens are a mean over epochs. The first epoch may have fewer rows and no
+                # padding, so the waste could be negative.
                 waste[name] = max(0.0, 1 - total / room)
         return waste
 
@@ -293,7 +294,7 @@ class Batches:
         """Return the rows of a part in order of class, shuffled within each class.
 
         Args:
-          epoch: the number of earlier orders of the part, which is the epoch without a mixture.
+          epoch: the index of the random order; without a mixture, the epoch.
           part: the index of the part.
           copy: the number of the copy, if an epoch reads several copies of the part.
         """
@@ -355,8 +356,8 @@ class _Plan(NamedTuple):
     """The number of the window in the epoch."""
     window: _Window
     rows: Int32[np.ndarray, "2 rows"]
-    """The rows of all batches: the index of the part in the window, and the row's place in the
-    random orders of the part, counted from the order in which the window begins."""
+    """The rows of all batches: the index of the part in the window, and the row's position in the
+    part's random orders. Positions count from the window's first order."""
     batches: Int32[np.ndarray, " batches"]
 
 

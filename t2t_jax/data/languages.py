@@ -19,12 +19,12 @@ _TWO_LETTERS = {
 
 
 def language_of(code: str) -> str:
-    """Return the language of a code, by the name with which rules for languages are chosen.
+    """Return the language code that selects sentence and word rules.
 
     The code is one of ISO 639 (`de`, `deu`), a BCP 47 tag (`de-AT`), a locale (`de_DE.UTF-8`) or a
-    code of FLORES and NLLB (`deu_Latn`), in upper or lower case; all of these return `de`. Script
-    and region are left out. A language without rules, or an unknown code, returns the part before
-    them in lower case, for which rules fall back to those of English.
+    code of FLORES and NLLB (`deu_Latn`), in upper or lower case; all of these return `de`. For
+    an unknown code or a language without rules, return the code without script and region, in lower
+    case. sentencex and sacremoses then use the rules of English.
     """
     letters = re.search("[a-z]+", code.lower())
     language = letters[0] if letters else ""

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +89,10 @@ class MixedParts:
 
     @property
     def window(self) -> int:
-        """Return the most random orders of parts that a window uses."""
+        """Return an upper bound on the parts that a window reads.
+
+        A part that a window reads in two random orders counts twice.
+        """
         # A window may begin and end within a part, and reads it less than twice in between.
         return sum(-(-size // self._num_windows) + 2 for size in self._sizes)
 
@@ -143,13 +145,15 @@ class MixedParts:
         sizes = np.array(self._sizes)
         ranks = np.empty_like(parts)  # of each part among those of its corpus
         ranks[np.argsort(corpora, kind="stable")] = ranges(np.zeros_like(sizes), sizes)
-        ends = np.arange(self._num_windows + 1)[:, None] * sizes[corpora] / self._num_windows
-        shares = np.clip(ends - ranks, 0, 1)  # [ends of windows, parts]
         reads = [component.times for component in self.mixed]
-        rates = np.array([float(times / max(1, int(times))) for times in reads])
-        times = rates[corpora] * (epoch + shares)  # how often each part was read
-        windows = []
-        for (begin, end), is_read in zip(pairwise(times), np.diff(shares, axis=0) > 0, strict=True):
+        rates = np.array([float(times / max(1, int(times))) for times in reads])[corpora]
+        windows, count = [], self._num_windows
+        for number in range(count):
+            before, after = (
+                np.clip(sizes[corpora] * end / count - ranks, 0, 1) for end in (number, number + 1)
+            )
+            begin, end = (rates * (epoch + share) for share in (before, after))
+            is_read = after > before
             windows.append(Portions(*(x[is_read] for x in (parts, copies, begin, end))))
         return windows
 

@@ -39,8 +39,8 @@ class Portions(NamedTuple):
     copies: Int[np.ndarray, " n"]
     """The number of each copy, where an epoch has several copies of a part."""
     begin: Float[np.ndarray, " n"]
-    """How often the training has read the part before the window. At 2.25, it has read all rows
-    twice, and a quarter of a third random order."""
+    """How many times the training has read the part before this window. At 2.25, it has read all
+    rows twice, and a quarter of a third random order."""
     end: Float[np.ndarray, " n"]
     """The same after the window."""
 

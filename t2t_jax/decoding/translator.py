@@ -136,11 +136,11 @@ class Translator:
                 )
         leaves = [_placed(_immutable(new[path]), x.sharding) for path, x in old.items()]
         params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
-        cached = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}}
-        return self.replaced(**cached, steps=(), ema_decays=())
+        state = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}}
+        return self.replaced(**state, steps=(), ema_decays=())
 
     def replaced(self, **attributes: Any) -> "Translator":
-        """Return a copy with other attributes, which have to suit those that the copy keeps.
+        """Return a copy with some attributes replaced. The caller ensures that they fit the others.
 
         Args:
           attributes: values by name.
@@ -374,8 +374,8 @@ class Translator:
     def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
         """Start a search that sentences can join at any time; the caller has to close it.
 
-        A sentence has to have the vocabulary's `target_begin` as its prefix; that of a translator
-        which `between` gives has it translated into another language.
+        The prefix of a sentence must be the vocabulary's `target_begin`. For another target
+        language, take it from the translator that `between` returns.
 
         Args:
           decoding: the settings of the search.

@@ -75,6 +75,8 @@ class InterceptedJit:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the program for the current interceptors."""
+        if name.startswith("__"):  # `copy` and `pickle` ask before there are programs
+            raise AttributeError(name)
         return getattr(self._program(current_interceptors()), name)
 
 

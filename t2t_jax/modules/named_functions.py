@@ -21,7 +21,7 @@ from jaxtyping import Array, DTypeLike, Float
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.registry import Entry, Parameter
 from t2t_jax.config.tables import named_entries
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.functional.attention import Score
 from t2t_jax.parallel.axes import named
 
@@ -127,16 +127,16 @@ _AXES = {
     "query_key_norm": "bthd,->bthd",
     "score_function": "bqhd,bkhd,h->bhqk",
 }
-"""The axes of the arrays of a function, of what it learns (before those that are declared) and of
-its result; w and d are whole vectors."""
+"""The axes of the arguments, of the learned arrays and of the result. Declared axes of learned
+arrays are omitted. Axes w and d are whole vectors."""
 _RULES = {
     "feed_forward": "an activation may depend only on the number that it is applied to",
     "norm": "a norm may depend only on the vector that it normalises and on what it learns",
     "score_function": "a score may depend only on its query, its key and what its head learns",
 }
 
-# Float32 sums in another order differ by about 1e-6. A function that rounds inside, as to bfloat16,
-# differs by more, but then also where its inputs change by a millionth.
+# Float32 sums in another order differ by about 1e-6. A function that rounds to bfloat16 inside
+# differs by more, but also when its inputs change by a millionth.
 _TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
 
 
@@ -185,6 +185,8 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig) -> str | No
             nudged, *_ = jax.device_get(results([x * _NUDGE for x in arrays], learned))
     except UserError as error:
         return str(error)
+    except Exception as error:  # of JAX, which may be unable to differentiate the function
+        return f"{entry.title} cannot be differentiated: {in_one_line(error)[:300]}; mend it"
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients))):
         return f"{entry.title} has values or gradients that are not finite; mend the function"
     differences = np.nan_to_num(abs(values - parts), nan=np.inf)

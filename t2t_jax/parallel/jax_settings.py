@@ -37,7 +37,7 @@ _DEFAULTS = {
 defaults. A version that lacks a setting behaves as by its default."""
 _VARIABLES = "NVIDIA_TF32_OVERRIDE", "JAX_PALLAS_USE_MOSAIC_GPU"
 """Environment variables that change results and have no such setting."""
-_WITHOUT_EFFECT = re.compile("_dump_|_dump_to|device_count|_cache_dir")
+_WITHOUT_EFFECT = re.compile("_dump_|device_count|_cache_dir")
 """Flags of XLA that change no result; any other may change the rounding."""
 
 

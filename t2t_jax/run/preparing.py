@@ -222,7 +222,7 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
         for path, leaf, value in walk(config)
         if "left_open" in leaf.metadata and value == leaf.metadata["left_open"]
     }
-    # None was one pass, which fitted the devices of before: "auto" then asks for a new choice.
+    # None means one pass, which fitted the earlier devices, so "auto" chooses again.
     passes = own.parallel.tokens_per_device
     if config.parallel.tokens_per_device == "auto" and passes is not None:
         chosen["parallel.tokens_per_device"] = passes

@@ -27,21 +27,23 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Each, Record, Schema, read_object
 from t2t_jax.system.source_code import syntax
-from t2t_jax.workdir import PROVENANCE
+from t2t_jax.training.storage import steps_of_run
+from t2t_jax.workdir import CHECKPOINTS, PROVENANCE
 
 COMPUTING = ("jax", "jaxlib", "flax", "optax", "numpy")
-"""The packages whose versions may change a result; Python and others only store or start runs."""
+"""The packages whose versions must be equal in one table. Plugins for GPUs and TPUs may change the
+rounding; they are recorded, but not compared."""
 _PACKAGES = (
     *("t2t-jax", *COMPUTING, "orbax-checkpoint"),
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
 _HASHED = (
     *("batch.py", "config", "data", "decoding", "functional", "kernels", "modules", "parallel"),
-    *("tasks", "training"),
+    *("run/evaluation.py", "run/start.py", "tasks", "training"),
 )
 """The parts of this package that compute results."""
 _PACKAGE = Path(__file__).parents[1]
-_PATIENCE = 10.0  # seconds for git, which may be slow on a shared filesystem
+_GIT_TIMEOUT_S = 10.0  # git may be slow on a shared filesystem
 
 SCHEMA = Schema(
     {"code": str, "versions": Each(dict, str)},
@@ -55,7 +57,8 @@ SCHEMA = Schema(
 )
 """The fields of a provenance record."""
 UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
-"""The provenance of what a version before 0.3.0 made."""
+"""The record for runs of versions before 0.3.0, which recorded no software."""
+_UNRECORDED_RUN = UNRECORDED | {"first_step": 0}
 _FILE = Schema({"software": Each(list, SCHEMA)})
 
 
@@ -82,7 +85,7 @@ def provenance(config: Config) -> Record:
       commit: the git commit of the package, if it is known.
       dirty: whether the package differs from that commit; only where there is a commit.
     """
-    files = dict(sorted({**_own_files(), **_further_files(config)}.items()))
+    files = dict(sorted({**_package_files(), **_files_of_config(config)}.items()))
     return {
         "code": _hash(f"{files}"),
         "files": files,
@@ -93,7 +96,7 @@ def provenance(config: Config) -> Record:
 
 
 def without_files(record: Record) -> Record:
-    """Return a provenance record without the hashes of single files, for places with many."""
+    """Return a provenance record without the hashes of files, which are long."""
     return {name: value for name, value in record.items() if name != "files"}
 
 
@@ -106,22 +109,20 @@ def changes(before: Record, now: Record, packages: Collection[str] | None = None
     Args:
       packages: the packages whose versions count; None is all that both records name.
     """
-    files, versions = ((before.get(name, {}), now.get(name, {})) for name in ("files", "versions"))
-    found = _differing(*files)
+    differences = _differing(before.get("files", {}), now.get("files", {}))
     if UNRECORDED["code"] in (before["code"], now["code"]) and before["code"] != now["code"]:
-        found = ["code that was not recorded"]
-    found += [
-        f"{name} {versions[0][name]} and {versions[1][name]}"
-        for name in _differing(*versions)
+        differences = ["code that was not recorded"]
+    old, new = before["versions"], now["versions"]
+    differences += [
+        f"{name} {old[name]} and {new[name]}"
+        for name in _differing(old, new)
         if packages is None or name in packages
     ]
     if "settings" in before and "settings" in now:
-        usual = dict.fromkeys({**before["settings"], **now["settings"]}, "by default")
-        settings = usual | before["settings"], usual | now["settings"]
-        found += [
-            f"{name} {settings[0][name]} and {settings[1][name]}" for name in _differing(*settings)
-        ]
-    return found
+        defaults = dict.fromkeys({**before["settings"], **now["settings"]}, "by default")
+        old, new = defaults | before["settings"], defaults | now["settings"]
+        differences += [f"{name} {old[name]} and {new[name]}" for name in _differing(old, new)]
+    return differences
 
 
 def read_provenance(workdir: Path) -> list[Record]:
@@ -139,8 +140,14 @@ def read_provenance(workdir: Path) -> list[Record]:
     return software
 
 
+def training_software(workdir: Path) -> list[Record]:
+    """Return `read_provenance`, or one `UNRECORDED` for a run with steps and no record."""
+    software = read_provenance(workdir)
+    return software or [_UNRECORDED_RUN] * bool(steps_of_run(workdir, CHECKPOINTS))
+
+
 def record_provenance(workdir: Path, now: Record, first_step: int) -> None:
-    """Record the software of a training that continues after a step, and warn if it is other.
+    """Record the software of a training that resumes at a step. Warn if it differs from before.
 
     Process 0 writes the record. Records of steps that the run repeats are removed.
 
@@ -151,13 +158,13 @@ def record_provenance(workdir: Path, now: Record, first_step: int) -> None:
     stored = read_provenance(workdir)
     before = [one for one in stored if one["first_step"] < first_step]
     if first_step and not before:
-        before = [UNRECORDED | {"first_step": 0}]
+        before = [_UNRECORDED_RUN]
     found = changes(before[-1], now) if before else []
     if found and is_main():
         warn(
-            f"{workdir} was trained to step {first_step:,} by other software, and continues with "
-            f"this one: {', '.join(found)}; {PROVENANCE} there records both. For one experiment, "
-            "stop and bring back the software that it began with"
+            f"{workdir} was trained to step {first_step:,} by different software: "
+            f"{', '.join(found)}. {PROVENANCE} there records both. To continue the same "
+            "experiment, stop and restore the earlier software"
         )
     software = before if before and not found else [*before, now | {"first_step": first_step}]
     if is_main() and software != stored:
@@ -173,28 +180,32 @@ def _hash(text: str) -> str:
 
 
 @cache
-def _own_files() -> dict[str, str]:
+def _package_files() -> dict[str, str]:
     """Return the hash of each file of this package that computes results, by its path in it."""
     return _hashes(_PACKAGE, (_PACKAGE / name for name in _HASHED))
 
 
-def _hashes(root: Path, places: Iterable[Path]) -> dict[str, str]:
+def _hashes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
     """Return the hashes of Python files and of those in folders, by their paths from a root."""
-    paths = [
-        path for place in places for path in ([place] if place.suffix else place.rglob("*.py"))
-    ]
-    return {
-        path.relative_to(root).as_posix(): _hash(syntax(path.read_text("utf-8"))) for path in paths
-    }
+    files = [file for path in paths for file in ([path] if path.suffix else path.rglob("*.py"))]
+    return {file.relative_to(root).as_posix(): _hash_of_file(file) for file in files}
 
 
-def _further_files(config: Config) -> dict[str, str]:
-    """Return the hashes of code that not every run uses: of registered functions, and of plugins.
+def _hash_of_file(file: Path) -> str:
+    content = file.read_bytes()
+    try:
+        return _hash(syntax(content.decode()))
+    except (SyntaxError, ValueError):  # a template, or a compiled module
+        return hashlib.sha256(content).hexdigest()[:12]
 
-    A plugin here is the package of a task or a family that is not among the package's own.
+
+def _files_of_config(config: Config) -> dict[str, str]:
+    """Return the hashes of registered functions, and of packages with the config's task or family.
+
+    Packages that every run uses are left out.
     """
     found = {entry.title: _hash_of_entry(entry) for entry in named_entries(config).values()}
-    for module in _places(config):
+    for module in _modules_of(config):
         first, *others = module.split(".")
         if first != _PACKAGE.name:
             found |= _hashes_of_package(first)
@@ -203,7 +214,7 @@ def _further_files(config: Config) -> dict[str, str]:
     return found
 
 
-def _places(config: Config) -> Iterator[str]:
+def _modules_of(config: Config) -> Iterator[str]:
     """Return the modules of a config's task and family."""
     facts, family = config.data.facts, FAMILIES[config.model.architecture]
     places = facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))
@@ -212,7 +223,9 @@ def _places(config: Config) -> Iterator[str]:
 
 
 def _hashes_of_package(name: str) -> dict[str, str]:
-    spec = find_spec(name)
+    spec = None
+    with suppress(ImportError, ValueError):  # the latter for __main__
+        spec = find_spec(name)
     if spec is None or spec.origin is None:
         return {name: "unknown"}
     origin = Path(spec.origin)
@@ -242,14 +255,20 @@ def _git() -> Record:
 
 
 def _git_status() -> Record:
-    command = ["git", "status", "--porcelain=v2", "--branch", "--", "."]
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--", "."]
     try:
         found = subprocess.run(
-            command, cwd=_PACKAGE, capture_output=True, text=True, timeout=_PATIENCE, check=True
+            command,
+            cwd=_PACKAGE,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):  # there is no git, or it refuses the directory
         return {}
     lines = found.stdout.splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    commits = [commit for commit in commits if commit != "(initial)"]
     dirty = any(not line.startswith("#") for line in lines)
     return {"commit": commits[0], "dirty": dirty} if commits else {}

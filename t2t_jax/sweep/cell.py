@@ -330,7 +330,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
     """Translate dev, and write the result of a fully trained cell."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
-    from t2t_jax.run.provenance import provenance, read_provenance
+    from t2t_jax.run.provenance import provenance, training_software
     from t2t_jax.workdir import read_log, record_scores
 
     translator = load(workdir)
@@ -344,7 +344,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
         # The last step of training may be later than the last averaged checkpoint.
         "steps": max((record["step"] for record in log if record["of"] == "train"), default=end),
         "target_tokens_per_second": _speed(log),
-        "provenance": [*read_provenance(workdir), provenance(config)],
+        "provenance": [*training_software(workdir), provenance(config)],
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }

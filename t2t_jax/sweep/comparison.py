@@ -103,7 +103,7 @@ class VariantRow(NamedTuple):
     target_tokens_per_second: float
     """The speed of training: the mean over the seeds of each seed's median."""
     other_code: str
-    """What differs between the code of the row's cells and that of the first row; "" if nothing."""
+    """Files, versions and settings that differ from the first cell of the table; "" if none do."""
     published: Table3Row | None
     """The figures of the paper for a variant of this name; None if it has none."""
 

@@ -129,8 +129,8 @@ def collect(
       allow_mixed: as in `run_grid`.
 
     Raises:
-      UserError: no cell is finished, or the results cannot be compared, as after `seeds.csv` is
-        written those of different code.
+      UserError: no cell is finished, or the results cannot be compared. If different code made
+        them, `seeds.csv` is written first.
     """
     from t2t_jax.sweep.cell_report import LEFT_OUT, write_seeds
     from t2t_jax.sweep.gathering import gathered

@@ -1,4 +1,4 @@
-"""Whether one version of the code trained and scored the cells of a grid.
+"""Check that the same code trained and scored all cells of a grid.
 
 A table compares configs, so its cells have to be of the same code. Cells of different code are
 refused, or pooled with `--allow-mixed`, and then their rows are marked.
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from t2t_jax.system.records import Record
 
 WAY_OUT = (
-    "to keep one experiment, bring that code back, or choose another --workdir, or move the "
-    "directories of these cells away; --allow-mixed pools them and marks the rows"
+    "restore that code, choose another --workdir, or move the directories of these cells away; "
+    "--allow-mixed pools them and marks their rows"
 )
 
 
@@ -34,11 +34,11 @@ def software_of(cell: "Cell", result: "Record | None") -> "list[Record]":
     Args:
       result: the result of the cell; None if it has none.
     """
-    from t2t_jax.run.provenance import provenance, read_provenance
+    from t2t_jax.run.provenance import provenance, training_software
 
     if result is not None:
         return software_of_result(result)
-    return [*read_provenance(cell.workdir), provenance(cell.config)]
+    return [*training_software(cell.workdir), provenance(cell.config)]
 
 
 def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> dict[str, list[str]]:
@@ -50,13 +50,13 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
     from t2t_jax.run.provenance import COMPUTING, changes
 
     first: Record = {}
-    found: dict[str, list[str]] = {}
+    differences: dict[str, list[str]] = {}
     for name, records in software:
         for record in records:
             # Files that only some cells use are compared with the first cell that uses them.
             first = {**record, **first, "files": record.get("files", {}) | first.get("files", {})}
-            found.setdefault(name, []).extend(changes(first, record, COMPUTING))
-    return {name: sorted(set(different)) for name, different in found.items() if different}
+            differences.setdefault(name, []).extend(changes(first, record, COMPUTING))
+    return {name: sorted(set(each)) for name, each in differences.items() if each}
 
 
 def other_code(results: "Results") -> dict[str, str]:
@@ -66,8 +66,7 @@ def other_code(results: "Results") -> dict[str, str]:
         for variant, seeds in results.items()
         for result in seeds
     )
-    found = differences_of_code(software)
-    return {variant: _listed(different) for variant, different in found.items()}
+    return {name: _listed(each) for name, each in differences_of_code(software).items()}
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
@@ -79,18 +78,18 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
     Raises:
       UserError: a cell is of other code than the first.
     """
-    if found := differences_of_code(software.items()):
-        name, different = next(iter(found.items()))
+    if differences := differences_of_code(software.items()):
+        (name, of_cell), *others = differences.items()
         first, records = next(iter(software.items()))
-        commit = next((one["commit"][:12] for one in records if "commit" in one), "")
-        also = f" (also {', '.join([*found][1:])})" if len(found) > 1 else ""
+        commit = next((f" (commit {one['commit'][:12]})" for one in records if "commit" in one), "")
+        also = f" (also {', '.join(other for other, _ in others)})" if others else ""
+        reference = "its begin" if name == first else first
         raise UserError(
-            f"{name} is of other code than {first}{f' (commit {commit})' * bool(commit)}: "
-            f"{_listed(different)}{also}; "
-            f"{WAY_OUT}"
+            f"{name} was computed by different code than {reference}{commit}: {_listed(of_cell)}"
+            f"{also}; {WAY_OUT}"
         )
 
 
-def _listed(different: list[str], most: int = 8) -> str:
-    further = [f"and {len(different) - most} more"] * (len(different) > most)
-    return ", ".join([*different[:most], *further])
+def _listed(names: list[str], most: int = 8) -> str:
+    further = [f"and {len(names) - most} more"] * (len(names) > most)
+    return ", ".join([*names[:most], *further])

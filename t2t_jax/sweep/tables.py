@@ -274,8 +274,8 @@ def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
     """Return a note on each row that has cells of other code than the first cell of the table."""
     return [
         f"† {row.variant}: some of its cells have other code than the first cell of the table "
-        f"({row.other_code}). --allow-mixed pooled them, so differences are not due to the configs "
-        "alone."
+        f"({row.other_code}). --allow-mixed pooled them, so the code may explain "
+        "part of the differences."
         for row in rows
         if row.other_code
     ]

@@ -61,6 +61,7 @@ DIFFERENT = [
         {"A-h1/seed0": [OTHER_FILE], "A-h1/seed1": [OTHER_FILE]}, ["A-h1"], SCHEDULE, id="a row"
     ),
     pytest.param({"A-h1/seed1": [NOW, OTHER_FILE]}, ["A-h1"], SCHEDULE, id="the end of a cell"),
+    pytest.param({"base/seed0": [NOW, OTHER_FILE]}, ["base"], SCHEDULE, id="the end of the base"),
     pytest.param({"A-h1/seed1": [OTHER_JAX]}, ["A-h1"], "jax ", id="another JAX"),
     pytest.param(
         {"A-h1/seed0": [REGISTERED], "A-h1/seed1": [REGISTERED_ANEW]},
@@ -89,7 +90,7 @@ def test_cells_of_one_code_are_pooled_without_a_mark(tmp_path, of_cells):
 @pytest.mark.parametrize(("of_cells", "marked", "differs"), DIFFERENT)
 def test_cells_of_different_code_are_refused_or_marked(tmp_path, of_cells, marked, differs):
     write_results(GRID, tmp_path, of_cells)
-    with pytest.raises(UserError, match="is of other code than base/seed0") as refused:
+    with pytest.raises(UserError, match="by different code than") as refused:
         collect(GRID, tmp_path, 2, Console(quiet=True))
     assert differs in str(refused.value)
     assert "--allow-mixed" in str(refused.value)
@@ -156,15 +157,15 @@ def _leave_unfinished(workdir: Path, config: Config) -> None:
 def test_code_that_changes_during_a_sweep_is_seen_at_its_end(tmp_path, monkeypatch):
     """As where someone edits the package while a grid trains."""
     monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
-    own = software._own_files()
+    own = software._package_files()
 
     class Edited(Finished):
         def launch(self, cell):
             if cell.config.training.seed == 1:
-                monkeypatch.setattr(software, "_own_files", lambda: own | FILES)
+                monkeypatch.setattr(software, "_package_files", lambda: own | FILES)
             return super().launch(cell)
 
-    with pytest.raises(UserError, match=r"base/seed1 is of other code than base/seed0"):
+    with pytest.raises(UserError, match=r"base/seed1 was computed by different code than"):
         run_grid(
             {"base": Config()}, tmp_path, seeds=2, launcher=Edited(), console=Console(quiet=True)
         )
