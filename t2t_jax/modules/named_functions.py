@@ -132,7 +132,10 @@ arrays are omitted. Axes w and d are whole vectors."""
 _RULES = {
     "feed_forward": "an activation may depend only on the number that it is applied to",
     "norm": "a norm may depend only on the vector that it normalises and on what it learns",
-    "score_function": "a score may depend only on its query, its key and what its head learns",
+    "score_function": (
+        "a score may depend only on its query, its key and what its head learns (not on jnp.arange "
+        "over keys or on key.shape[1], for which there is model.position)"
+    ),
 }
 
 # Float32 sums in another order differ by about 1e-6. A function that rounds to bfloat16 inside

@@ -39,7 +39,8 @@ _PACKAGES = (
 )
 _HASHED = (
     *("batch.py", "config", "data", "decoding", "functional", "kernels", "modules", "parallel"),
-    *("run/evaluation.py", "run/start.py", "tasks", "training"),
+    *("run/evaluation.py", "run/preparing.py", "run/start.py", "run/trainer.py"),
+    *("tasks", "training"),
 )
 """The parts of this package that compute results."""
 _PACKAGE = Path(__file__).parents[1]
@@ -114,14 +115,14 @@ def changes(before: Record, now: Record, packages: Collection[str] | None = None
         differences = ["code that was not recorded"]
     old, new = before["versions"], now["versions"]
     differences += [
-        f"{name} {old[name]} and {new[name]}"
+        f"{name} {old[name]} -> {new[name]}"
         for name in _differing(old, new)
         if packages is None or name in packages
     ]
     if "settings" in before and "settings" in now:
-        defaults = dict.fromkeys({**before["settings"], **now["settings"]}, "by default")
+        defaults = dict.fromkeys({**before["settings"], **now["settings"]}, "unset")
         old, new = defaults | before["settings"], defaults | now["settings"]
-        differences += [f"{name} {old[name]} and {new[name]}" for name in _differing(old, new)]
+        differences += [f"{name} {old[name]} -> {new[name]}" for name in _differing(old, new)]
     return differences
 
 
@@ -162,9 +163,9 @@ def record_provenance(workdir: Path, now: Record, first_step: int) -> None:
     found = changes(before[-1], now) if before else []
     if found and is_main():
         warn(
-            f"{workdir} was trained to step {first_step:,} by different software: "
-            f"{', '.join(found)}. {PROVENANCE} there records both. To continue the same "
-            "experiment, stop and restore the earlier software"
+            f"{workdir} was trained to step {first_step:,} by different software or "
+            f"settings: {', '.join(found)}. {PROVENANCE} there records both. To continue the same "
+            "experiment, stop and restore the earlier ones"
         )
     software = before if before and not found else [*before, now | {"first_step": first_step}]
     if is_main() and software != stored:

@@ -228,8 +228,24 @@ def test_lines_at_fault_do_not_stop_a_training_and_are_told(config, tmp_path, ca
     content = opened(config)[0].content
     assert content.num_pairs_read == len(SOURCES) + 1
     assert content.skipped["without_a_side"] == 1
-    assert f"1 lines are left out as without a side, the first of them {shard} line 91" in (
+    assert f"1 line is left out as without a side, the first of them {shard} line 91" in (
         capsys.readouterr().err
+    )
+
+
+def test_lines_at_fault_are_told_where_no_line_is_left_and_only_once(config, tmp_path, capsys):
+    """As of a file with a third column of attributions, which has no pair."""
+    shard = tmp_path / "columns" / "train-1.tsv"
+    shard.parent.mkdir()
+    shard.write_text("one\teins\tCC-BY\ntwo\tzwei\tCC-BY\n")
+    corpus = f"shards:{shard.parent}/*.tsv"
+    for _ in range(2):
+        with pytest.raises(UserError, match="no text to learn a vocabulary from"):
+            opened(config.replace({"data.corpus": corpus, "data.fields": ()}))
+    said = capsys.readouterr().err
+    assert (
+        said.count(f"2 lines are left out as having too many columns, the first of them {shard}")
+        == 1
     )
 
 
@@ -323,7 +339,7 @@ def test_lines_at_fault_of_a_dev_split_are_told(config, tmp_path, capsys):
     rows = {"text": {"en": "one", "de": "eins"}}, {"text": {"en": 3, "de": "drei"}}
     shard.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert open_corpus(config.data).lines("dev") == (["one"], ["eins"])
-    assert f"1 lines are left out as not text, the first of them {shard} line 2" in (
+    assert f"1 line is left out as not text, the first of them {shard} line 2" in (
         capsys.readouterr().err
     )
 

@@ -110,7 +110,7 @@ def test_the_hashed_files_are_those_that_compute_results():
         *("parallel", "run", "tasks", "training"),
     }
     of_run = {name for name in found["files"] if name.startswith("run/")}
-    assert of_run == {"run/evaluation.py", "run/start.py"}
+    assert of_run == {f"run/{name}.py" for name in ("evaluation", "preparing", "start", "trainer")}
     for name in ("training/schedule.py", "modules/layers.py", "tasks/measures/perplexity.py"):
         text = (root / name).read_text("utf-8")
         assert found["files"][name] == hashlib.sha256(syntax(text).encode()).hexdigest()[:12]
@@ -252,20 +252,20 @@ C = A | {"versions": A["versions"] | {"jax": "0.10.2", "python": "3.13.0"}}
         pytest.param(
             A,
             C,
-            ["jax 0.10.1 and 0.10.2", "python 3.11.2 and 3.13.0"],
-            ["jax 0.10.1 and 0.10.2"],
+            ["jax 0.10.1 -> 0.10.2", "python 3.11.2 -> 3.13.0"],
+            ["jax 0.10.1 -> 0.10.2"],
             id="versions",
         ),
         pytest.param(
             A | {"settings": {"XLA_FLAG": "1", "JAX_SOFTMAX_CUSTOM_JVP": "True"}},
             A | {"settings": {"XLA_FLAG": "1", "JAX_DISABLE_JIT": "True"}},
             [
-                "JAX_DISABLE_JIT by default and True",
-                "JAX_SOFTMAX_CUSTOM_JVP True and by default",
+                "JAX_DISABLE_JIT unset -> True",
+                "JAX_SOFTMAX_CUSTOM_JVP True -> unset",
             ],
             [
-                "JAX_DISABLE_JIT by default and True",
-                "JAX_SOFTMAX_CUSTOM_JVP True and by default",
+                "JAX_DISABLE_JIT unset -> True",
+                "JAX_SOFTMAX_CUSTOM_JVP True -> unset",
             ],
             id="settings of JAX",
         ),

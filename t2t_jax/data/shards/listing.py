@@ -150,10 +150,13 @@ def _spread(shards: Sequence[Shard]) -> Sequence[Shard]:
 
 
 def _read(shards: Sequence[Shard], *, quietly: bool = False) -> Iterator[Chunk]:
+    is_empty = True
     for shard in shards:
         faults = Faults()
-        yield from shard.pairs(faults)
-        if not quietly:
+        for chunk in shard.pairs(faults):
+            is_empty = False
+            yield chunk
+        if is_empty or not quietly:
             faults.warn()
 
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -52,7 +53,14 @@ class Faults:
         """Warn of the lines of each reason, in one line that names the first."""
         for reason, line in self.first.items():
             count, what = self.counts[reason], reason.replace("_", " ")
-            warn(f"{count:,} lines are left out as {what}, the first of them {line}")
+            lines = "1 line is" if count == 1 else f"{count:,} lines are"
+            _warn_once(f"{lines} left out as {what}, the first of them {line}")
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Warn of lines once in a process, as evaluations read the same files again and again."""
+    warn(text)
 
 
 @dataclass(frozen=True)
