@@ -78,6 +78,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_gives_way_to_those_that_are_the
             shutil.rmtree(directory / "2" / "params")
             threading.Timer(0.2, shutil.rmtree, [directory / "2"]).start()
             checkpoints.save(_state(4))
+            checkpoints.wait()
         return restore(manager, directory, step, **items)
 
     monkeypatch.setattr(averaging, "restore", going)
