@@ -18,8 +18,8 @@ from tests.programs import run_python
 from tests.selection import thorough_after
 
 RANDOM_NUMBERS = [
-    ("jax_default_prng_impl", "rbg"),
     ("jax_threefry_partitionable", False),
+    ("jax_default_prng_impl", "rbg"),
     ("jax_random_seed_offset", 5),
     ("flax_fix_rng_separator", True),
     ("jax_high_dynamic_range_gumbel", True),
@@ -70,7 +70,7 @@ def results(tiny, batch):
     return compute, compute()
 
 
-@pytest.mark.parametrize("setting", thorough_after(2, RANDOM_NUMBERS), indirect=True)
+@pytest.mark.parametrize("setting", thorough_after(1, RANDOM_NUMBERS), indirect=True)
 def test_a_setting_leaves_random_numbers_as_they_are_or_is_listed(setting, results):
     compute, expected = results
     is_equal = all(map(np.array_equal, compute(), expected))
