@@ -77,7 +77,7 @@ def scripted(tiny_run, monkeypatch):
 
     def evaluate(*_, **__):
         return Evaluation(
-            "dev", CorpusLoss(1.0, 1.0, 1), Score(SCORES[taken["step"]]), [], [], [], 0
+            "dev", CorpusLoss(1.0, 1.0, 1), Score(SCORES[taken["step"]]), [], [], [], 0, 0.0
         )
 
     monkeypatch.setattr(StepMeter, "add", adding)
