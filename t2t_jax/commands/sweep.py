@@ -87,8 +87,12 @@ class SweepCommand:
     figures of the paper; train nothing."""
     report: bool = False
     """Write the table of the finished runs, and train nothing."""
+    rename: str | None = None
+    """Give a row of the directory another name, as OLD=NEW, and train nothing. Change the name in
+    the config file, too."""
     allow_mixed: bool = False
-    """Pool cells that different code trained or scored, and mark their rows with what differs."""
+    """Pool cells of different code, or whose runs chose different settings, and mark their rows
+    with what differs."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
@@ -101,8 +105,10 @@ class SweepCommand:
         from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
 
-        if self.dry_run and self.report:
-            raise UserError("give either --dry-run or --report")
+        if self.dry_run + self.report + (self.rename is not None) > 1:
+            raise UserError("give one of --dry-run, --report and --rename")
+        if self.rename is not None:
+            return self._rename(self.rename)
         rules = self._rules()
         if self.report and rules != GridRules():
             raise UserError(
@@ -153,6 +159,16 @@ class SweepCommand:
             return 128 + outcome.signal
         _print(outcome, self.workdir)
         return 1 if outcome.unfinished else 0
+
+    def _rename(self, names: str) -> int:
+        from t2t_jax.sweep.stored_grid import rename_row
+
+        if self.workdir is None:
+            raise UserError("--rename needs the directory of a grid, as in runs/x --rename a=b")
+        old, new = rename_row(self.workdir, names)
+        said = f"{old} is {new} now; change the name in the config file, too"
+        result_console(highlight=False).print(said, markup=False, soft_wrap=True)
+        return 0
 
     def _grid(self) -> "Grid":
         """Return the grid: of --vary, of the config file, or of the directory."""

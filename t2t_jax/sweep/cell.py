@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.same_code import check_same_code, software_of
+from t2t_jax.run.provenance import SCHEMA as PROVENANCE_SCHEMA
+from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software_of
+from t2t_jax.sweep.same_settings import settled_fields
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_object
@@ -58,7 +60,10 @@ _RESULT_SCHEMA = Schema(
     },
     {
         "task": str,
-        "provenance": Each(list, Schema({"code": str, "versions": dict}, {"files": dict})),
+        "provenance": Each(list, PROVENANCE_SCHEMA),
+        "settled": dict,
+        "device": str,
+        "vocabulary": str,
     },
 )
 """The fields of a result that `tables` and `comparison` rely on."""
@@ -107,6 +112,9 @@ class Cell:
     def result(self) -> dict[str, Any] | None:
         """Return the result of the cell; None if there is none, or it was scored differently.
 
+        Its field `settled` has the fields that the config of this cell leaves open, with the values
+        that the run has chosen. It is missing if they are unknown.
+
         Raises:
           UserError: the directory holds the result of another config, or a damaged one.
         """
@@ -116,12 +124,14 @@ class Cell:
         if not path.is_file():
             return None
         result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
+        settled = self.settled(result)
         try:
             old = from_dict(result["config"])
+            ran = old.replace(settled or {})
             _check_scores(result)
         except UserError as error:
             raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
-        changed = differences(old, self.config, only_binding=True)
+        changed = differences(ran, self.config, only_binding=True)
         if changed:
             raise UserError(
                 f"{self.workdir} was trained with another config "
@@ -129,7 +139,30 @@ class Cell:
                 "directory away"
             )
         check_registered(self.config, self.workdir)
+        if settled is not None:
+            result["settled"] = settled_fields(self.config, ran)
         return result if _scored(old) == _scored(self.config) else None
+
+    def settled(self, result: Record | None = None) -> Record | None:
+        """Return the fields that the config leaves open, with the values that the run has chosen.
+
+        Args:
+          result: the result of the cell, which may record them.
+
+        Returns:
+          The values by the path of a field; None if they are unknown, as before the run begins.
+
+        Raises:
+          UserError: the config of the run is damaged.
+        """
+        from t2t_jax.workdir import is_run, read_config
+
+        if result is not None and "settled" in result:
+            found: Record = result["settled"]
+            return found
+        if not is_run(self.workdir):
+            return None
+        return settled_fields(self.config, read_config(self.workdir))
 
     def rungs(self) -> dict[int, Record]:
         """Return the records of the steps at which the training has paused, by step.
@@ -236,24 +269,25 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     return made
 
 
-def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False) -> None:
+def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool = False) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
 
     This can be a run or result of another config, a damaged one, or no run; or the directory is not
     writable.
 
     Args:
-      allow_mixed: whether to accept cells that other code trained or scored.
+      allow_mixed: whether to accept cells of other code, or whose runs chose other settings.
+      here: whether this machine trains the cells that have not begun.
     """
     from t2t_jax.workdir import check_workdir
 
-    refused, software = {}, {}
+    refused, found = {}, []
     for cell in cells:
         try:
             result = cell.result()
             if result is None:
                 check_workdir(cell.config, cell.workdir)
-            software[cell.name] = software_of(cell, result)
+            found.append((cell, result))
         except UserError as error:
             refused[cell.name] = str(error)
     if refused:
@@ -261,7 +295,8 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False) -> None:
         also = f" (also refused: {', '.join(others)})" if others else ""
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
     if not allow_mixed:
-        check_same_code(software)
+        dtype = dtype_of_new_runs(found) if here else None
+        check_same_code({cell.name: software_of(cell, result, dtype) for cell, result in found})
 
 
 def train_and_score(
@@ -329,15 +364,16 @@ def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) 
 def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> None:
     """Translate dev, and write the result of a fully trained cell."""
     from t2t_jax.run.evaluation import evaluate, score_record
+    from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
     from t2t_jax.run.provenance import provenance, training_software
-    from t2t_jax.workdir import read_log, record_scores
+    from t2t_jax.workdir import read_config, read_fingerprints, read_log, record_scores
 
     translator = load(workdir)
     evaluation = evaluate(translator, corpus, SPLIT)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
-    log = read_log(workdir)
+    log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
         "config": to_dict(config),
         **record,
@@ -345,6 +381,10 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
         "steps": max((record["step"] for record in log if record["of"] == "train"), default=end),
         "target_tokens_per_second": _speed(log),
         "provenance": [*training_software(workdir), provenance(config)],
+        "settled": settled_fields(config, read_config(workdir)),
+        # A run may continue on other devices.
+        "device": " and ".join(dict.fromkeys(job["hardware"] for job in jobs if "hardware" in job)),
+        "vocabulary": read_fingerprints(workdir)["vocabulary"],
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }

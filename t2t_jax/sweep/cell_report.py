@@ -33,7 +33,8 @@ class CellReport(NamedTuple):
     cell: Cell
     state: str
     """One of done, unfinished, failed, paused (at a rung of halving, perhaps for good), diverged,
-    left out (its result is damaged or of another config) and waiting (it has not begun)."""
+    left out (its result is damaged or of another config, or the config file lacks its row) and
+    waiting (it has not begun)."""
     reason: str = ""
     """Why there is no result, in one line."""
     result: Record | None = None

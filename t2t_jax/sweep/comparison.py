@@ -35,8 +35,12 @@ _LEAST_FREEDOM = 3
 """The least degrees of freedom of the noise for a comparison seed by seed: with fewer, Student's t
 is so large that such a comparison loses more than it gains."""
 
-OF_SUBWORDS = "data.vocab_size", "data.corpus", "data.source_language", "data.target_language"
-"""The fields that decide the subwords of a perplexity."""
+OF_SUBWORDS = (
+    *("data.vocab_size", "data.corpus", "data.source_language", "data.target_language"),
+    *("data.protected_tokens", "data.fields", "data.task", "data.documents", "data.text_rows"),
+    *("data.masked_share", "training.init_from"),
+)
+"""The fields that decide the vocabulary of a perplexity, or the subwords that it counts."""
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""

@@ -11,11 +11,12 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import check_cells
+from t2t_jax.sweep.dev_split import warn_of_other_dev_sets
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import Prioritized
 from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid, record_rules
 from t2t_jax.sweep.run import run_cells
-from t2t_jax.sweep.same_code import check_same_code, software_of
+from t2t_jax.sweep.same_code import check_same_code, software_of_result
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
@@ -74,7 +75,8 @@ def run_grid(
       console: shows the progress; None is the standard output.
       rules: the rules for halving or tuning variants; None reads those of the directory.
       max_hours: the hours after which nothing more begins, and local processes stop.
-      allow_mixed: whether to pool cells that different code trained or scored, and mark their rows.
+      allow_mixed: whether to pool cells of different code, or whose runs chose different settings,
+        and mark their rows.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
@@ -82,7 +84,7 @@ def run_grid(
     Raises:
       UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
         or a directory holds something else than a run of its config, or another grid, or cells of
-        other code; at the end, if no cell is finished.
+        other code or settings; at the end, if no cell is finished.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
@@ -93,9 +95,11 @@ def run_grid(
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
     ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
-    check_cells(plan.cells({}), allow_mixed=allow_mixed)
+    here = launcher is None or isinstance(launcher, Local)
+    check_cells(plan.cells({}), allow_mixed=allow_mixed, here=here)
     check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
+    warn_of_other_dev_sets(planned.grid)
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
     keep_grid(grid, workdir, seeds)
     record_rules(planned, workdir)
@@ -121,7 +125,8 @@ def collect(
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
     The table includes results of further seeds than the requested ones. The console shows a line
-    for each result that is left out because it is damaged or of another config.
+    for each result that is left out because it is damaged, or of another config, or because the
+    grid lacks its row.
 
     Args:
       only: the requested variants, as in `run_grid`.
@@ -129,22 +134,28 @@ def collect(
       allow_mixed: as in `run_grid`.
 
     Raises:
-      UserError: no cell is finished, or the results cannot be compared. If different code made
-        them, `seeds.csv` is written first.
+      UserError: no cell is finished, or the results cannot be compared. If they have different
+        code or settings, `seeds.csv` is written first.
     """
     from t2t_jax.sweep.cell_report import LEFT_OUT, write_seeds
     from t2t_jax.sweep.gathering import gathered
     from t2t_jax.sweep.tables import write_tables
 
     found = gathered(grid, workdir, seeds, only)
-    for one in found.reports:
+    for one in (*found.reports, *found.outside):
         if one.state == LEFT_OUT:
             line = f"{one.cell.name} is left out: {one.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    write_seeds(grid, found.reports, workdir)
+    write_seeds(grid, [*found.reports, *found.outside], workdir)
     if not allow_mixed:
-        done = (one for one in found.reports if one.result is not None)
-        check_same_code({one.cell.name: software_of(one.cell, one.result) for one in done})
+        results = {one.cell.name: one.result for one in found.reports if one.result is not None}
+        check_same_code({name: software_of_result(one) for name, one in results.items()})
+    if found.outside and not found.results:  # and the tables may have results
+        lost = ", ".join(dict.fromkeys(one.cell.variant for one in found.outside))
+        raise UserError(
+            f"no row of the config file has a result in {workdir}, which has {lost} instead; bring "
+            "these rows back, or give them their new names with --rename OLD=NEW"
+        )
     if may_be_empty and not found.results:
         found = found._replace(
             beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])

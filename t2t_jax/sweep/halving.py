@@ -20,7 +20,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell
-from t2t_jax.sweep.comparison import subwords
+from t2t_jax.sweep.comparison import OF_SUBWORDS, subwords
 from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import Schema, append_line, read_record_lines
@@ -126,10 +126,12 @@ def check_can_be_halved(grid: Grid) -> None:
                     "--halving compares variants after equal numbers of steps: give both the same, "
                     "or leave one out with --only"
                 )
-        if subwords(config) != subwords(base):
+        pairs = zip(OF_SUBWORDS, subwords(config), subwords(base), strict=True)
+        if differing := [path for path, own, of_base in pairs if own != of_base]:
             raise UserError(
-                f"{name} has other subwords than {grid.base}, whose perplexities --halving cannot "
-                "compare; leave it out with --only, or give both the same data"
+                f"{name} has other subwords than {grid.base} ({', '.join(differing)}), whose "
+                "perplexities --halving cannot compare; leave it out with --only, or give both the "
+                "same values"
             )
 
 

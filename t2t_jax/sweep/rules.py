@@ -24,7 +24,8 @@ from t2t_jax.sweep.tuning import candidates, check_differ
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Each, Record, Schema, read_object
 
-_FILE = "rules.json"
+RULES = "rules.json"
+"""The file of a grid with its rules."""
 _TEXT = (str, NoneType)
 _RANGE = Schema({"low": (int, float), "high": (int, float), "scale": str})
 _SCHEMA = Schema(
@@ -286,7 +287,7 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
             for path, own in planned.rules.tune.items()
         }
         record = asdict(planned.rules) | {"tune": tune} | also
-        write_whole(workdir / _FILE, (json.dumps(record, indent=2) + "\n").encode())
+        write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
 
 def _shown(own: Sequence[Any] | Range) -> str:
@@ -294,7 +295,7 @@ def _shown(own: Sequence[Any] | Range) -> str:
 
 
 def _read(workdir: Path) -> Record | None:
-    path = workdir / _FILE
+    path = workdir / RULES
     way_out = "bring it back from a copy, or choose another --workdir"
     return read_object(path, _SCHEMA, way_out) if path.is_file() else None
 

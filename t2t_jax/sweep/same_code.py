@@ -1,6 +1,7 @@
-"""Check that the same code trained and scored all cells of a grid.
+"""Check that all cells of a grid have the same code and the same settings.
 
-A table compares configs, so its cells have to be of the same code. Cells of different code are
+A table compares configs. So the same code must train and score its cells, and their runs must have
+chosen the same settings where the configs leave them open (`sweep.same_settings`). Other cells are
 refused, or pooled with `--allow-mixed`, and then their rows are marked.
 """
 
@@ -8,41 +9,67 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from t2t_jax.errors import UserError
+from t2t_jax.sweep import same_settings
+from t2t_jax.sweep.same_settings import DTYPE
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.cell import Cell
     from t2t_jax.sweep.comparison import Results
     from t2t_jax.system.records import Record
 
-WAY_OUT = (
-    "restore that code, choose another --workdir, or move the directories of these cells away; "
+_ELSE = (
+    "choose another --workdir, or move the directories of these cells away; "
     "--allow-mixed pools them and marks their rows"
 )
 
 
 def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
-    """Return the provenance records of a result: of its training, then of its scoring."""
+    """Return the provenance records of a result: of its training, then of its scoring.
+
+    Each has the settings that the run chose in the field `settled`.
+    """
     from t2t_jax.run.provenance import UNRECORDED
 
-    found: list[Record] = result.get("provenance", [UNRECORDED])
-    return found
+    settings = same_settings.settings_of_result(result)
+    return [one | {"settled": settings} for one in result.get("provenance", [UNRECORDED])]
 
 
-def software_of(cell: "Cell", result: "Record | None") -> "list[Record]":
-    """Return the provenance records of a cell, with that of its further training if it needs any.
+def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None) -> "list[Record]":
+    """Return the provenance records of a cell, each as in `software_of_result`.
+
+    A cell without a result also has the record of its further training.
 
     Args:
+      cell: the cell.
       result: the result of the cell; None if it has none.
+      dtype: the dtype that "auto" would be in a new run; None if it is unknown.
     """
     from t2t_jax.run.provenance import provenance, training_software
 
     if result is not None:
         return software_of_result(result)
-    return [*training_software(cell.workdir), provenance(cell.config)]
+    settings = same_settings.compared_settings(cell.config, cell.settled() or {DTYPE: dtype})
+    records = *training_software(cell.workdir), provenance(cell.config)
+    return [one | {"settled": settings} for one in records]
+
+
+def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | None:
+    """Return the dtype that "auto" will be in cells that have not begun, on this machine.
+
+    Args:
+      cells: the cells, each with its result, or None without one.
+
+    Returns:
+      The dtype; None if nothing has to be compared with it.
+    """
+    settled = [(cell, cell.settled(result)) for cell, result in cells]
+    is_known = any(DTYPE in one for _, one in settled if one)
+    is_open = any(cell.config.value(DTYPE) == "auto" for cell, one in settled if one is None)
+    return same_settings.dtype_here() if is_known and is_open else None
 
 
 def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> dict[str, list[str]]:
-    """Return what differs between the code of cells and that of the first one, by name.
+    """Return what differs between the code and settings of cells and the first one's, by name.
 
     Args:
       software: names, each with the provenance records of cells; names may repeat.
@@ -53,14 +80,17 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
     differences: dict[str, list[str]] = {}
     for name, records in software:
         for record in records:
-            # Files that only some cells use are compared with the first cell that uses them.
-            first = {**record, **first, "files": record.get("files", {}) | first.get("files", {})}
-            differences.setdefault(name, []).extend(changes(first, record, COMPUTING))
+            # Files and settings of some cells are compared with the first cell that has them.
+            both = {key: record.get(key, {}) | first.get(key, {}) for key in ("files", "settled")}
+            first = {**record, **first, **both}
+            found = changes(first, record, COMPUTING)
+            found += same_settings.changed_settings(first["settled"], record.get("settled", {}))
+            differences.setdefault(name, []).extend(found)
     return {name: sorted(set(each)) for name, each in differences.items() if each}
 
 
 def other_code(results: "Results") -> dict[str, str]:
-    """Return the rows that have cells of other code than the first cell, and what differs."""
+    """Return the rows with cells of other code or settings than the first, and what differs."""
     software = (
         (variant, software_of_result(result))
         for variant, seeds in results.items()
@@ -70,13 +100,13 @@ def other_code(results: "Results") -> dict[str, str]:
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
-    """Refuse cells of different code.
+    """Refuse cells of different code, and cells whose runs chose different settings.
 
     Args:
       software: the provenance records of each cell, by its name.
 
     Raises:
-      UserError: a cell is of other code than the first.
+      UserError: a cell has other code or other settings than the first.
     """
     if differences := differences_of_code(software.items()):
         (name, of_cell), *others = differences.items()
@@ -84,9 +114,11 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
         commit = next((f" (commit {one['commit'][:12]})" for one in records if "commit" in one), "")
         also = f" (also {', '.join(other for other, _ in others)})" if others else ""
         reference = "its begin" if name == first else first
+        kind, way_out = f"code than {reference}{commit}", "restore that code"
+        if all(one.startswith(same_settings.LEFT_OPEN) for one in of_cell):
+            kind, way_out = f"settings than {reference}", "set this field in the config file"
         raise UserError(
-            f"{name} was computed by different code than {reference}{commit}: {_listed(of_cell)}"
-            f"{also}; {WAY_OUT}"
+            f"{name} was computed by different {kind}: {_listed(of_cell)}{also}; {way_out}, {_ELSE}"
         )
 
 

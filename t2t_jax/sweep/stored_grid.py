@@ -8,11 +8,13 @@ import hashlib
 import json
 from pathlib import Path
 
-from t2t_jax.config import differences, format_differences, from_dict, to_dict
-from t2t_jax.config.file import Grid, load_grid
-from t2t_jax.errors import UserError
+from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
+from t2t_jax.config.file import Grid, can_name_directory, load_grid
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.sweep.rules import RULES
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.lock import is_held
 from t2t_jax.system.records import Each, Record, Schema, read_object
 
 _FILE, _ROWS = "grid.py", "grid.json"
@@ -64,7 +66,8 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
         shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
         raise UserError(
             f"{workdir} holds another grid, with rows that this one lacks ({shown}); keep these "
-            f"rows, of which --only chooses some for training, or {way_out}"
+            "rows, of which --only chooses some for training, give a row its new name with "
+            f"--rename OLD=NEW, or {way_out}"
         )
     for name in started:
         changed = differences(from_dict(stored[name]), grid.variants[name], only_binding=True)
@@ -85,14 +88,87 @@ def stored_seeds(workdir: Path) -> int:
 
 
 def keep_grid(grid: Grid, workdir: Path, seeds: int = 1) -> None:
-    """Write the config file of a grid, and the configs of its rows, into the grid's directory."""
+    """Write the config file of a grid, and the configs of its rows, into the grid's directory.
+
+    If the grid raises the steps of rows, the tables of the shorter grid are copied first.
+    """
     workdir.mkdir(parents=True, exist_ok=True)
+    _keep_shorter_tables(grid, workdir)
     rows = {name: to_dict(one) for name, one in grid.variants.items()}
     record: Record = {"seeds": max(seeds, stored_seeds(workdir)), "variants": rows}
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
         record["written"] = _hash(grid.source.encode())
     write_whole(workdir / _ROWS, f"{json.dumps(record, indent=1)}\n".encode())
+
+
+def _keep_shorter_tables(grid: Grid, workdir: Path) -> None:
+    """Copy the tables of a grid whose steps are raised, as `table.md` to `table-30-steps.md`."""
+    rows = (_read(workdir) or {}).get("variants", {})
+    old = {name: from_dict(one).training.num_train_steps for name, one in rows.items()}
+    new = {name: one.training.num_train_steps for name, one in grid.variants.items()}
+    if raised := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
+        for path in [*workdir.glob("table.*"), *workdir.glob("seeds.csv")]:
+            copy = path.with_name(f"{path.stem}-{max(raised)}-steps{path.suffix}")
+            write_whole(copy, path.read_bytes())
+
+
+def rows_outside(grid: Grid, workdir: Path) -> dict[str, Config]:
+    """Return the rows of a directory's grid that were started and that the given grid lacks.
+
+    Raises:
+      UserError: the record of the grid there is damaged.
+    """
+    rows = (_read(workdir) or {}).get("variants", {})
+    return {
+        name: from_dict(one)
+        for name, one in rows.items()
+        if name not in grid.variants and (workdir / name).is_dir()
+    }
+
+
+def rename_row(workdir: Path, names: str) -> tuple[str, str]:
+    """Rename a row of a directory's grid: its directory, and its name in the record.
+
+    The config file of the grid and the tables stay as they are.
+
+    Args:
+      workdir: the directory of the grid.
+      names: the old and the new name, as OLD=NEW.
+
+    Returns:
+      The old and the new name.
+
+    Raises:
+      UserError: the directory has no such row or has the new name already, the new name cannot
+        name a directory, a process trains the row, or the directory has rules, which keep their
+        rows, or is in a bucket.
+    """
+    record = _read(workdir)
+    if record is None or isinstance(workdir, BucketPath) or (workdir / RULES).is_file():
+        raise UserError(
+            f"--rename needs a directory on a disk with {_ROWS} and without {RULES}, whose rows "
+            f"keep their names; {workdir} is none"
+        )
+    rows = record["variants"]
+    # A name may have an equals sign, as d_ff=512.
+    cuts = [index for index, char in enumerate(names) if char == "=" and names[:index] in rows]
+    if len(cuts) != 1:
+        hint = did_you_mean(names.partition("=")[0], rows, f"it has {', '.join(rows)}")
+        raise UserError(f"--rename {names!r} is not OLD=NEW with a row of {workdir}; {hint}")
+    old, new = names[: cuts[0]], names[cuts[0] + 1 :]
+    if new in rows or not can_name_directory(new) or (workdir / new).exists():
+        raise UserError(
+            f"--rename: {new!r} is a name in {workdir} already, or cannot name a directory; choose "
+            "another"
+        )
+    if any(map(is_held, [*(workdir / old).glob("*.log"), *(workdir / old).glob("*/.lock")])):
+        raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")
+    if (workdir / old).is_dir():
+        (workdir / old).rename(workdir / new)
+    record["variants"] = {new if name == old else name: one for name, one in rows.items()}
+    write_whole(workdir / _ROWS, f"{json.dumps(record, indent=1)}\n".encode())
+    return old, new
 
 
 def _hash(text: bytes) -> str:

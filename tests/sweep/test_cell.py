@@ -117,6 +117,8 @@ def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
 ):
     _trained_to(400, monkeypatch)
     patient = cell.config.replace({PATIENCE: 3})
+    (cell.workdir / "config.json").write_text(patient.to_json())
+    (cell.workdir / "vocabulary.model").write_bytes(b"pieces")
     assert train_and_score(patient, cell.workdir) == 0
     (finished,) = cells(Grid({"base": patient}, {}), tmp_path, 1)
     assert finished.result()["checkpoints"] == [400]

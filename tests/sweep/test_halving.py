@@ -209,7 +209,9 @@ def test_a_halving_that_is_none_is_refused(text, message):
         ({"training.num_train_steps": 80}, "odd has training.num_train_steps=80 and base 90"),
         ({"checkpoint.every_steps": None, "checkpoint.average": 1}, "every_steps=None, and"),
         ({"checkpoint.every_steps": 3}, "odd has checkpoint.every_steps=3 and base 2"),
-        ({"data.vocab_size": 999}, "odd has other subwords than base"),
+        ({"data.vocab_size": 999}, r"odd has other subwords than base \(data\.vocab_size\)"),
+        ({"data.protected_tokens": ("<a>",)}, r"subwords than base \(data\.protected_tokens\)"),
+        ({"training.init_from": "runs/a"}, r"other subwords than base \(training\.init_from\)"),
     ],
 )
 def test_variants_that_cannot_be_halved_are_refused_by_name(change, message):

@@ -1,5 +1,7 @@
 """What a grid's directory keeps of its grid, and which other grids it refuses."""
 
+import csv
+import fcntl
 import io
 import json
 
@@ -7,13 +9,14 @@ import pytest
 from rich.console import Console
 
 from t2t_jax.commands.sweep import sweep_command
-from t2t_jax.config import Config
+from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.grid import run_grid
+from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.plan import Prioritized, WholeGrid
-from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
+from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid, rename_row
+from tests.sweep.test_cell import RESULT
 
 BASE = Config()
 WIDE = BASE.replace({"model.d_ff": 64})
@@ -55,6 +58,86 @@ def test_another_grid_is_refused_with_what_differs(tmp_path):
         check_same_grid(changed, tmp_path)
     (tmp_path / "wide").rename(tmp_path / "wide.old")
     check_same_grid(changed, tmp_path)
+
+
+def test_a_longer_grid_keeps_the_table_of_the_shorter_one(tmp_path):
+    for name in ("table.md", "seeds.csv"):
+        (tmp_path / name).write_text("of 30 steps")
+    for steps in (30, 30, 60, 60):
+        config = BASE.replace({"training.num_train_steps": steps})
+        keep_grid(Grid({"base": config}, {}), tmp_path)
+        assert (tmp_path / "table-30-steps.md").exists() == (steps == 60)
+        (tmp_path / "table.md").write_text(f"of {steps} steps")
+    for name in ("table-30-steps.md", "seeds-30-steps.csv"):
+        assert (tmp_path / name).read_text() == "of 30 steps"
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A grid of two rows, of which `wide` has two seeds with the perplexities 5 and 5.06."""
+    grid = Grid({"base": BASE, "wide": WIDE}, {})
+    keep_grid(grid, tmp_path)
+    for cell, perplexity in zip(cells(grid, tmp_path, 2), (6.0, 5.0, 6.0, 5.06), strict=True):
+        cell.workdir.mkdir(parents=True)
+        result = RESULT | {"config": to_dict(cell.config), "perplexity": perplexity}
+        (cell.workdir / "result.json").write_text(json.dumps(result))
+    return tmp_path
+
+
+def test_a_report_lists_trained_rows_that_the_config_file_lacks(trained):
+    outcome = collect(Grid({"base": BASE, "broad": WIDE}, {}), trained, 2, Console(quiet=True))
+    assert [row.variant for row in outcome.rows] == ["base"]
+    note = "- Not in the config file: wide (2 seeds, perplexity 5.03).\n"
+    assert note in (trained / "table.md").read_text("utf-8")
+    seeds = [*csv.DictReader(io.StringIO((trained / "seeds.csv").read_text("utf-8")))]
+    assert [(row["variant"], row["perplexity"]) for row in seeds if row["state"] == "left out"] == [
+        ("wide", "5.0"),
+        ("wide", "5.06"),
+    ]
+
+
+def test_a_report_without_a_row_of_the_config_file_keeps_the_tables(trained):
+    (trained / "table.csv").write_text("before")
+    with pytest.raises(UserError, match=r"which has base, wide instead; .*--rename OLD=NEW"):
+        collect(Grid({"broad": WIDE}, {}), trained, 2, Console(quiet=True))
+    assert (trained / "table.csv").read_text() == "before"
+
+
+def test_a_renamed_row_keeps_its_results(trained, capsys):
+    assert sweep_command([str(trained), "--rename=wide=d_ff=64"], "t2t-jax sweep").run() == 0
+    assert "wide is d_ff=64 now; change the name in the config file" in capsys.readouterr().out
+    grid = Grid({"base": BASE, "d_ff=64": WIDE}, {})
+    check_same_grid(grid, trained)
+    outcome = collect(grid, trained, 2, Console(quiet=True))
+    assert [(row.variant, row.num_seeds) for row in outcome.rows] == [("base", 2), ("d_ff=64", 2)]
+    assert "Not in the config file" not in (trained / "table.md").read_text("utf-8")
+    assert rename_row(trained, "d_ff=64=wide") == ("d_ff=64", "wide")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("wode=broad", r"'wode=broad' is not OLD=NEW with a row of .*; did you mean wide"),
+        ("wide", "'wide' is not OLD=NEW with a row of"),
+        ("wide=base", "'base' is a name in .* already, or cannot name a directory"),
+        ("wide=a/b", "'a/b' is a name in .* already, or cannot name a directory"),
+        ("wide=moved", "'moved' is a name in .* already"),
+    ],
+)
+def test_a_row_is_renamed_to_a_new_name_only(trained, names, message):
+    (trained / "moved").mkdir()
+    with pytest.raises(UserError, match=message):
+        rename_row(trained, names)
+
+
+def test_a_row_in_training_and_a_row_under_rules_keep_their_names(trained):
+    with (trained / "wide/seed0.log").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r"a process trains .*wide; wait for its end"):
+            rename_row(trained, "wide=broad")
+    (trained / "rules.json").write_text("{}")
+    with pytest.raises(UserError, match=r"without rules\.json, whose rows keep their names"):
+        rename_row(trained, "wide=broad")
 
 
 def test_a_damaged_record_of_a_grid_is_named_with_the_way_out(tmp_path):
