@@ -80,7 +80,7 @@ def dtype_here() -> str | None:
     Another process asks JAX, because JAX takes memory on each GPU for as long as a process lives.
     """
     command = [sys.executable, "-c", _PRINT_FAST_DTYPE]
-    words = subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout.decode().split()
+    words = subprocess.run(command, capture_output=True, check=False).stdout.decode().split()
     return words[-1] if words else None
 
 

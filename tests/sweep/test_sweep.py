@@ -499,7 +499,7 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         (["--only", "widee"], "no variant of the grid is called 'widee'; did you mean wide?"),
         (["--only", "X-*"], "it has base, wide"),
         ([], "a sweep needs a directory; name one with --workdir"),
-        (["--dry-run", "--report"], "give either --dry-run or --report"),
+        (["--dry-run", "--report"], "give one of --dry-run, --report and --rename"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
         (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
     ],
