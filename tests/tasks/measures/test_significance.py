@@ -4,10 +4,16 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from t2t_jax.errors import UserError
-from t2t_jax.tasks.measures.significance import paired_bootstrap
+from t2t_jax.tasks.measures.bleu import bleu_metric
+from t2t_jax.tasks.measures.significance import (
+    bleu_of,
+    paired_bootstrap,
+    sentence_statistics,
+)
 
 REFERENCES = [" ".join(f"w{i * j % 23}" for j in range(2, 12)) for i in range(1, 101)]
 
@@ -21,6 +27,46 @@ def spoilt(lines, rate, seed):
 
 
 GOOD, ALIKE, BAD = (spoilt(REFERENCES, rate, seed) for rate, seed in ((0.1, 0), (0.1, 1), (0.3, 2)))
+
+
+def test_statistics_of_a_sentence_are_its_matches_and_lengths():
+    [row] = sentence_statistics(["the black cat sat"], ["the black dog sat ."])
+    matches, ngrams, lengths = [3, 1, 0, 0], [4, 3, 2, 1], [4, 5]
+    np.testing.assert_array_equal(row, matches + ngrams + lengths)
+
+
+def test_bleu_of_a_sentence_has_smoothed_precisions_and_a_brevity_penalty():
+    statistics = sentence_statistics(["the black cat sat"], ["the black dog sat ."])
+    precisions = [3 / 4, 1 / 3, 1 / 2 / 2, 1 / 4 / 1]
+    expected = 100 * np.exp(1 - 5 / 4) * np.prod(precisions) ** 0.25
+    np.testing.assert_allclose(bleu_of(statistics), [expected])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bleu_of_random_corpora_is_that_of_sacrebleu(seed):
+    """Corpora of 1 to 6 sentences of 0 to 12 words: some have no word, match or 4-gram."""
+    rng = random.Random(seed)
+    bleu = bleu_metric(force=True)
+    corpora, scores = [], []
+    for _ in range(50):
+        longest, num_words = rng.choice([0, 1, 3, 5, 12]), rng.choice([2, 5, 20])
+        lines = [
+            [
+                " ".join(f"w{rng.randrange(num_words)}." for _ in range(rng.randint(0, longest)))
+                for _ in range(2)
+            ]
+            for _ in range(rng.randint(1, 6))
+        ]
+        hypotheses, references = map(list, zip(*lines, strict=True))
+        corpora.append(sentence_statistics(hypotheses, references).sum(axis=0))
+        scores.append(bleu.corpus_score(hypotheses, [references]).score)
+    np.testing.assert_allclose(bleu_of(np.stack(corpora)), scores, rtol=0, atol=1e-9)
+
+
+def test_bleu_takes_any_leading_axes():
+    rows = sentence_statistics(GOOD, REFERENCES)
+    assert bleu_of(rows.sum(axis=0)).shape == ()
+    np.testing.assert_array_equal(bleu_of(rows.reshape(4, 25, 10)), bleu_of(rows).reshape(4, 25))
 
 
 def test_a_clearly_better_system_is_significantly_better():
