@@ -16,7 +16,7 @@ from t2t_jax.commands.tables import report_console, result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
 from t2t_jax.config.written import product_file
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from t2t_jax.config.file import Grid
@@ -90,6 +90,8 @@ class SweepCommand:
     rename: str | None = None
     """Give a row of the directory another name, as OLD=NEW, and train nothing. Change the name in
     the config file, too."""
+    base: str | None = None
+    """With --report, the variant with which the table compares the others."""
     allow_mixed: bool = False
     """Pool cells of different code, or whose runs chose different settings, and mark their rows
     with what differs."""
@@ -115,7 +117,7 @@ class SweepCommand:
                 "--report goes by the rules that the directory has; leave --halving, --tune, "
                 "--sampler and --trials out"
             )
-        grid = self._grid()
+        grid = self._compared(self._grid())
         chosen = chosen_variants(grid, self.only)
         seeds = self._seeds()
         check_counts(seeds=seeds, jobs=self.jobs)
@@ -191,6 +193,19 @@ class SweepCommand:
         if self.workdir is None:
             raise UserError(f"{_USAGE}, or the directory of a grid; see --help")
         return stored_grid(self.workdir)
+
+    def _compared(self, grid: "Grid") -> "Grid":
+        """Return the grid with the base that --base names."""
+        if self.base is None:
+            return grid
+        if not self.report:
+            raise UserError("--base chooses the base of a table; give it with --report")
+        if self.base not in grid.variants:
+            known = ", ".join(grid.variants)
+            raise UserError(
+                f"--base: {did_you_mean(self.base, grid.variants, f'the grid has: {known}')}"
+            )
+        return grid._replace(compared_with=self.base)
 
     def _seeds(self) -> int:
         from t2t_jax.sweep.stored_grid import stored_seeds

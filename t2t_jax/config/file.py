@@ -39,10 +39,14 @@ class Grid(NamedTuple):
     """The figures of the paper, by the name of the variant."""
     source: str = ""
     """The text of a config file that describes the grid; empty for a grid that a program made."""
+    compared_with: str = ""
+    """The variant that the others are compared with; empty for `base`, or else the first."""
 
     @property
     def base(self) -> str:
         """Return the name of the variant that the others are compared with."""
+        if self.compared_with:
+            return self.compared_with
         return "base" if "base" in self.variants else next(iter(self.variants))
 
 

@@ -1,18 +1,13 @@
 """Compare a grid's variants with its base, against the noise of seeds and sentences.
 
-A difference counts only if it is larger than the differences between seeds (Student's t over
-seeds), and, for BLEU, if the choice of the sentences is unlikely to explain it (paired bootstrap,
-Koehn 2004).
-
-A seed gives all variants the same order of training pairs. So a score is modelled as the sum of an
-effect of the variant, an effect of the seed, and noise: variants are compared seed by seed. The
-noise is assumed equal for all variants; for perplexities, relative to their size.
+`t2t_jax.sweep.inference` has the statistics. Perplexities are compared by their logarithms, as
+their noise is relative to their size.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,18 +17,16 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.cell import measures_of
+from t2t_jax.sweep.contrasts import against, pair_name, pairs
+from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, effects
+from t2t_jax.sweep.resampling import sampled_scores, utf8_bytes
 from t2t_jax.sweep.same_code import other_code
-from t2t_jax.tasks.measures.significance import paired_bootstrap
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
 
-SIGNIFICANT = 0.05
-"""The p-value below which a difference is not attributed to the choice of sentences."""
-
-_LEAST_FREEDOM = 3
-"""The least degrees of freedom of the noise for a comparison seed by seed: with fewer, Student's t
-is so large that such a comparison loses more than it gains."""
+Comparisons = Literal["base", "all"]
+"""The differences that are tested together: with the base (Dunnett), or of all pairs (Holm)."""
 
 OF_SUBWORDS = (
     *("data.vocab_size", "data.corpus", "data.source_language", "data.target_language"),
@@ -41,6 +34,10 @@ OF_SUBWORDS = (
     *("data.masked_share", "training.init_from"),
 )
 """The fields that decide the vocabulary of a perplexity, or the subwords that it counts."""
+
+BITS = "bits_per_byte"
+SAMPLED = ("bleu", "log_perplexity", BITS)
+"""The measures that are tested over sentences; others are tested over seeds only."""
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""
@@ -53,22 +50,28 @@ class Change(NamedTuple):
     """The mean of the measure over the variant's seeds."""
     sd: float | None
     """The standard deviation over the variant's seeds; None for a single seed."""
-    difference: float | None
+    difference: float | None = None
     """The mean minus that of the base, over the seeds that both have if variants are compared seed
-    by seed; None if the two cannot be compared."""
-    error: float | None
-    """The standard error of the difference over seeds; None if no variant has two seeds."""
-    margin: float | None
-    """Half of the difference's 95% confidence interval: `error` times Student's t."""
+    by seed; None if the two cannot be compared. Means of perplexities are geometric here."""
+    error: float | None = None
+    """The standard error of the difference; None if it is unknown."""
+    degrees: float | None = None
+    """The degrees of freedom of the standard error; inf for noise of sentences only."""
+    low: float | None = None
+    """The lower end of the difference's 95% confidence interval."""
+    high: float | None = None
+    """The upper end of that interval."""
+    p_value: float | None = None
+    """The two-sided p-value of the difference, not adjusted for the number of comparisons."""
+    p_adjusted: float | None = None
+    """The p-value adjusted for the number of comparisons."""
+    noise: str = ""
+    """The sources of noise in `error`: "seeds and sentences", one of them, or ""."""
 
     @property
     def within_noise(self) -> bool:
         """Return whether the confidence interval of the difference contains zero."""
-        return (
-            self.difference is not None
-            and self.margin is not None
-            and abs(self.difference) <= self.margin
-        )
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -76,6 +79,13 @@ class Change(NamedTuple):
         mean = f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
         difference = "" if self.difference is None else f"{self.difference:+.2f}"
         return mean, difference + ("" if self.error is None else f" ± {self.error:.2f}")
+
+    @property
+    def shown_p(self) -> str:
+        """Return the adjusted p-value as text; "" if there is none."""
+        if self.p_adjusted is None:
+            return ""
+        return "<0.001" if self.p_adjusted < 0.001 else f"{self.p_adjusted:.3f}"
 
 
 class VariantRow(NamedTuple):
@@ -97,9 +107,8 @@ class VariantRow(NamedTuple):
     """The score by which variants are compared."""
     beside: Change | None
     """The score that is shown beside that one, if the task has a second score."""
-    p_value: float | None
-    """The p-value of the difference in BLEU, the largest over seeds; None for the base itself, and
-    for other scores."""
+    bits_per_byte: Change | None
+    """The likelihood in bits per byte of the references, if the grid has several vocabularies."""
     num_parameters: int
     """The exact number of the model's parameters; of tuned ones of several sizes, the largest."""
     num_train_steps: int
@@ -121,15 +130,13 @@ class VariantRow(NamedTuple):
         """Return whether the variant differs from the base, by the name of the measure.
 
         The values are "lower", "higher" or "equal", or name the noise that covers the difference;
-        "" means an unknown difference, as of a variant with a diverged seed.
+        "" means an unknown difference, as of a variant with a diverged seed. Where the base has
+        another vocabulary, bits per byte replace the perplexity.
         """
-        if self.num_diverged:
-            return {"perplexity": "", self.measures.score.name: ""}
-        unknown = self.measures.bootstrap and self.p_value is None
-        return {
-            "perplexity": verdict_on(self.perplexity),
-            self.measures.score.name: "" if unknown else verdict_on(self.score, self.p_value),
-        }
+        found = {"perplexity": self.perplexity, self.measures.score.name: self.score}
+        if self.perplexity.difference is None and self.bits_per_byte:
+            found = {"bits per byte": self.bits_per_byte} | found
+        return {name: "" if self.num_diverged else verdict_on(one) for name, one in found.items()}
 
     @property
     def verdict(self) -> str:
@@ -140,44 +147,42 @@ class VariantRow(NamedTuple):
         return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
 
 
-def verdict_on(change: Change, p_value: float | None = None) -> str:
-    """Return the verdict on a difference, given the noise of seeds and sentences; "" for none."""
+def verdict_on(change: Change) -> str:
+    """Return the verdict on a difference, by its adjusted p-value; "" for no difference."""
     if change.difference is None:
         return ""
-    by_seeds, by_sentences = change.within_noise, p_value is not None and p_value >= SIGNIFICANT
-    noises = [name for name, is_it in (("seeds", by_seeds), ("sentences", by_sentences)) if is_it]
-    if noises:
-        return f"within the noise of {' and '.join(noises)}"
+    if change.p_adjusted is not None and change.p_adjusted >= SIGNIFICANT:
+        return f"within the noise of {change.noise}"
     direction = {1: "higher", -1: "lower"}.get(np.sign(change.difference), "equal")
-    return direction if change.error is not None else f"{direction}, noise of seeds unknown"
+    return direction if "seeds" in change.noise else f"{direction}, noise of seeds unknown"
 
 
 def compare(
-    grid: Grid, results: Results, diverged: Mapping[str, int] | None = None
+    grid: Grid,
+    results: Results,
+    diverged: Mapping[str, int] | None = None,
+    comparisons: Comparisons = "base",
 ) -> list[VariantRow]:
     """Return the rows of the table in the order of the grid.
 
-    They have no differences while the base has no result.
+    They have no differences while the base has no result. A row that was scored on other sentences
+    than the base, or by another definition of a score, has no difference in it.
 
     Args:
       diverged: the number of diverged seeds by variant; None means none.
+      comparisons: the comparisons for which p-values are adjusted.
 
     Raises:
-      UserError: there are no results, or variants were scored on different sentences.
+      UserError: there are no results.
     """
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
-    first = next(iter(results))
-    wanted = _scored_on(results[first][0])
-    for variant, seeds in results.items():
-        if any(_scored_on(result) != wanted for result in seeds):
-            raise UserError(
-                f"{variant} was scored on other sentences than {first}; scores of different "
-                "test sets are not compared: score both on the same one"
-            )
     broken, measures = diverged or {}, _measures_of_all(results)
-    fields = [one.field for one in (measures.score, measures.beside) if one]
-    found = {field: changes(grid, results, field) for field in ("perplexity", *fields)}
+    fields = ["perplexity", *(one.field for one in (measures.score, measures.beside) if one)]
+    if BITS not in fields and _has_other_subwords(grid, results):
+        results = {name: [_with_bits(one) for one in seeds] for name, seeds in results.items()}
+        fields += [BITS] * all(BITS in one for seeds in results.values() for one in seeds)
+    found = {field: changes(grid, results, field, comparisons) for field in fields}
     mixed = other_code(results)
     rows = (
         _row(grid, results, variant, broken.get(variant, 0), measures, found)
@@ -185,6 +190,19 @@ def compare(
         if variant in results
     )
     return [row._replace(other_code=mixed.get(row.variant, "")) for row in rows]
+
+
+def _has_other_subwords(grid: Grid, results: Results) -> bool:
+    keys = {_definition(grid, name, r, "perplexity") for name, of in results.items() for r in of}
+    return len(keys) > 1
+
+
+def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with its likelihood in bits per byte, if it has all references."""
+    if not measures_of(result).whole_split or not (size := sum(utf8_bytes(result["references"]))):
+        return result
+    nats = math.log(result["perplexity"]) * result["target_tokens"]
+    return result | {BITS: nats / math.log(2) / size}
 
 
 def _measures_of_all(results: Results) -> "GridMeasures":
@@ -198,10 +216,19 @@ def _measures_of_all(results: Results) -> "GridMeasures":
     return found.pop() if len(found) == 1 else measures_of(every[0], with_metric=False)
 
 
-def _scored_on(result: Mapping[str, Any]) -> object:
-    """Return a value that is equal for results on the same sentences."""
-    whole = measures_of(result).whole_split
-    return result["references"] if whole else (result["corpus"], result["split"])
+def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: str) -> object:
+    """Return a value that is equal for results whose figures of a measure can be compared."""
+    sentences: object = (result.get("corpus"), result.get("split"))
+    if "corpus" in result and measures_of(result).whole_split:
+        sentences = tuple(result["references"])
+    if measure == "perplexity":
+        vocabulary = result.get("vocabulary", subwords(grid.variants[variant]))
+        return sentences, vocabulary, result.get("target_tokens")
+    measures = measures_of(result)
+    signatures = {
+        one.field: one.signature_field for one in (measures.score, measures.beside) if one
+    }
+    return sentences, result.get(signatures.get(measure) or "")
 
 
 def _row(
@@ -214,7 +241,6 @@ def _row(
 ) -> VariantRow:
     """Return the row of a variant, given the changes of all variants by the field of a measure."""
     config, base, seeds = grid.variants[variant], grid.variants[grid.base], results[variant]
-    is_tested = measures.bootstrap and variant != grid.base
     return VariantRow(
         variant,
         describe_difference(base, config),
@@ -224,7 +250,7 @@ def _row(
         measures,
         found[measures.score.field][variant],
         measures.beside and found[measures.beside.field][variant],
-        _p_value(results.get(grid.base, []), seeds) if is_tested else None,
+        found[BITS][variant] if BITS in found and measures.score.field != BITS else None,
         _num_parameters(config, seeds),
         max(int(result["steps"]) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
@@ -243,122 +269,104 @@ def subwords(config: Config) -> tuple[Any, ...]:
     return tuple(config.value(path) for path in OF_SUBWORDS)
 
 
-def changes(grid: Grid, results: Results, measure: str) -> dict[str, Change]:
+def changes(
+    grid: Grid, results: Results, measure: str, comparisons: Comparisons = "base"
+) -> dict[str, Change]:
     """Return each variant's mean of a measure, and its difference from the base.
 
-    Perplexities over other subwords than the base's are not compared, and their noise differs too.
+    Args:
+      measure: a field of the results.
+      comparisons: the comparisons for which p-values are adjusted.
     """
-    is_relative = measure == "perplexity"
-    of_base = subwords(grid.variants[grid.base])
-    compared = {
-        name: {_seed(result): float(result[measure]) for result in seeds}
-        for name, seeds in results.items()
-        if not is_relative or subwords(grid.variants[name]) == of_base
-    }
-    noises = []
-    if grid.base in compared:
-        noises = [_noise(compared, by_seed=each, relative=is_relative) for each in (True, False)]
+    rows = row_scores(grid, results, measure)
+    compared = effects_of(grid, rows, comparisons)
     found = {}
     for variant, seeds in results.items():
-        own = [result[measure] for result in seeds]
-        sd = statistics.stdev(own) if len(own) > 1 else None
-        found[variant] = Change(statistics.fmean(own), sd, None, None, None)
-        if noises and variant in compared and variant != grid.base:
-            pair = compared[variant], compared[grid.base]
-            are_tuned = _differ_in_value(seeds) or _differ_in_value(results[grid.base])
-            difference = _difference(*pair, noises, is_relative, are_tuned)
-            found[variant] = Change(statistics.fmean(own), sd, *difference)
+        figures = [result[measure] for result in seeds]
+        sd = statistics.stdev(figures) if len(figures) > 1 else None
+        found[variant] = Change(statistics.fmean(figures), sd)
+        if effect := compared.get(variant):
+            unit = 1.0
+            if measure == "perplexity":
+                unit = _unit(effect, rows.scores[grid.base])
+            found[variant] = _change(found[variant], effect, unit)
     return found
 
 
-def _difference(
-    own: Mapping[int, float],
-    base: Mapping[int, float],
-    noises: Sequence[tuple[float, int]],
-    is_relative: bool,
-    are_tuned: bool,
-) -> tuple[float, float | None, float | None]:
-    """Return the difference of scores by seed from the base's, its standard error and its margin.
+def effects_of(grid: Grid, rows: RowScores, comparisons: Comparisons) -> dict[str, Effect]:
+    """Return the differences of rows from the base, by the name of the row."""
+    if grid.base not in rows.scores:
+        return {}
+    if comparisons == "base":
+        return effects(rows, against(grid.base, rows.scores), "dunnett")
+    found = effects(rows, pairs(grid.base, rows.scores), "holm")
+    others = (name for name in rows.scores if name != grid.base)
+    return {name: found[pair_name(name, grid.base)] for name in others}
 
-    Args:
-      noises: the deviation of the noise and its degrees of freedom, for a comparison seed by seed
-        and for one of means.
-      is_relative: whether the noise is relative to the scores.
-      are_tuned: whether seeds of one of the two have different values of tuned fields.
+
+def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
+    """Return the scores of the rows that can be compared with the base; of perplexities their logs.
+
+    A row whose scores are not all finite is left out.
     """
-    (sd, freedom), of_means = noises
-    if freedom >= _LEAST_FREEDOM and (shared := own.keys() & base.keys()):
-        own, base = ({seed: one[seed] for seed in shared} for one in (own, base))
-    else:
-        sd, freedom = of_means
-    means = [statistics.fmean(one.values()) for one in (own, base)]
-    if not freedom:
-        return means[0] - means[1], None, None
-    sizes = means if is_relative else (1.0, 1.0)
-    error = sd * math.hypot(
-        sizes[0] * math.sqrt(_variance_of_mean(len(own), are_tuned)),
-        sizes[1] * math.sqrt(_variance_of_mean(len(base), are_tuned)),
+    if not (of_base := results.get(grid.base)):
+        return RowScores({})
+    defined = _definition(grid, grid.base, of_base[0], measure)
+    is_relative, kind = measure == "perplexity", measure
+    if is_relative:
+        kind = "log_perplexity"
+    scores, draws = dict[str, dict[int, float]](), dict[str, dict[int, np.ndarray]]()
+    for name, seeds in results.items():
+        figures = [float(result[measure]) for result in seeds]
+        if not all(map(math.isfinite, figures)) or any(
+            _definition(grid, name, result, measure) != defined for result in seeds
+        ):
+            continue
+        numbers = [_seed(result) for result in seeds]
+        scores[name] = {
+            seed: math.log(y) if is_relative else y
+            for seed, y in zip(numbers, figures, strict=True)
+        }
+        if kind in SAMPLED:
+            sampled = {_seed(result): sampled_scores(result, kind) for result in seeds}
+            draws[name] = {seed: one for seed, one in sampled.items() if one is not None}
+    uncertain = [name for name in scores if _differ_in_value(results[name])]
+    return RowScores(scores, draws, uncertain)
+
+
+def _unit(effect: Effect, base: Mapping[int, float]) -> float:
+    """Return the factor from a difference of logarithms to the difference of perplexities.
+
+    It is the logarithmic mean of the two perplexities, so that the difference in perplexity has as
+    many standard errors as that of the logarithms.
+    """
+    of_base = math.exp(statistics.fmean(base.values()))
+    tiny = abs(effect.estimate) < 1e-9
+    return of_base if tiny else of_base * math.expm1(effect.estimate) / effect.estimate
+
+
+def _change(change: Change, effect: Effect, unit: float) -> Change:
+    """Return a change with the difference, whose estimate and error are in a given unit."""
+    difference = unit * effect.estimate
+    if effect.error is None:
+        return change._replace(difference=difference)
+    return Change(
+        change.mean,
+        change.sd,
+        difference,
+        unit * effect.error,
+        effect.degrees,
+        difference - unit * effect.margin,
+        difference + unit * effect.margin,
+        effect.p_value,
+        effect.p_adjusted,
+        effect.noise,
     )
-    return means[0] - means[1], error, _student(freedom) * error
-
-
-def _student(freedom: int) -> float:
-    """Return half of a 95% confidence interval in standard errors, by Student's t."""
-    from scipy.stats import t  # slow to import
-
-    return float(t.ppf(0.975, freedom))
 
 
 def _differ_in_value(results: Sequence[dict[str, Any]]) -> bool:
     """Return whether the seeds of a tuned row have different values of the tuned fields."""
     return len({result.get("tuned_to") for result in results}) > 1
-
-
-def _variance_of_mean(number: int, are_tuned: bool) -> float:
-    """Return the variance of a mean over a number of seeds whose noise has the variance 1.
-
-    If the choice of a tuned value is uncertain, the scores of different seeds are correlated, as
-    each influenced the choice for the others. The variance is then from Nadeau and Bengio (2003).
-    """
-    return 1 / number + (1 / (number - 1) if are_tuned and number > 1 else 0)
-
-
-def _noise(
-    scores: Mapping[str, Mapping[int, float]], *, by_seed: bool, relative: bool
-) -> tuple[float, int]:
-    """Return the standard deviation of the noise and its degrees of freedom, by least squares.
-
-    All variants share one estimate, as each has too few seeds.
-
-    Args:
-      scores: the scores by variant and seed.
-      by_seed: whether a seed adds the same effect to all variants; otherwise that effect is noise.
-      relative: whether the noise is relative to the score, as noise of its logarithm.
-    """
-    cells = [(name, seed, score) for name, of in scores.items() for seed, score in of.items()]
-    levels = [[name for name, _, _ in cells]]
-    if by_seed:
-        levels.append([str(seed) for _, seed, _ in cells])
-    parts = [np.unique(level, return_inverse=True)[1] for level in levels]
-    design = np.concatenate([np.eye(part.max() + 1)[part] for part in parts], axis=1)
-    y = np.array([score for _, _, score in cells])
-    if relative:
-        y = np.log(y)
-    fitted, _, rank, _ = np.linalg.lstsq(design, y)
-    freedom = len(y) - int(rank)
-    squares = float(((y - design @ fitted) ** 2).sum())
-    return math.sqrt(squares / max(freedom, 1)), freedom
-
-
-def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float | None:
-    """Return the largest p-value over the common seeds of both variants; None if there is none."""
-    by_seed = {_seed(result): result for result in base}
-    pairs = [(by_seed[_seed(new)], new) for new in seeds if _seed(new) in by_seed]
-    p_values = (
-        paired_bootstrap(old["hypotheses"], new["hypotheses"], new["references"]).p_value
-        for old, new in pairs
-    )
-    return max(p_values, default=None)
 
 
 def _seed(result: dict[str, Any]) -> int:

@@ -2,17 +2,30 @@
 
 import csv
 import io
+import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.run.report.page import markdown_row
-from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
+from t2t_jax.sweep.comparison import (
+    BITS,
+    Change,
+    Comparisons,
+    Results,
+    VariantRow,
+    compare,
+    effects_of,
+    row_scores,
+)
+from t2t_jax.sweep.contrasts import factorial, pairs
+from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, pooled, seeds_needed
 from t2t_jax.sweep.latex import latex
 from t2t_jax.sweep.paper_columns import (
     FIELDS,
@@ -25,9 +38,6 @@ from t2t_jax.sweep.paper_columns import (
     published_sign,
 )
 from t2t_jax.system.atomic_file import write_whole
-
-if TYPE_CHECKING:
-    from t2t_jax.tasks.task import GridMeasures
 
 _FILES = "table.md", "table.tex", "table.csv", "table.png"
 
@@ -66,18 +76,28 @@ class Beside(NamedTuple):
     finished."""
     diverged: Mapping[str, int] = MappingProxyType({})
     """The number of seeds that diverged, by variant."""
+    selected: Collection[str] = ()
+    """The variants that these very scores selected, such as finalists of halving scored on dev."""
 
 
 NOTHING = Beside()
 
 
 def write_tables(
-    grid: Grid, results: Results, workdir: Path, beside: Beside = NOTHING
+    grid: Grid,
+    results: Results,
+    workdir: Path,
+    beside: Beside = NOTHING,
+    comparisons: Comparisons = "base",
 ) -> list[VariantRow]:
     """Write `table.md`, `table.tex`, `table.csv` and `table.png` into a grid's directory.
 
     Without matplotlib, `table.png` is skipped with a warning. While no cell has a result, only
     `table.md` is written, with the contents of `beside`, and the other files are removed.
+
+    Args:
+      comparisons: the comparisons for which p-values are adjusted; "all" also writes a table of all
+        pairs.
 
     Returns:
       The rows of the table.
@@ -92,8 +112,9 @@ def write_tables(
         for stale in (latex_file, csv_file, plot_file):
             stale.unlink(missing_ok=True)
         return []
-    rows = compare(grid, results, beside.diverged)
-    tables = [grid_table(grid, rows, results, beside), *beside.tables]
+    rows = compare(grid, results, beside.diverged, comparisons)
+    tables = [grid_table(grid, rows, results, beside, comparisons)]
+    tables += [*contrast_tables(grid, rows, results, comparisons), *beside.tables]
     write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
     write_whole(latex_file, "\n".join(latex(*one) for one in tables).encode())
     columns = _columns(grid, rows, results)
@@ -112,6 +133,7 @@ def grid_table(
     rows: Sequence[VariantRow],
     results: Results,
     beside: Beside = NOTHING,
+    comparisons: Comparisons = "base",
 ) -> GridTable:
     """Return the table for readers, from the rows of `compare`."""
     columns = [one for one in _columns(grid, rows, results) if one.heads]
@@ -121,9 +143,14 @@ def grid_table(
     split = f"{first['corpus']} {first['split']}"
     if rows[0].measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
-    notes = _notes(grid, rows, first)
+    notes = _notes(grid, rows, results, comparisons)
     if missing := [name for name in grid.variants if name not in {*results, *beside.over}]:
         notes.append(f"Not finished: {', '.join(missing)}.")
+    if selected := [row.variant for row in rows if row.variant in beside.selected]:
+        notes.append(
+            f"After selection: {', '.join(selected)}. These very scores chose the rows, so their "
+            "differences are too good; score them on a test split (`--split test`)."
+        )
     notes += beside.notes
     caption = f"Scores on {split}; mean over seeds ± their standard deviation."
     return GridTable(caption, heads, body, notes)
@@ -153,7 +180,7 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
 
 def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[Columns]:
     """Return all columns of the table, from left to right."""
-    measures, first = rows[0].measures, next(iter(results.values()))[0]
+    measures = rows[0].measures
     score, scores = measures.score, [one for one in (measures.score, measures.beside) if one]
     signatures = [one.signature_field for one in scores if one.signature_field]
     columns = [
@@ -163,13 +190,9 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
             ("variant", "differs_in", "seeds", "other_code"),
             lambda row: (row.variant, row.difference, row.num_seeds, row.other_code),
         ),
-        Columns(
-            ("perplexity", "Δ ± s.e."),
-            lambda row: row.perplexity.shown,
-            _fields_of("perplexity"),
-            lambda row: row.perplexity,
-        ),
-        _score_columns(measures),
+        _measure_columns("perplexity", "perplexity", lambda row: row.perplexity),
+        _measure_columns(score.name, score.field, lambda row: row.score),
+        *_further_columns(rows),
         Columns(
             ("parameters", "steps", "target tokens/s", "against the noise"),
             lambda row: (
@@ -184,42 +207,41 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
             ),
             lambda row: (
                 *(row.num_parameters, row.num_train_steps, row.target_tokens_per_second),
-                *row.verdicts.values(),
+                *(row.verdicts["perplexity"], row.verdicts[score.name]),
             ),
         ),
     ]
     if grid.published:
         columns.append(_paper_columns(grid, rows))
-    signed = [first[name] for name in signatures]
-    return [*columns, Columns((), lambda row: (), signatures, lambda row: signed)]
+
+    def signed(row: VariantRow) -> list[Any]:
+        return [results[row.variant][0][name] for name in signatures]
+
+    return [*columns, Columns((), lambda row: (), signatures, signed)]
 
 
-def _score_columns(measures: "GridMeasures") -> Columns:
-    """Return the columns of the score that compares variants, and of the second score."""
-    score, beside, bootstrap, _ = measures
-
-    def cells(row: VariantRow) -> list[str]:
-        unknown = row.p_value is None or row.score.within_noise
-        return [
-            *row.score.shown,
-            *(["" if unknown else f"{row.p_value:.3f}"] if bootstrap else []),
-            *([f"{row.beside.mean:.2f}"] if row.beside else []),
-        ]
-
+def _measure_columns(name: str, field: str, change: Callable[[VariantRow], Change]) -> Columns:
+    """Return the columns of a measure that is compared with the base."""
     return Columns(
-        (
-            *(score.name, "Δ ± s.e."),
-            *(["p"] if bootstrap else []),
-            *([beside.name] if beside else []),
-        ),
-        cells,
-        (
-            *_fields_of(score.field),
-            *(_fields_of(beside.field) if beside else []),
-            f"{score.field}_p_value",
-        ),
-        lambda row: (*row.score, *(row.beside or ()), row.p_value),
+        (name, "Δ ± s.e.", "p"),
+        lambda row: (*change(row).shown, change(row).shown_p),
+        _fields_of(field),
+        change,
     )
+
+
+def _further_columns(rows: Sequence[VariantRow]) -> list[Columns]:
+    """Return the columns of the second score, and of bits per byte for several vocabularies."""
+    columns, unknown = [], Change(math.nan, None)
+    if rows[0].bits_per_byte:
+        columns += [_measure_columns(BITS, BITS, lambda row: row.bits_per_byte or unknown)]
+    if beside := rows[0].measures.beside:
+        further = _measure_columns(beside.name, beside.field, lambda row: row.beside or unknown)
+        shown = further._replace(
+            heads=[beside.name], cells=lambda row: [f"{(row.beside or unknown).mean:.2f}"]
+        )
+        columns += [shown]
+    return columns
 
 
 def _paper_columns(grid: Grid, rows: Sequence[VariantRow]) -> Columns:
@@ -243,39 +265,108 @@ def _fields_of(measure: str) -> list[str]:
     return [f"{measure}_{part}" for part in Change._fields]
 
 
-def _notes(grid: Grid, rows: Sequence[VariantRow], first: Mapping[str, Any]) -> list[str]:
+def _notes(
+    grid: Grid, rows: Sequence[VariantRow], results: Results, comparisons: Comparisons
+) -> list[str]:
     """Explain the columns of the table, a paragraph for each."""
-    measures = rows[0].measures
-    also = f", and within that of sentences if p >= {SIGNIFICANT}" if measures.bootstrap else ""
+    base = grid.base
+    test = "all pairs, by Holm's method" if comparisons == "all" else "the base, by Dunnett's test"
+    counts = {name: f"{seeds[0]['target_tokens']:,}" for name, seeds in results.items()}
     notes = [
         f"perplexity: exp of the mean negative log-likelihood per subword "
-        f"({first['target_tokens']:,} of them).",
-        *_definitions(measures, first),
-        f"Δ: less that of `{grid.base}`, of the same seeds, and the standard error of this "
-        "difference, from the noise of all rows together (of perplexities, in relation to their "
-        "size).",
+        f"({_by_value(counts)} of them).",
+        *_definitions(rows, results),
+        f"Δ: the mean minus that of `{base}` under the same seeds, with its standard error. It is "
+        "empty where the two were scored on other sentences, or by another definition.",
+        f"p: two-sided, adjusted for the comparisons of all rows with {test}. A difference is "
+        f"within the noise, of seeds and sentences if both are known, if p >= {SIGNIFICANT}.",
+        *power_notes(grid, rows, results),
     ]
-    if measures.bootstrap:
-        notes.append(
-            f"p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the largest "
-            "over seeds. It is about the choice of sentences alone, so it is left out where the "
-            "difference is within the noise of seeds."
-        )
-    notes.append(
-        "A difference is within the noise of seeds if 0 is in its 95% confidence interval over "
-        f"seeds (Student's t){also}. By chance alone, one of twenty rows is not."
-    )
     if any(row.published for row in rows):
         notes += NOTES
     return notes + _notes_on_code(rows)
 
 
-def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a note on each row that has cells of other code than the first cell of the table."""
+def _by_value(values: Mapping[str, str]) -> str:
+    """Return the value of all rows, or each of several values with the names of its rows."""
+    named: dict[str, list[str]] = {}
+    for name, value in values.items():
+        named.setdefault(value, []).append(name)
+    if len(named) == 1:
+        return next(iter(named))
+    return "; ".join(f"{value} ({', '.join(names)})" for value, names in named.items())
+
+
+def power_notes(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[str]:
+    """Return how many seeds find a difference of 1% in perplexity, and of 0.5 in BLEU."""
+    notes, measures = [], rows[0].measures
+    sizes = [("perplexity", "1% in perplexity", math.log(1.01))]
+    if measures.bootstrap:
+        sizes.append((measures.score.field, f"0.5 {measures.score.name}", 0.5))
+    for field, name, difference in sizes:
+        scores = row_scores(grid, results, field)
+        compared = [e for e in effects_of(grid, scores, "base").values() if "seeds" in e.noise]
+        if not compared:
+            continue
+        noise = pooled(scores.scores, by_seed=False).variance
+        sentences = statistics.median(effect.sentence_variance for effect in compared)
+        number = seeds_needed(difference, noise, sentences)
+        of_rows = f"{number} seeds of each row" if number else "more sentences, not more seeds"
+        notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {of_rows}.")
+    return notes
+
+
+def contrast_tables(
+    grid: Grid, rows: Sequence[VariantRow], results: Results, comparisons: Comparisons
+) -> list[GridTable]:
+    """Return tables of all pairs, if they are asked for, and of the effects of two factors."""
+    score = rows[0].measures.score
+    of_perplexity = row_scores(grid, results, "perplexity")
+    of_score = row_scores(grid, results, score.field)
+    compared = [name for name in of_perplexity.scores if name in of_score.scores]
+    kinds = {
+        "Main effects and interaction of the two fields:": factorial(grid, compared),
+        "Differences of all pairs:": pairs(grid.base, compared) if comparisons == "all" else {},
+    }
+    tables = []
+    for caption, contrasts in kinds.items():
+        if not contrasts or grid.base not in compared:
+            continue
+        likelihoods = effects(of_perplexity, contrasts, "holm")
+        scores = effects(of_score, contrasts, "holm")
+        body = [
+            [name, *_shown(likelihoods[name], relative=True), *_shown(scores[name])]
+            for name in contrasts
+        ]
+        heads = ["contrast", "Δ perplexity", "95% interval", "p"]
+        heads += [f"Δ {score.name}", "95% interval", "p"]
+        note = "p: two-sided, adjusted by Holm's method for the lines of this table."
+        tables.append(GridTable(caption, heads, body, [note]))
+    return tables
+
+
+def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
+    """Return an effect, its interval and its p-value as text; of logarithms in percent."""
+
+    def text(value: float) -> str:
+        return f"{100 * math.expm1(value):+.2f}%" if relative else f"{value:+.2f}"
+
+    if effect.p_adjusted is None:
+        return [text(effect.estimate), "", ""]
+    ends = effect.estimate - effect.margin, effect.estimate + effect.margin
     return [
-        f"† {row.variant}: some of its cells have other code than the first cell of the table "
-        f"({row.other_code}). --allow-mixed pooled them, so the code may explain "
-        "part of the differences."
+        text(effect.estimate),
+        f"[{text(ends[0])}, {text(ends[1])}]",
+        f"{effect.p_adjusted:.3f}",
+    ]
+
+
+def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
+    """Return a note on each row with cells of other code or settings than the table's first one."""
+    return [
+        f"† {row.variant}: some of its cells have other code or settings than the first cell of "
+        f"the table ({row.other_code}). --allow-mixed pooled them, so this may explain part of the "
+        "differences."
         for row in rows
         if row.other_code
     ]
@@ -290,14 +381,13 @@ def _listed(notes: Iterable[str]) -> str:
     return "".join(f"- {note}\n" for note in notes)
 
 
-def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:
+def _definitions(rows: Sequence[VariantRow], results: Results) -> list[str]:
     """Return a line for each score that has a definition."""
-    lines = []
-    if field := measures.score.signature_field:
-        lines.append(f"{measures.score.name}: `{result[field]}`.")
-    if measures.beside and (field := measures.beside.signature_field):
-        paper = ", the paper's BLEU" if measures.bootstrap else ""
-        lines.append(f"{measures.beside.name}{paper}: {result[field]}.")
+    lines, (score, beside, is_bleu, _) = [], rows[0].measures
+    for measure, suffix in ((score, ""), (beside, ", the paper's BLEU" if is_bleu else "")):
+        if field := measure and measure.signature_field:
+            signed = {name: f"`{seeds[0][field]}`" for name, seeds in results.items()}
+            lines.append(f"{measure.name}{suffix}: {_by_value(signed)}.")
     return lines
 
 
@@ -347,7 +437,7 @@ def _draw(axes: Any, changes: Sequence[Change], scale: float = 1) -> None:
     axes.axvline(0, color="0.6", linewidth=0.8)
     for at, change in enumerate(changes):
         if change.difference is not None:
-            error = scale * (change.margin or 0)
+            error = scale * ((change.high or 0) - (change.low or 0)) / 2
             x = scale * change.difference
             axes.errorbar(x, at, xerr=error, fmt="o", color="C0", label="this grid")
 

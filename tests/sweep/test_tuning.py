@@ -169,7 +169,7 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
     outcome = halve(GRID, tmp_path, launcher, rules=GridRules(halving, TUNE))
     rows = {row.variant: row.perplexity for row in outcome.rows}
     assert rows["base"].mean == pytest.approx(4.05)
-    assert rows["wide"].difference == pytest.approx(-1.0)
+    assert rows["wide"].difference == pytest.approx(-1.0, rel=1e-3)
     assert outcome.unfinished == ()
     ended = sum(until == 90 for _, until in launcher.launched)
     assert ended == (4 if halving else 12)

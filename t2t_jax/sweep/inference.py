@@ -1,0 +1,331 @@
+"""Test differences between the rows of a grid, against the noise of seeds and of sentences.
+
+A score varies with the seed of the training and with the sentences that it is computed on. Both
+vary at once, as every seed is scored on the same sentences. So the variance of a difference is the
+sum of two parts: the variance over seeds, and the variance of the mean over seeds under a bootstrap
+of the sentences (Efron 1979; Koehn 2004), which draws the same sentences for all rows and seeds.
+What both parts contain, the interaction of seeds and sentences, is subtracted once. The sum is that
+of Clark's (1973) test with seeds and sentences as random effects.
+
+Rows share one estimate of the noise of seeds, as each has few of them. A row whose spread is much
+larger is left out of this pool by the G test of 't Lam (2010), and so compared by its own spread.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+SIGNIFICANT = 0.05
+"""The level of all tests; an interval holds the true difference in 95% of cases."""
+POWER = 0.8
+"""The probability with which `seeds_needed` finds a true difference."""
+
+_LEAST_DEGREES = 3
+"""The least degrees of freedom for a comparison seed by seed. With fewer, Student's t is so large
+that such a comparison loses more than it gains."""
+_OTHER_SPREAD = 0.01
+"""The level of the test that leaves rows out of the pool."""
+_MAXIMA, _QUANTILES = 50_000, 1000  # for Dunnett's test: the error of a p-value of 0.05 is 0.001
+_MOST_SEEDS = 1000
+
+Weights = Mapping[str, float]
+"""A contrast: the weight of each row in a linear combination of their means."""
+
+
+class RowScores(NamedTuple):
+    """The scores of a grid's rows in one measure."""
+
+    scores: Mapping[str, Mapping[int, float]]
+    """The scores by row and seed."""
+    draws: Mapping[str, Mapping[int, np.ndarray]] = {}
+    """The scores on bootstrap samples of the sentences, [draws], by row and seed. All have the same
+    samples. Rows without them are compared by seeds only."""
+    uncertain: Collection[str] = ()
+    """The rows whose seeds were tuned to different values."""
+
+
+class Effect(NamedTuple):
+    """The estimate of a contrast."""
+
+    estimate: float
+    error: float | None
+    """The standard error; None if neither noise is known."""
+    degrees: float
+    """The degrees of freedom of `error`; inf for noise of sentences only."""
+    noise: str
+    """The sources of noise in `error`: "seeds and sentences", one of them, or ""."""
+    p_value: float | None
+    """The two-sided p-value, for this contrast only."""
+    p_adjusted: float | None
+    """The p-value for all contrasts together: the chance that any of them looks as different."""
+    seed_variance: float = 0.0
+    """The variance of the estimate over seeds, with the interaction of seeds and sentences."""
+    sentence_variance: float = 0.0
+    """The variance of the estimate over sentences, without that interaction."""
+
+    @property
+    def margin(self) -> float:
+        """Return half of the 95% confidence interval; inf if the error is unknown."""
+        return math.inf if self.error is None else self.error * _student(0.975, self.degrees)
+
+
+class Pool(NamedTuple):
+    """The noise that rows share."""
+
+    rows: frozenset[str]
+    variance: float
+    """The variance of a score over seeds."""
+    degrees: float
+    """Its degrees of freedom; 0 if no row has two seeds."""
+
+
+class _Estimate(NamedTuple):
+    effect: Effect
+    pool: Pool | None
+    draws: np.ndarray | None
+    """The estimate on each bootstrap sample, [draws]."""
+
+
+def effects(
+    rows: RowScores, contrasts: Mapping[str, Weights], adjust: Literal["dunnett", "holm"]
+) -> dict[str, Effect]:
+    """Estimate contrasts between rows, and test each against zero.
+
+    Args:
+      rows: the finite scores of all rows.
+      contrasts: the contrasts by name.
+      adjust: the adjustment for many comparisons: Dunnett's (1955) for comparisons with one row, by
+        the correlations of the contrasts, or Holm's (1979) for any others.
+    """
+    pools = pooled(rows.scores, by_seed=True), pooled(rows.scores, by_seed=False)
+    estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
+    tested = [name for name, one in estimates.items() if one.effect.p_value is not None]
+    if not tested:
+        return {name: one.effect for name, one in estimates.items()}
+    if adjust == "holm":
+        adjusted = holm([estimates[name].effect.p_value or 0.0 for name in tested])
+    else:
+        adjusted = _dunnett([estimates[n] for n in tested], [contrasts[n] for n in tested])
+    p_values = dict(zip(tested, adjusted, strict=True))
+    return {
+        name: one.effect._replace(p_adjusted=p_values.get(name)) for name, one in estimates.items()
+    }
+
+
+def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -> _Estimate:
+    """Estimate a contrast by the seeds that its rows share, or by all seeds of each row."""
+    names, own = weights.keys(), {name: rows.scores[name] for name in weights}
+    shared = set.intersection(*(set(scores) for scores in own.values()))
+    pool = None
+    if shared and paired.degrees >= _LEAST_DEGREES and names <= paired.rows:
+        pool = paired
+    elif unpaired.degrees and names <= unpaired.rows:
+        pool = unpaired
+    if shared and pool is not unpaired:
+        own = {name: {seed: scores[seed] for seed in shared} for name, scores in own.items()}
+    estimate = sum(w * statistics.fmean(own[name].values()) for name, w in weights.items())
+    is_tuned, by_seeds = not names.isdisjoint(rows.uncertain), None
+    if pool is not None:
+        by_seeds = pool.variance * sum(
+            w**2 * _variance_of_mean(len(own[name]), is_tuned) for name, w in weights.items()
+        )
+    elif len(shared) > 1:  # rows of another spread
+        differences = [sum(w * own[name][seed] for name, w in weights.items()) for seed in shared]
+        by_seeds = statistics.variance(differences) * _variance_of_mean(len(shared), is_tuned)
+    degrees = 0.0 if by_seeds is None else pool.degrees if pool else len(shared) - 1
+    draws = None
+    by_sentences = interaction = 0.0
+    if all(own[name].keys() <= rows.draws.get(name, {}).keys() for name in names):
+        sampled = {name: np.array([rows.draws[name][s] for s in own[name]]) for name in names}
+        draws = sum((w * sampled[name].mean(0) for name, w in weights.items()), np.zeros(()))
+        by_sentences = float(draws.var())
+        interaction = sum(w**2 * _interaction(sampled[name]) for name, w in weights.items())
+    effect = _tested(estimate, by_seeds, degrees, draws is not None, by_sentences, interaction)
+    return _Estimate(effect, pool, draws)
+
+
+def _tested(
+    estimate: float,
+    by_seeds: float | None,
+    degrees: float,
+    has_draws: bool,
+    by_sentences: float,
+    interaction: float,
+) -> Effect:
+    """Return the effect of an estimate whose variance has two parts, each of which may be unknown.
+
+    Args:
+      by_seeds: the variance over seeds; None if unknown.
+      degrees: the degrees of freedom of that variance.
+      by_sentences: the variance over sentences; 0 if unknown.
+      interaction: the variance that both contain.
+    """
+    of = [("seeds", by_seeds is not None), ("sentences", has_draws)]
+    noise = " and ".join(name for name, is_known in of if is_known)
+    if not noise:
+        return Effect(estimate, None, math.inf, noise, None, None)
+    if by_seeds is None:
+        by_seeds, interaction, degrees = 0.0, 0.0, math.inf
+    sentences_only = max(by_sentences - interaction, 0.0)
+    variance = by_seeds + sentences_only
+    freedom = _freedom(degrees, by_seeds, variance)
+    error = math.sqrt(variance)
+    p_value = _p_value(estimate, error, freedom)
+    return Effect(estimate, error, freedom, noise, p_value, None, by_seeds, sentences_only)
+
+
+def _freedom(degrees: float, by_seeds: float, variance: float) -> float:
+    """Return the degrees of freedom of a variance of which a part has few degrees, that of seeds.
+
+    Satterthwaite's (1946) rule squares the ratio. With an estimate of two degrees, it then finds 8%
+    of equal rows different at 0.05, and this form at most 6%.
+    """
+    return degrees * variance / by_seeds if by_seeds else math.inf
+
+
+def _p_value(estimate: float, error: float, degrees: float) -> float:
+    from scipy.stats import t  # slow to import
+
+    if abs(estimate) <= 1e-12:
+        return 1.0
+    return float(2 * t.sf(abs(estimate) / error, degrees)) if error else 0.0
+
+
+def _student(probability: float, degrees: float) -> float:
+    """Return a quantile of Student's t."""
+    from scipy.stats import t  # slow to import
+
+    return float(t.ppf(probability, degrees))
+
+
+def _variance_of_mean(number: int, is_uncertain: bool) -> float:
+    """Return the variance of a mean over a number of seeds whose noise has the variance 1.
+
+    If the choice of a tuned value is uncertain, the scores of different seeds are correlated, as
+    each influenced the choice for the others. The variance is then from Nadeau and Bengio (2003).
+    """
+    return 1 / number + (1 / (number - 1) if is_uncertain and number > 1 else 0)
+
+
+def _interaction(draws: np.ndarray) -> float:
+    """Return the variance of a row's mean over seeds that sentences cause under each seed alone.
+
+    Args:
+      draws: the row's scores on bootstrap samples, [seeds, draws].
+    """
+    seeds = len(draws)
+    deviations = draws - draws.mean(0)
+    return float(deviations.var(1).sum()) / (seeds * (seeds - 1)) if seeds > 1 else 0.0
+
+
+def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
+    """Return the noise that rows share, by least squares, without rows of a larger spread.
+
+    Args:
+      scores: the scores by row and seed.
+      by_seed: whether a seed adds the same effect to all rows; otherwise that effect is noise.
+    """
+    from scipy.stats import f  # slow to import
+
+    names = [*scores]
+    while True:
+        cells = [(name, seed, y) for name in names for seed, y in scores[name].items()]
+        levels = [[name for name, _, _ in cells]]
+        if by_seed:
+            levels.append([str(seed) for _, seed, _ in cells])
+        parts = [np.unique(level, return_inverse=True)[1] for level in levels]
+        design = np.concatenate([np.eye(part.max() + 1)[part] for part in parts], axis=1)
+        y = np.array([score for _, _, score in cells])
+        hat = design @ np.linalg.pinv(design)  # [cells, cells]
+        squares, freedoms = (y - hat @ y) ** 2, 1 - np.diag(hat)
+        of_row = np.array(levels[0])
+        by_row = {n: (squares[of_row == n].sum(), freedoms[of_row == n].sum()) for n in names}
+        total, degrees = float(squares.sum()), round(float(freedoms.sum()), 6)
+        widest = max(names, key=lambda n: by_row[n][0] / max(by_row[n][1], 1e-9))
+        square, freedom = by_row[widest]
+        rest = degrees - freedom
+        if total <= 1e-18 or min(freedom, rest) < 0.5:
+            break
+        critical = f.isf(_OTHER_SPREAD / len(names), freedom, rest)
+        if square / total <= 1 / (1 + rest / freedom / critical):
+            break
+        names.remove(widest)
+    return Pool(frozenset(names), total / max(degrees, 1), degrees)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number by the method of Holm (1979)."""
+    order = np.argsort(p_values)
+    scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return [float(p) for p in adjusted]
+
+
+def _dunnett(estimates: Sequence[_Estimate], contrasts: Sequence[Weights]) -> list[float]:
+    """Return p-values adjusted by the distribution of the largest of correlated t statistics.
+
+    The correlations are those of seeds (rows that several contrasts share) and of sentences (the
+    bootstrap). With seeds only and one pool, this is the test of Dunnett (1955).
+    """
+    from scipy.stats import chi2  # slow to import
+
+    number = len(estimates)
+    names = sorted({name for weights in contrasts for name in weights})
+    matrix = np.array([[weights.get(name, 0.0) for name in names] for weights in contrasts])
+    shared = matrix @ matrix.T / np.outer(*[np.linalg.norm(matrix, axis=1)] * 2)
+    is_pooled = np.array([one.pool is not None for one in estimates])
+    shared = np.where(np.outer(is_pooled, is_pooled), shared, np.eye(number))
+    sd = np.sqrt([one.effect.seed_variance for one in estimates])
+    covariance = shared * np.outer(sd, sd)
+    sampled = [i for i, one in enumerate(estimates) if one.draws is not None]
+    if sampled:
+        correlation = np.zeros((number, number))
+        draws = np.array([estimates[i].draws for i in sampled])
+        scale = draws.std(1)
+        deviations = (draws - draws.mean(1, keepdims=True)) / np.where(scale, scale, 1)[:, None]
+        correlation[np.ix_(sampled, sampled)] = deviations @ deviations.T / draws.shape[1]
+        sd = np.sqrt([one.effect.sentence_variance for one in estimates])
+        covariance += correlation * np.outer(sd, sd)
+    size = np.sqrt(np.diag(covariance))
+    covariance /= np.outer(*[np.where(size, size, 1)] * 2)
+    values, vectors = np.linalg.eigh(covariance)
+    normal = np.random.default_rng(0).standard_normal((_MAXIMA, number))
+    maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1)
+    maxima.sort()
+    adjusted = []
+    for one in estimates:
+        effect, p_value = one.effect, one.effect.p_value or 0.0
+        if number > 1 and effect.error and p_value < 1:
+            chance = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+            degrees = effect.degrees
+            spread = chi2.ppf(chance, degrees) / degrees if math.isfinite(degrees) else np.ones(1)
+            limits = abs(effect.estimate) / effect.error * np.sqrt(spread)
+            below = np.searchsorted(maxima, limits) / _MAXIMA
+            p_value = max(p_value, float(1 - below.mean()))  # not below by the error of sampling
+        adjusted.append(p_value)
+    return adjusted
+
+
+def seeds_needed(difference: float, seed_variance: float, sentence_variance: float) -> int | None:
+    """Return how many seeds of each of two rows find a true difference with a probability of 80%.
+
+    Args:
+      difference: the true difference of the two rows.
+      seed_variance: the variance of a score over seeds.
+      sentence_variance: the variance of the difference over sentences, which seeds do not reduce.
+
+    Returns:
+      The number, at least 2; None if even 1,000 seeds are too few.
+    """
+    for number in range(2, _MOST_SEEDS + 1):
+        by_seeds = 2 * seed_variance / number
+        variance = by_seeds + sentence_variance
+        degrees = _freedom(2 * (number - 1), by_seeds, variance)
+        quantiles = _student(1 - SIGNIFICANT / 2, degrees) + _student(POWER, degrees)
+        if quantiles * math.sqrt(variance) <= difference:
+            return number
+    return None

@@ -1,0 +1,182 @@
+"""Tests of differences: equal to scipy's where it has the test, and right in simulated grids."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from t2t_jax.sweep.contrasts import against, pairs
+from t2t_jax.sweep.inference import RowScores, _freedom, effects, holm, pooled, seeds_needed
+
+SENTENCES, DRAWS = 300, 1000
+DIFFERENT_SEEDS = {"base": 0, "a": 100, "b": 200, "c": 300, "d": 400}
+
+
+def simulated(rng, counts, rows, seeds, sd=(0.5, 0.3, 0.5), effect=0.0):
+    """Return scores of rows that differ from the base by `effect`.
+
+    A score is the mean over sentences of a value that has an effect of the sentence (which all rows
+    share), of the row at that sentence, of the seed, and of the seed at that sentence.
+
+    Args:
+      sd: the deviations of a score by the last three effects.
+    """
+    of_row, of_seed, both = sd
+    scale = np.sqrt(SENTENCES / 2)
+    sentences = rng.normal(0, 3, SENTENCES)
+    scores, draws = {}, {}
+    for name in rows:
+        at_row = sentences + rng.normal(0, of_row * scale, SENTENCES) + effect * (name != "base")
+        values = at_row + rng.normal(0, of_seed, (seeds, 1))
+        values += rng.normal(0, both * scale, (seeds, SENTENCES))
+        scores[name] = dict(enumerate(values.mean(1)))
+        draws[name] = dict(enumerate(values @ counts.T))
+    return RowScores(scores, draws)
+
+
+def found(repeats, rows, seeds, **how):
+    """Return the shares of simulated grids in which some row looks different from the base.
+
+    The first is by unadjusted p-values, the second by adjusted ones.
+    """
+    rng = np.random.default_rng(seeds)
+    counts = rng.multinomial(SENTENCES, [1 / SENTENCES] * SENTENCES, DRAWS) / SENTENCES
+    hits = np.zeros(2)
+    for _ in range(repeats):
+        of_grid = simulated(rng, counts, rows, seeds, **how)
+        tested = effects(of_grid, against("base", rows), "dunnett").values()
+        p_values = np.array([(one.p_value, one.p_adjusted) for one in tested])
+        hits += p_values.min(0) < 0.05
+    return hits / repeats
+
+
+PAIR = ["base", "other"]
+SEEDS, SENTENCES_ONLY = (0.1, 0.5, 0.1), (0.5, 0.0, 0.0)
+"""Deviations of grids whose noise is mostly of seeds, or only of sentences."""
+
+
+@pytest.mark.parametrize(("seeds", "sd"), [(1, SENTENCES_ONLY), (3, SEEDS), (10, (0.5, 0.3, 0.5))])
+def test_of_equal_rows_about_five_percent_look_different(seeds, sd):
+    assert 0.03 <= found(400, PAIR, seeds, sd=sd)[0] <= 0.07
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [1, 3, 5, 10])
+@pytest.mark.parametrize("sd", [SENTENCES_ONLY, SEEDS, (0.5, 0.3, 0.5), (1.0, 0.1, 0.1)])
+def test_of_equal_rows_four_to_six_percent_look_different(seeds, sd):
+    if seeds == 1 and sd != SENTENCES_ONLY:
+        pytest.skip("one seed says nothing of the noise of seeds")
+    assert 0.04 <= found(4000, PAIR, seeds, sd=sd)[0] <= 0.06
+
+
+def test_some_row_of_eighteen_equal_ones_looks_different_in_five_percent_of_grids():
+    rows = ["base", *map(str, range(18))]
+    unadjusted, adjusted = found(100, rows, 3, sd=SEEDS)
+    assert unadjusted > 0.25
+    assert 0.01 <= adjusted <= 0.1
+
+
+def test_more_seeds_find_a_true_difference_more_often():
+    shares = [found(150, PAIR, seeds, sd=(0.2, 0.5, 0.3), effect=1.0)[0] for seeds in (2, 3, 5, 20)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5
+    assert shares[-1] > 0.95
+
+
+@pytest.mark.parametrize(("degrees", "of_sentences"), [(2, 0.1), (4, 0.3), (4, 1.0), (10, 0.3)])
+def test_noise_of_sentences_beside_a_variance_of_few_degrees_keeps_the_level(degrees, of_sentences):
+    rng, repeats = np.random.default_rng(0), 100_000
+    by_seeds = rng.chisquare(degrees, repeats) / degrees
+    variance = by_seeds + of_sentences
+    t = rng.normal(0, np.sqrt(1 + of_sentences), repeats) / np.sqrt(variance)
+    freedom = np.array([*map(_freedom, [degrees] * repeats, by_seeds, variance)])
+    p_values = 2 * stats.t.sf(abs(t), freedom)
+    assert 0.038 <= (p_values < 0.05).mean() <= 0.06
+
+
+def scores(*rows, seeds=5, paired=False):
+    rng = np.random.default_rng(7)
+    return {
+        name: dict(zip(range(first, first + seeds), rng.normal(mean, sd, seeds), strict=True))
+        for (name, first), (mean, sd) in zip(DIFFERENT_SEEDS.items(), rows, strict=False)
+    }
+
+
+def test_a_grid_without_sentences_is_tested_as_by_dunnett_and_by_student():
+    of_rows = scores((0, 1), (1, 1), (2, 1), (0, 1), (-1.5, 1))
+    ours = effects(RowScores(of_rows), against("base", of_rows), "dunnett")
+    base, *others = ([*seeds.values()] for seeds in of_rows.values())
+    theirs = stats.dunnett(*others, control=base, rng=np.random.default_rng(0))
+    assert [one.p_adjusted for one in ours.values()] == pytest.approx(theirs.pvalue, abs=0.004)
+    two = {name: of_rows[name] for name in ("base", "b")}
+    (ours_of_two,) = effects(RowScores(two), against("base", two), "dunnett").values()
+    theirs_of_two = stats.ttest_ind(others[1], base)
+    assert ours_of_two.p_value == ours_of_two.p_adjusted == pytest.approx(theirs_of_two.pvalue)
+    interval = theirs_of_two.confidence_interval()
+    assert ours_of_two.estimate - ours_of_two.margin == pytest.approx(interval.low)
+    assert ours_of_two.estimate + ours_of_two.margin == pytest.approx(interval.high)
+
+
+def test_rows_with_the_same_seeds_are_compared_seed_by_seed():
+    rng = np.random.default_rng(1)
+    of_seed = rng.normal(0, 5, 6)
+    same = {
+        name: dict(enumerate(of_seed + rng.normal(0, 0.1, 6) + n)) for n, name in enumerate("xy")
+    }
+    (one,) = effects(RowScores(same), {"y": {"y": 1, "x": -1}}, "holm").values()
+    theirs = stats.ttest_rel([*same["y"].values()], [*same["x"].values()])
+    assert one.p_value == pytest.approx(theirs.pvalue)
+    assert one.degrees == theirs.df == 5
+
+
+def test_a_row_of_a_much_larger_spread_does_not_hide_the_differences_of_others():
+    wild = scores((0, 0.1), (1, 0.1), (0, 0.1), (0, 0.1), (0, 30))
+    assert pooled(wild, by_seed=False).rows == {"base", "a", "b", "c"}
+    found = effects(RowScores(wild), against("base", wild), "dunnett")
+    assert found["a"].p_adjusted < 0.001
+    assert found["d"].error is None  # no seed in common with the base, and another spread
+    alike = scores((0, 1), (1, 1), (0, 1), (0, 1), (0, 2))
+    assert len(pooled(alike, by_seed=False).rows) == 5
+    same_seeds = {name: dict(enumerate(seeds.values())) for name, seeds in wild.items()}
+    found = effects(RowScores(same_seeds), against("base", wild), "dunnett")
+    assert found["a"].p_adjusted < 0.001
+    differences = np.array([*wild["d"].values()]) - [*wild["base"].values()]
+    assert found["d"].error == pytest.approx(differences.std(ddof=1) / np.sqrt(5))
+
+
+def test_rows_that_are_exactly_equal_have_p_one():
+    same = {name: {0: 1.0, 1: 1.0} for name in "xy"}
+    draws = {name: {seed: np.full(9, 1.0) for seed in (0, 1)} for name in "xy"}
+    (one,) = effects(RowScores(same, draws), {"y": {"y": 1, "x": -1}}, "holm").values()
+    assert (one.estimate, one.p_value, one.p_adjusted) == (0, 1, 1)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holms_adjustment_rejects_by_his_procedure(p_values):
+    """Reject the smallest while it is below the level over the number of those that are left."""
+    adjusted, level = holm(p_values), 0.05
+    rejected, order = set(), sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, index in enumerate(order):
+        if p_values[index] * (len(order) - rank) > level:
+            break
+        rejected.add(index)
+    assert {i for i, p in enumerate(adjusted) if p <= level} == rejected
+    assert all(p >= before for p, before in zip(adjusted, p_values, strict=True))
+
+
+def test_the_seeds_that_are_needed_have_the_power_that_they_promise():
+    number = seeds_needed(1.0, seed_variance=0.5**2, sentence_variance=0.0)
+    assert number == 6  # G*Power: two groups of 6 for d = 2, alpha 0.05, power 0.8
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(mean, 0.5, (2000, number)) for mean in (0, 1))
+    assert 0.78 <= (stats.ttest_ind(a, b, axis=1).pvalue < 0.05).mean() <= 0.9
+    assert seeds_needed(1.0, 0.25, 1.0) is None  # the noise of sentences is as large
+
+
+def test_all_pairs_are_named_by_both_rows():
+    assert pairs("base", ["a", "base", "b"]) == {
+        "a - base": {"a": 1, "base": -1},
+        "b - base": {"b": 1, "base": -1},
+        "b - a": {"b": 1, "a": -1},
+    }
