@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from t2t_jax.paper import Table3Row
+from t2t_jax.sweep.comparison import Change
 
 HEADS = "paper: perplexity", "BLEU", "parameters"
 """The heads of the columns for readers."""
@@ -16,8 +15,8 @@ MARKED_AS = "the paper (BLEU: tokenized_split_bleu)"
 NOTES = (
     "paper: Table 3, on newstest2013: perplexity per word-piece, tokenized_split_bleu, parameters "
     "in millions.",
-    "published sign: confirmed if the difference here has the sign of the published one and is not "
-    "within the noise, contradicted if it is not within the noise and has another sign.",
+    "interval contains paper's Δ: the 95% interval of the difference here, and whether it contains "
+    "the paper's difference; of perplexities in percent of the base's.",
 )
 """The notes below the table that explain the columns."""
 
@@ -53,25 +52,22 @@ def paper_marks(published: Mapping[str, Table3Row], variant: str, base: str) -> 
     return Marks(relative, row.dev_bleu - of_base.dev_bleu)
 
 
-def published_sign(verdicts: Mapping[str, str], marks: Marks) -> str:
-    """Return whether the differences of a row have the signs of the paper's.
+def interval_and_published(
+    change: Change, published: float | None, base: float | None = None
+) -> str:
+    """Return the 95% interval of a difference and whether it contains the paper's difference.
+
+    The text is empty if either of the two is unknown.
 
     Args:
-      verdicts: the verdicts on the row's differences in perplexity and, if it is a score, in
-        BLEU, from `VariantRow.verdicts`.
-      marks: the paper's differences.
+      change: our difference from the base.
+      published: the paper's difference, as in `Marks`.
+      base: the base's mean if the paper's difference is relative to the base; the text is then in
+        percent. None means an absolute difference.
     """
-    parts = {}
-    for (name, verdict), published in zip(verdicts.items(), marks, strict=False):
-        if published is None or not verdict:
-            continue
-        sign, _, unknown = verdict.partition(", ")
-        is_same = sign == {1: "higher", -1: "lower"}.get(np.sign(published), "equal")
-        words = "the same" if is_same else "another"
-        if not unknown:
-            words = "confirmed" if is_same else "contradicted"
-        is_noise = verdict.startswith("within the noise")
-        parts[name] = "within the noise" if is_noise else f"{words}{unknown and f', {unknown}'}"
-    if len({*parts.values()}) == 1:
-        return next(iter(parts.values()))
-    return "; ".join(f"{name}: {words}" for name, words in parts.items())
+    if published is None or change.low is None or change.high is None:
+        return ""
+    ours, theirs, unit = (1.0, 1.0, "") if base is None else (100 / base, 100.0, "%")
+    low, high, paper = change.low * ours, change.high * ours, published * theirs
+    verb = "contains" if low <= paper <= high else "does not contain"
+    return f"[{low:+.1f}{unit}, {high:+.1f}{unit}] {verb} {paper:+.1f}{unit}"

@@ -32,10 +32,10 @@ from t2t_jax.sweep.paper_columns import (
     HEADS,
     MARKED_AS,
     NOTES,
+    interval_and_published,
     paper_cells,
     paper_marks,
     paper_values,
-    published_sign,
 )
 from t2t_jax.system.atomic_file import write_whole
 
@@ -245,19 +245,23 @@ def _further_columns(rows: Sequence[VariantRow]) -> list[Columns]:
 
 
 def _paper_columns(grid: Grid, rows: Sequence[VariantRow]) -> Columns:
-    """Return the columns of Table 3's figures, and of whether the grid has their signs."""
+    """Return the columns of Table 3's figures, and of whether our intervals contain them."""
+    base = next((row.perplexity.mean for row in rows if row.variant == grid.base), None)
 
-    def sign(row: VariantRow) -> str:
-        is_bleu = row.measures.bootstrap
-        verdicts = row.verdicts if is_bleu else {"perplexity": row.verdicts["perplexity"]}
-        return published_sign(verdicts, paper_marks(grid.published, row.variant, grid.base))
+    def intervals(row: VariantRow) -> str:
+        marks = paper_marks(grid.published, row.variant, grid.base)
+        texts = {"perplexity": interval_and_published(row.perplexity, marks.perplexity, base)}
+        if row.measures.bootstrap:
+            score = row.measures.score.name
+            texts[score] = interval_and_published(row.score, marks.bleu)
+        return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
     is_shown = any(row.published for row in rows)
     return Columns(
-        (*HEADS, "published sign") if is_shown else (),
-        lambda row: (*paper_cells(row.published), sign(row)),
-        (*FIELDS, "published_sign"),
-        lambda row: (*paper_values(row.published), sign(row)),
+        (*HEADS, "interval contains paper's Δ") if is_shown else (),
+        lambda row: (*paper_cells(row.published), intervals(row)),
+        (*FIELDS, "interval_contains_paper"),
+        lambda row: (*paper_values(row.published), intervals(row)),
     )
 
 

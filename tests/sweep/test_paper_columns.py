@@ -1,16 +1,17 @@
 """The columns of a grid's tables for the figures of Table 3."""
 
+from typing import NamedTuple
+
 import pytest
 
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.paper_columns import (
     FIELDS,
     HEADS,
-    Marks,
+    interval_and_published,
     paper_cells,
     paper_marks,
     paper_values,
-    published_sign,
 )
 
 
@@ -29,27 +30,32 @@ def test_a_plot_marks_differences_from_the_base():
     assert paper_marks(TABLE_3, "unknown", "base") == (None, None)
 
 
+class Change(NamedTuple):
+    """The ends of the 95% interval of a difference, as in the table's rows."""
+
+    low: float | None
+    high: float | None
+
+
 @pytest.mark.parametrize(
-    ("bleu", "verdict", "sign"),
+    ("change", "published", "text"),
     [
-        (0.2, "higher", "confirmed"),
-        (-0.2, "higher", "contradicted"),
-        (0.0, "lower", "contradicted"),
-        (0.2, "within the noise of seeds", "within the noise"),
-        (-0.2, "lower, noise of seeds unknown", "the same, noise of seeds unknown"),
-        (-0.2, "higher, noise of seeds unknown", "another, noise of seeds unknown"),
-        (0.2, "", ""),
-        (None, "higher", ""),
+        (Change(-0.3, 1.2), 0.9, "[-0.3, +1.2] contains +0.9"),
+        (Change(-0.3, 1.2), -0.9, "[-0.3, +1.2] does not contain -0.9"),
+        (Change(-0.3, 1.2), 2.0, "[-0.3, +1.2] does not contain +2.0"),
+        (Change(0.1, 1.2), 1.2, "[+0.1, +1.2] contains +1.2"),
+        (Change(None, None), 0.9, ""),
+        (Change(-0.3, 1.2), None, ""),
     ],
 )
-def test_a_published_sign_is_confirmed_or_not_beyond_the_noise(bleu, verdict, sign):
-    verdicts = {"perplexity": "higher", "sacreBLEU": verdict}
-    assert published_sign(verdicts, Marks(bleu=bleu)) == sign
+def test_a_cell_says_whether_our_interval_contains_the_papers_difference(change, published, text):
+    assert interval_and_published(change, published) == text
 
 
-def test_a_sign_is_said_of_each_measure_that_is_published():
-    verdicts = {"perplexity": "higher", "sacreBLEU": "higher"}
-    assert published_sign(verdicts, Marks(0.1, 0.6)) == "confirmed"
-    assert published_sign(verdicts, Marks(-0.1, 0.6)) == (
-        "perplexity: contradicted; sacreBLEU: confirmed"
-    )
+def test_differences_in_perplexity_are_compared_in_percent_of_the_base():
+    """One head: 5.29 beside 4.92 is 7.5% more; 1 to 3 more than 20 are 5% to 15% more."""
+    published = paper_marks(TABLE_3, "A-h1", "base").perplexity
+    text = interval_and_published(Change(1.0, 3.0), published, base=20.0)
+    assert text == "[+5.0%, +15.0%] contains +7.5%"
+    text = interval_and_published(Change(1.0, 3.0), published, base=50.0)
+    assert text == "[+2.0%, +6.0%] does not contain +7.5%"
