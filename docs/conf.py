@@ -21,7 +21,7 @@ extensions = [
     "reference",
     "repository",
 ]
-exclude_patterns = ["_build", "_figures", "_repository/README.md"]
+exclude_patterns = ["_build", "_figures", "_repository/README.md", "results/*/table.md"]
 
 # Links to headings are written as GitHub names them.
 myst_heading_anchors = 4

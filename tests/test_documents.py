@@ -25,8 +25,9 @@ from t2t_jax.config.file import load_config
 from t2t_jax.data.download.catalogue import CORPORA
 
 ROOT = Path(__file__).parents[1]
-# Without what a build of the site has written.
+# Without what a build of the site has written, and the tables that are data of pages of results.
 IN_DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "/docs/_" not in str(path)]
+IN_DOCS = [path for path in IN_DOCS if path.name != "table.md"]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *IN_DOCS]
 # Documents whose commands are not run: they show commands as indented text, or none.
 LINKED = [
@@ -339,6 +340,21 @@ def test_every_document_is_on_the_map_of_the_readme():
     linked |= {(PAPER / name) for name in LINK.findall((PAPER / "index.md").read_text("utf-8"))}
     # The landing page of the site is the README itself.
     assert {*DOCUMENTS} - {ROOT / "README.md", ROOT / "docs/index.md"} <= linked
+
+
+def shows(page: str, table: str) -> bool:
+    """Return whether a page has all lines of a grid's table, unchanged."""
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    return bool(rows) and {*rows} <= {*page.splitlines()}
+
+
+def test_a_page_of_results_shows_the_table_that_is_stored_beside_it():
+    assert shows("# Results\n\n| base | 8.2 |\n\nText.", "| base | 8.2 |\n\nNotes.")
+    assert not shows("# Results\n\n| base | 8.1 |\n\nText.", "| base | 8.2 |\n\nNotes.")
+    for table in (ROOT / "docs/results").glob("*/table.md"):
+        page = table.parent.with_suffix(".md").read_text(encoding="utf-8")
+        assert shows(page, table.read_text(encoding="utf-8")), table
+        assert all((table.parent / name).is_file() for name in ("seeds.csv", "curves.csv")), table
 
 
 # Where a path in a document may begin; a run directory is no part of the repository.
