@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError, needs_extra, warn
+from t2t_jax.errors import UserError, warn
 from t2t_jax.run.report.page import markdown_row
 from t2t_jax.sweep.comparison import (
     BITS,
@@ -25,12 +25,12 @@ from t2t_jax.sweep.comparison import (
     row_scores,
 )
 from t2t_jax.sweep.contrasts import factorial, pairs
+from t2t_jax.sweep.effect_figure import FIGURES, effect_figure
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, pooled, seeds_needed
 from t2t_jax.sweep.latex import latex
 from t2t_jax.sweep.paper_columns import (
     FIELDS,
     HEADS,
-    MARKED_AS,
     NOTES,
     interval_and_published,
     paper_cells,
@@ -39,7 +39,7 @@ from t2t_jax.sweep.paper_columns import (
 )
 from t2t_jax.system.atomic_file import write_whole
 
-_FILES = "table.md", "table.tex", "table.csv", "table.png"
+_FILES = "table.md", "table.tex", "table.csv", *FIGURES
 
 
 class Columns(NamedTuple):
@@ -90,9 +90,9 @@ def write_tables(
     beside: Beside = NOTHING,
     comparisons: Comparisons = "base",
 ) -> list[VariantRow]:
-    """Write `table.md`, `table.tex`, `table.csv` and `table.png` into a grid's directory.
+    """Write `table.md`, `.tex`, `.csv`, `.png` and `.pdf` into a grid's directory.
 
-    Without matplotlib, `table.png` is skipped with a warning. While no cell has a result, only
+    Without matplotlib, the figure is skipped with a warning. While no cell has a result, only
     `table.md` is written, with the contents of `beside`, and the other files are removed.
 
     Args:
@@ -105,11 +105,11 @@ def write_tables(
     Raises:
       UserError: `compare` refuses the results.
     """
-    markdown_file, latex_file, csv_file, plot_file = (workdir / name for name in _FILES)
+    markdown_file, latex_file, csv_file, *figure_files = (workdir / name for name in _FILES)
     if (beside.notes or beside.tables) and not results:
         text = "\n".join([_listed(beside.notes), *map(_markdown, beside.tables)])
         write_whole(markdown_file, text.encode())
-        for stale in (latex_file, csv_file, plot_file):
+        for stale in (latex_file, csv_file, *figure_files):
             stale.unlink(missing_ok=True)
         return []
     rows = compare(grid, results, beside.diverged, comparisons)
@@ -122,7 +122,8 @@ def write_tables(
     lines += ([value for one in columns for value in one.values(row)] for row in rows)
     write_whole(csv_file, csv_text(lines).encode())
     try:
-        write_whole(plot_file, _plot(grid, rows))
+        for name, content in effect_figure(grid, rows).items():
+            write_whole(workdir / name, content)
     except UserError as error:  # a library is missing
         warn(str(error))
     return rows
@@ -404,48 +405,3 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(lines)
     return file.getvalue()
-
-
-def _plot(grid: Grid, rows: Sequence[VariantRow]) -> bytes:
-    """Draw the differences from the base as a PNG, with 95% intervals, beside the paper's."""
-    with needs_extra("plots", "table.png"):
-        from matplotlib.figure import Figure  # without pyplot: no display, no global state
-
-    base = next((row for row in rows if row.variant == grid.base), rows[0])
-    others = [row for row in rows if row.variant != grid.base]
-    figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    _draw(left, [row.perplexity for row in others], scale=1 / base.perplexity.mean)
-    _draw(right, [row.score for row in others])
-    for at, row in enumerate(others):
-        marks = paper_marks(grid.published, row.variant, base.variant)
-        _mark(left, marks.perplexity, at)
-        _mark(right, marks.bleu, at)
-    left.set_xlabel(f"perplexity, relative to {grid.base}")
-    right.set_xlabel(f"{base.measures.score.name}, less that of {grid.base}")
-    left.xaxis.set_major_formatter(lambda x, _: f"{x:+.0%}")
-    left.set_yticks(range(len(others)), [row.variant for row in others])
-    left.invert_yaxis()
-    handles = {
-        label: handle
-        for axes in (left, right)
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=2)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
-    return png.getvalue()
-
-
-def _draw(axes: Any, changes: Sequence[Change], scale: float = 1) -> None:
-    axes.axvline(0, color="0.6", linewidth=0.8)
-    for at, change in enumerate(changes):
-        if change.difference is not None:
-            error = scale * ((change.high or 0) - (change.low or 0)) / 2
-            x = scale * change.difference
-            axes.errorbar(x, at, xerr=error, fmt="o", color="C0", label="this grid")
-
-
-def _mark(axes: Any, difference: float | None, at: int) -> None:
-    if difference is not None:
-        axes.plot(difference, at, "D", color="C1", fillstyle="none", label=MARKED_AS)

@@ -275,25 +275,6 @@ def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_plot_draws_the_score_that_the_table_leads_with(tmp_path, monkeypatch):
-    drawn = []
-
-    def savefig(figure, file, **_):
-        drawn.extend(figure.axes)
-        file.write(b"PNG")
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
-    other = result(6.0, 10.0) | {"tokenized_split_bleu": 50.0}
-    write_tables(GRID, {"base": [result(5.0, 20.0)], "A-h1": [other]}, tmp_path)
-    left, right = drawn
-    assert left.get_xlabel() == "perplexity, relative to base"
-    assert right.get_xlabel() == "sacreBLEU, less that of base"
-    points = {line.get_label(): float(line.get_xdata()[0]) for line in right.lines[1:]}
-    points |= {bars.get_label(): float(bars.lines[0].get_xdata()[0]) for bars in right.containers}
-    assert points["this grid"] == -10.0
-    assert points["the paper (BLEU: tokenized_split_bleu)"] == pytest.approx(24.9 - 25.8)
-
-
 def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     grid = GRID._replace(published={})
     results = {"base": [result(5.0, 20.0)]}

@@ -295,7 +295,7 @@ class Trained:
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
-    monkeypatch.setattr("t2t_jax.sweep.tables._plot", lambda *_: b"")
+    monkeypatch.setattr("t2t_jax.sweep.tables.effect_figure", lambda *_: {})
 
 
 def test_an_iterator_chooses_variants_as_a_list_does(tmp_path, quick):
