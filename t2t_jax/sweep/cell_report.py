@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t2t_jax.config import Config, walk
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, warn
-from t2t_jax.run.goodput import BETWEEN, read_goodput
-from t2t_jax.run.history import History
+from t2t_jax.run.goodput import BETWEEN, Goodput, read_goodput
+from t2t_jax.run.history import History, scalars
+from t2t_jax.sweep.budget import Budget, budget_of
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.tables import csv_text
@@ -22,6 +25,8 @@ PAUSED, DIVERGED = "paused", "diverged"
 LEFT_OUT, WAITING = "left out", "waiting"
 SEEDS = "seeds.csv"
 """The file of a grid with a row for each cell."""
+CURVES = "curves.csv"
+"""The file of a grid with a row for each figure in the logs of its runs."""
 
 _ERROR = re.compile(r"error: |[\w.]+(Error|Exception|Interrupt)\b")
 """The begin of the last line of a process that failed."""
@@ -41,6 +46,8 @@ class CellReport(NamedTuple):
     """The result of a cell that is done."""
     history: History = History()
     """The log of its run."""
+    goodput: Goodput | None = None
+    """The use of the time of its trainings; None if it keeps no accounts of them."""
     hours: float | None = None
     """The hours of its trainings; None if it keeps no accounts of them."""
 
@@ -79,7 +86,7 @@ def _report(cell: Cell) -> CellReport:
 
 
 def _of_run(cell: Cell) -> dict[str, Any]:
-    """Return the log of a cell's run, the hours of its trainings, and why the last one ended."""
+    """Return the log of a cell's run, the use of its time, and why its last training ended."""
     try:
         history = History.of(read_log(cell.workdir))
         account = read_goodput(cell.workdir)
@@ -93,7 +100,8 @@ def _of_run(cell: Cell) -> dict[str, Any]:
     if ended and (code is None or 0 < code < 128) and not _ERROR.match(ended):
         ended = f"error: {ended}"
     hours = (sum(seconds.values()) - seconds[BETWEEN]) / 3600
-    return {"history": history, "hours": hours, "reason": "" if code == 0 else ended}
+    reason = "" if code == 0 else ended
+    return {"history": history, "goodput": account, "hours": hours, "reason": reason}
 
 
 def _how_far(cell: Cell, history: History) -> str:
@@ -124,23 +132,55 @@ def left_out_note(reports: Iterable[CellReport]) -> list[str]:
 def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
-    The measures are all numbers and texts of the results. The variants are in the grid's order.
+    There is a column for each config field that varies between variants, under its dotted path,
+    for each figure of the budget, and for all numbers and texts of the results. The variants are
+    in the grid's order.
     """
     figures = [_scalars(one.result or {}) for one in reports]
     measures = {name: None for own in figures for name in own}
+    varied = _varied_fields([one.cell.config for one in reports])
     base = grid.variants[grid.base]
-    lines: list[list[Any]] = [
-        ["variant", "seed", "state", "differs_in", "steps", "hours", *measures, "reason"]
-    ]
+    heads = ["variant", "seed", "state", "differs_in", *varied, "steps", "hours", "parameters"]
+    # A result counts the target tokens of the scored split, a budget those of training.
+    renamed = ("scored_target_tokens" if name == "target_tokens" else name for name in measures)
+    lines: list[list[Any]] = [[*heads, *Budget._fields, *renamed, "reason"]]
     for one, own in zip(reports, figures, strict=True):
         config, seed = one.cell.config, one.cell.config.training.seed
         differs = describe_difference(base.replace({"training.seed": seed}), config)
+        values = _values(config)
         lines.append(
-            [one.cell.variant, seed, one.state, differs, one.steps, one.hours]
-            + [own.get(name, "") for name in measures]
-            + [one.reason]
+            [one.cell.variant, seed, one.state, differs]
+            + [str(values.get(path, "")) for path in varied]
+            + [one.steps, one.hours, num_parameters(config.model, config.data.vocab_size)]
+            + [*budget_of(one), *(own.get(name, "") for name in measures), one.reason]
         )
     write_whole(workdir / SEEDS, csv_text(lines).encode())
+
+
+def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
+    """Write `curves.csv` into a grid's directory: a row for each finite figure in the logs.
+
+    The rows are in long form: variant, seed, step, split (train or dev), measure and value.
+    """
+    lines: list[list[Any]] = [["variant", "seed", "step", "split", "measure", "value"]]
+    for report in reports:
+        cell = [report.cell.variant, report.cell.config.training.seed]
+        for record in (*report.history.training, *report.history.evaluations):
+            for name, value in scalars(record).items():
+                split, _, measure = name.partition("/")
+                lines.append([*cell, record["step"], split, measure, value])
+    write_whole(workdir / CURVES, csv_text(lines).encode())
+
+
+def _varied_fields(configs: Iterable[Config]) -> list[str]:
+    """Return the paths of the fields that differ between configs, without the seed."""
+    every = [_values(config) for config in configs]
+    paths = {path: None for values in every for path in values if path != "training.seed"}
+    return [path for path in paths if len({values.get(path, "") for values in every}) > 1]
+
+
+def _values(config: Config) -> dict[str, Any]:
+    return {path: value for path, _, value in walk(config)}
 
 
 def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from t2t_jax.config.file import Grid
+from t2t_jax.sweep.budget import mean_budgets
 from t2t_jax.sweep.cell import cells, num_seeds_in
 from t2t_jax.sweep.cell_report import (
     LEFT_OUT,
@@ -72,7 +73,7 @@ def gathered(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> Gath
         names = ", ".join(cell.name for cell in broken)
         notes = [f"Diverged, and so worse than every other: {names}.", *notes]
     open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
-    beside = Beside(notes, further, over, diverged)
+    beside = Beside(notes, further, over, diverged, mean_budgets(results, reports))
     return Gathered(results, reports, outside, beside, open_ones)
 
 

@@ -60,8 +60,8 @@ def run_grid(
 
     Each variant under each seed is a process with its run directory `workdir/VARIANT/seedN`.
     Finished ones are skipped, interrupted ones resume, and one that fails does not stop the others.
-    Then `table.md`, `.tex`, `.csv` and `.png` are written into `workdir`: scores on dev, and their
-    differences from `base` (or else the first) beside the noise.
+    Then `table.md`, `.tex`, `.csv`, `.png` and `.pdf` are written into `workdir`: scores on dev,
+    and their differences from `base` (or else the first) beside the noise.
 
     Args:
       variants: configs by name, or a grid from `t2t_jax.config.file.load_grid`.
@@ -137,7 +137,7 @@ def collect(
       UserError: no cell is finished, or the results cannot be compared. If they have different
         code or settings, `seeds.csv` is written first.
     """
-    from t2t_jax.sweep.cell_report import LEFT_OUT, write_seeds
+    from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
     from t2t_jax.sweep.gathering import gathered
     from t2t_jax.sweep.tables import write_tables
 
@@ -147,6 +147,7 @@ def collect(
             line = f"{one.cell.name} is left out: {one.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     write_seeds(grid, [*found.reports, *found.outside], workdir)
+    write_curves([*found.reports, *found.outside], workdir)
     if not allow_mixed:
         results = {one.cell.name: one.result for one in found.reports if one.result is not None}
         check_same_code({name: software_of_result(one) for name, one in results.items()})

@@ -14,6 +14,7 @@ from rich.table import Table
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError, warn
 from t2t_jax.run.report.page import markdown_row
+from t2t_jax.sweep.budget import Budget, steps_of_seeds
 from t2t_jax.sweep.comparison import (
     BITS,
     Change,
@@ -76,6 +77,8 @@ class Beside(NamedTuple):
     finished."""
     diverged: Mapping[str, int] = MappingProxyType({})
     """The number of seeds that diverged, by variant."""
+    budgets: Mapping[str, Budget] = MappingProxyType({})
+    """The mean budget of each variant's seeds."""
     selected: Collection[str] = ()
     """The variants that these very scores selected, such as finalists of halving scored on dev."""
 
@@ -117,9 +120,12 @@ def write_tables(
     tables += [*contrast_tables(grid, rows, results, comparisons), *beside.tables]
     write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
     write_whole(latex_file, "\n".join(latex(*one) for one in tables).encode())
-    columns = _columns(grid, rows, results)
-    lines = [[field for one in columns for field in one.fields]]
-    lines += ([value for one in columns for value in one.values(row)] for row in rows)
+    groups = _columns(grid, rows, results)
+    fields = [field for group in groups for field in group.fields]
+    lines: list[list[Any]] = [[*fields, *Budget._fields]]
+    for row in rows:
+        values = [value for group in groups for value in group.values(row)]
+        lines.append([*values, *beside.budgets.get(row.variant, Budget())])
     write_whole(csv_file, csv_text(lines).encode())
     try:
         for name, content in effect_figure(grid, rows).items():
@@ -198,7 +204,7 @@ def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[C
             ("parameters", "steps", "target tokens/s", "against the noise"),
             lambda row: (
                 f"{row.num_parameters:,}",
-                f"{row.num_train_steps:,}",
+                steps_of_seeds(results[row.variant]),
                 f"{row.target_tokens_per_second:,.0f}",
                 row.verdict,
             ),

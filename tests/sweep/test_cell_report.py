@@ -73,6 +73,7 @@ def write_cell(
     job = {
         **{"begun": 1.8e9, "written": 1.8e9 + 3600, "first_step": 0, "step": 40, "devices": 1},
         **{"seconds": SECONDS, "at": [], "ended": ended, "exit_code": code},
+        **{"flops": 1e9, "source_tokens": 90.0, "target_tokens": 100.0},
     }
     (run / "jobs" / "1.json").write_text(json.dumps(job))
     if perplexity is not None:
@@ -112,6 +113,38 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
     assert (second["steps"], second["bleu_signature"]) == ("40", "nrefs:1")
     assert by_name["A-h1/seed0"]["differs_in"] == "num_heads=1"
     assert by_name["lost/seed0"]["perplexity"] == ""
+
+
+def test_seeds_csv_has_the_varied_fields_and_the_budget_of_every_cell(grid):
+    collect(WHOLE, grid, 2, Console(quiet=True))
+    rows = list(csv.DictReader((grid / "seeds.csv").read_text().splitlines()))
+    by_name = {f"{row['variant']}/seed{row['seed']}": row for row in rows}
+    varied = [name for name in rows[0] if "." in name]
+    assert sorted(varied) == ["data.corpus", "model.d_ff", "model.num_heads"]
+    first, one_head = by_name["base/seed0"], by_name["A-h1/seed0"]
+    assert (first["model.num_heads"], one_head["model.num_heads"]) == ("8", "1")
+    assert by_name["lost/seed0"]["model.d_ff"] == "8"
+    assert float(first["training_flops"]) == 40 * 1e9
+    assert float(first["target_tokens_trained"]) == 40 * 100
+    assert first["scored_target_tokens"] == "500"
+    assert float(first["step_device_hours"]) == pytest.approx(3540 / 3600)
+    assert float(first["device_hours"]) == pytest.approx(1)
+    assert by_name["lost/seed0"]["training_flops"] == ""
+    # Each of 6 layers has two matrices of d_model x d_ff and their biases, in two stacks.
+    fewer = int(first["parameters"]) - int(by_name["lost/seed0"]["parameters"])
+    assert fewer == 2 * 6 * (2048 - 8) * (2 * 512 + 1)
+    [mean, *_] = csv.DictReader((grid / "table.csv").read_text().splitlines())
+    assert float(mean["training_flops"]) == 40 * 1e9
+
+
+def test_curves_csv_has_a_row_for_each_figure_of_the_logs(grid):
+    collect(WHOLE, grid, 2, Console(quiet=True))
+    rows = list(csv.reader((grid / "curves.csv").read_text().splitlines()))
+    assert rows[0] == ["variant", "seed", "step", "split", "measure", "value"]
+    assert ["A-h1", "1", "3", "train", "nll", "2.0"] in rows
+    assert ["base", "0", "40", "dev", "bleu", "20.0"] in rows
+    # Each of six runs has 40 records of training with one figure, and one of dev with two.
+    assert len(rows) - 1 == 6 * (40 + 2)
 
 
 def test_a_result_does_not_depend_on_the_log_of_its_run(grid, capsys):

@@ -1,0 +1,92 @@
+"""The budget of a cell's training: FLOPs, tokens and device hours."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from t2t_jax.run.goodput import BETWEEN, Goodput
+from t2t_jax.run.progress import STEPS
+from t2t_jax.system.records import Record
+
+if TYPE_CHECKING:
+    from t2t_jax.sweep.cell_report import CellReport
+
+
+class Budget(NamedTuple):
+    """The budget of a training; None for figures that its jobs did not record.
+
+    FLOPs and tokens are those of the steps that led to the result. Steps that a later job repeated
+    count only in `device_hours`.
+    """
+
+    training_flops: float | None = None
+    """The FLOPs of the matmuls, forward and backward, without padding."""
+    source_tokens_trained: float | None = None
+    """The source subwords of all steps, without padding."""
+    target_tokens_trained: float | None = None
+    """The target subwords of all steps, without padding."""
+    step_device_hours: float | None = None
+    """The device hours of the steps, without anything else."""
+    device_hours: float | None = None
+    """The device hours of all jobs: start, compilation, steps, evaluations and checkpoints, but not
+    the time between two jobs."""
+
+
+def budget_of(report: "CellReport") -> Budget:
+    """Return the budget of a cell's training so far.
+
+    Args:
+      report: the state of the cell. If its jobs account for fewer steps than it has taken, as when
+        an account is damaged, no figure of the budget is known.
+    """
+    account = report.goodput
+    if account is None or sum(job.steps for job in account.jobs) < report.steps:
+        return Budget()
+    hours = account.device_hours
+    return Budget(
+        _over_steps(account, "flops"),
+        _over_steps(account, "source_tokens"),
+        _over_steps(account, "target_tokens"),
+        hours[STEPS],
+        sum(hours.values()) - hours[BETWEEN],
+    )
+
+
+def _over_steps(account: Goodput, name: str) -> float | None:
+    """Sum a figure per step over all steps; None if a job did not record it."""
+    figures = [(job.account.get(name), job.steps) for job in account.jobs]
+    known = [figure * steps for figure, steps in figures if figure is not None]
+    return sum(known) if len(known) == len(figures) else None
+
+
+def mean_budgets(
+    results: Mapping[str, Sequence[Record]], reports: Iterable["CellReport"]
+) -> dict[str, Budget]:
+    """Return the mean budget of the seeds of each variant.
+
+    The seeds of a tuned variant have the budgets of their chosen values, without the cost of the
+    other values.
+
+    Args:
+      results: the results that the table compares, by variant.
+      reports: the states of all cells.
+    """
+    cells = {
+        _cell_of(one.cell.variant, one.result): budget_of(one) for one in reports if one.result
+    }
+    means = {}
+    for variant, seeds in results.items():
+        keys = (_cell_of(result.get("tuned_to", variant), result) for result in seeds)
+        columns = zip(*(cells.get(key, Budget()) for key in keys), strict=True)
+        means[variant] = Budget(*(None if None in column else fmean(column) for column in columns))
+    return means
+
+
+def _cell_of(variant: str, result: Mapping[str, Any]) -> tuple[str, int]:
+    return variant, int(result["config"]["training"]["seed"])
+
+
+def steps_of_seeds(results: Iterable[Mapping[str, Any]]) -> str:
+    """Return the steps of the seeds as text: `2,400`, or `2,400 / 1,800` if they differ."""
+    steps = [f"{int(result['steps']):,}" for result in results]
+    return steps[0] if len({*steps}) == 1 else " / ".join(steps)
