@@ -51,8 +51,8 @@ class SweepCommand:
     """FIELD=VALUES, as model.d_ff=1024,2048, or a range of N values, FIELD=LEAST:MOST:logN or
     :linN. Fields after one --vary change together; each further --vary multiplies the rows."""
     workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
-    """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, seeds.csv, and
-    table.md, .tex, .csv and .png."""
+    """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, seeds.csv,
+    curves.csv, and table.md, .tex, .csv, .png and .pdf."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
     first: tuple[str, ...] = ()
@@ -95,6 +95,9 @@ class SweepCommand:
     allow_mixed: bool = False
     """Pool cells of different code, or whose runs chose different settings, and mark their rows
     with what differs."""
+    columns: tuple[str, ...] = ()
+    """With --report, the columns of table.tex: of variant, differs_in, seeds, perplexity,
+    perplexity_effect, score, score_effect, parameters, steps."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
@@ -111,6 +114,8 @@ class SweepCommand:
             raise UserError("give one of --dry-run, --report and --rename")
         if self.rename is not None:
             return self._rename(self.rename)
+        if self.columns and not self.report:
+            raise UserError("--columns chooses columns of table.tex; add --report to write it")
         rules = self._rules()
         if self.report and rules != GridRules():
             raise UserError(
@@ -141,6 +146,7 @@ class SweepCommand:
                 result_console(),
                 self.only,
                 allow_mixed=self.allow_mixed,
+                columns=self.columns,
             )
         else:
             outcome = run_grid(

@@ -1,7 +1,7 @@
 """Train and score every variant of a grid, and compare them in a table."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,6 +121,7 @@ def collect(
     *,
     may_be_empty: bool = False,
     allow_mixed: bool = False,
+    columns: Sequence[str] = (),
 ) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
@@ -132,10 +133,11 @@ def collect(
       only: the requested variants, as in `run_grid`.
       may_be_empty: whether to accept that no cell is finished.
       allow_mixed: as in `run_grid`.
+      columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
 
     Raises:
-      UserError: no cell is finished, or the results cannot be compared. If they have different
-        code or settings, `seeds.csv` is written first.
+      UserError: no cell is finished, a column is unknown, or the results cannot be compared. If
+        they have different code or settings, `seeds.csv` is written first.
     """
     from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
     from t2t_jax.sweep.gathering import gathered
@@ -161,7 +163,7 @@ def collect(
         found = found._replace(
             beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])
         )
-    rows = write_tables(grid, found.results, workdir, found.beside)
+    rows = write_tables(grid, found.results, workdir, found.beside, columns)
     return GridOutcome(found.results, rows, unfinished=found.unfinished)
 
 

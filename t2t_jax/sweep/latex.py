@@ -1,11 +1,18 @@
-"""The table of a grid as LaTeX, for a document that has the packages booktabs and graphicx."""
+"""The table of a grid as LaTeX, for a document that has the package booktabs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-_HEADER = (
-    r"""% Written by t2t-jax. The document needs \usepackage{booktabs} and \usepackage{graphicx}."""
-)
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.sweep.budget import steps_of_seeds
+from t2t_jax.sweep.comparison import Change, Results, VariantRow
+from t2t_jax.sweep.effect_figure import interval_of
+from t2t_jax.system.records import Record
+
+_DEFAULT_COLUMNS = "variant", "perplexity", "score", "parameters"
+_HEADER = r"""% Written by t2t-jax. The document needs \usepackage{booktabs}."""
+_LONGEST_WORDS = 24
+"""The characters of a text column beyond which its lines break."""
 _SIGNS = {
     "\\": r"\textbackslash{}",
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
@@ -19,6 +26,8 @@ _SIGNS = {
     "->": r"$\to$",
     ">=": r"$\geq$",
     "±": r"$\pm$",
+    "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
     "Δ": r"$\Delta$",
 }
 """What stands for the signs that mean something else in LaTeX, or that its fonts lack."""
@@ -27,32 +36,65 @@ _MINUS = re.compile(r"(?<![\w.)])-(?=[\d.])")
 _FIGURE = re.compile(r"[+-]?\.?\d")
 
 
+def grid_latex(
+    caption: str,
+    rows: Sequence[VariantRow],
+    results: Results,
+    columns: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the table of a grid as LaTeX, with some of its columns.
+
+    Args:
+      caption: the caption of the table.
+      rows: the rows of `comparison.compare`.
+      results: the results by variant, for the steps of each seed.
+      columns: names of columns from left to right; empty for variant, perplexity, score and
+        parameters, which fit into a text column of 80 mm.
+      notes: further paragraphs below the table.
+
+    Raises:
+      UserError: a column is unknown.
+    """
+    for name in columns:
+        if name not in _COLUMNS:
+            hint = did_you_mean(name, _COLUMNS, f"choose from {', '.join(_COLUMNS)}")
+            raise UserError(f"table.tex has no column {name!r}; {hint}")
+    columns = columns or _DEFAULT_COLUMNS
+    score = rows[0].measures.score.name
+    heads = [_COLUMNS[name][0].format(score=score) for name in columns]
+    cells = [[_COLUMNS[name][1](row, results[row.variant]) for name in columns] for row in rows]
+    if any(name.endswith("_effect") for name in columns):
+        notes = ["Δ: difference from the base, with its 95% interval.", *notes]
+    return latex(caption, heads, cells, notes)
+
+
 def latex(
     caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> str:
     r"""Return a table as LaTeX, for `\input` in a document.
 
     Args:
-      rows: the cells, one for each head. Columns of numbers are right-aligned.
+      rows: the cells, one for each head. Columns of numbers are right-aligned, and lines of long
+        texts break.
       notes: paragraphs below the table, with code between backticks.
     """
     columns = list(zip(*rows, strict=True)) or [()] * len(heads)
-    kinds = "".join("r" if _is_of_figures(column) else "l" for column in columns)
     lines = [
         _HEADER,
         r"\begin{table}",
-        r"\centering",
+        r"\centering\footnotesize",
+        r"\setlength{\tabcolsep}{4pt}",
         rf"\caption{{{_escaped(caption)}}}",
-        r"\resizebox{\linewidth}{!}{%",
-        rf"\begin{{tabular}}{{{kinds}}}",
+        rf"\begin{{tabular}}{{@{{}}{''.join(map(_alignment, columns))}@{{}}}}",
         r"\toprule",
         _line(heads),
         r"\midrule",
         *map(_line, rows),
         r"\bottomrule",
-        r"\end{tabular}}",
+        r"\end{tabular}",
         r"\par\medskip",
-        r"{\footnotesize\raggedright",
+        r"{\raggedright",
         *(f"{_note(note)}\\par" for note in notes),
         "}",
         r"\end{table}",
@@ -60,12 +102,42 @@ def latex(
     return "\n".join(lines) + "\n"
 
 
+def _effect(change: Change) -> str:
+    """Return a difference with its 95% interval, as `-0.35 [-0.60, -0.10]`."""
+    if change.difference is None:
+        return ""
+    ends = interval_of(change)
+    return f"{change.difference:+.2f}" + (f" [{ends[0]:+.2f}, {ends[1]:+.2f}]" if ends else "")
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[VariantRow, Sequence[Record]], str]]] = {
+    "variant": ("variant", lambda row, _: row.shown),
+    "differs_in": ("differs in", lambda row, _: row.difference),
+    "seeds": ("seeds", lambda row, _: str(row.num_seeds)),
+    "perplexity": ("perplexity", lambda row, _: row.perplexity.shown[0]),
+    "perplexity_effect": ("Δ perplexity", lambda row, _: _effect(row.perplexity)),
+    "score": ("{score}", lambda row, _: row.score.shown[0]),
+    "score_effect": ("Δ {score}", lambda row, _: _effect(row.score)),
+    "parameters": ("params (M)", lambda row, _: f"{row.num_parameters / 1e6:,.2f}"),
+    "steps": ("steps", lambda _, seeds: steps_of_seeds(seeds)),
+}
+"""The head of each column of `table.tex`, and the text of a row with the results of its seeds."""
+
+
+def _alignment(column: Sequence[str]) -> str:
+    if _is_of_figures(column):
+        return "r"
+    return "p{40mm}" if max(map(len, column), default=0) > _LONGEST_WORDS else "l"
+
+
 def _is_of_figures(column: Sequence[str]) -> bool:
     return any(column) and all(_FIGURE.match(cell) for cell in column if cell)
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"{' & '.join(map(_escaped, cells))} \\\\"
+    escaped = map(_escaped, cells)
+    broken = (re.sub(r",(?=[^\W\d])", r",\\allowbreak{}", cell) for cell in escaped)
+    return f"{' & '.join(broken)} \\\\"
 
 
 def _note(text: str) -> str:

@@ -28,7 +28,7 @@ from t2t_jax.sweep.comparison import (
 from t2t_jax.sweep.contrasts import factorial, pairs
 from t2t_jax.sweep.effect_figure import FIGURES, effect_figure
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, pooled, seeds_needed
-from t2t_jax.sweep.latex import latex
+from t2t_jax.sweep.latex import grid_latex, latex
 from t2t_jax.sweep.paper_columns import (
     FIELDS,
     HEADS,
@@ -92,6 +92,7 @@ def write_tables(
     workdir: Path,
     beside: Beside = NOTHING,
     comparisons: Comparisons = "base",
+    columns: Sequence[str] = (),
 ) -> list[VariantRow]:
     """Write `table.md`, `.tex`, `.csv`, `.png` and `.pdf` into a grid's directory.
 
@@ -99,14 +100,16 @@ def write_tables(
     `table.md` is written, with the contents of `beside`, and the other files are removed.
 
     Args:
+      beside: texts, tables and budgets beside the scores.
       comparisons: the comparisons for which p-values are adjusted; "all" also writes a table of all
         pairs.
+      columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
 
     Returns:
       The rows of the table.
 
     Raises:
-      UserError: `compare` refuses the results.
+      UserError: `compare` refuses the results, or a column is unknown.
     """
     markdown_file, latex_file, csv_file, *figure_files = (workdir / name for name in _FILES)
     if (beside.notes or beside.tables) and not results:
@@ -119,7 +122,10 @@ def write_tables(
     tables = [grid_table(grid, rows, results, beside, comparisons)]
     tables += [*contrast_tables(grid, rows, results, comparisons), *beside.tables]
     write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
-    write_whole(latex_file, "\n".join(latex(*one) for one in tables).encode())
+    notes = _definitions(rows, results)[:1]  # the second score is no column of table.tex
+    notes += [*_notes_on_cells(grid, results, beside), *_notes_on_code(rows)]
+    main = grid_latex(tables[0].caption, rows, results, columns, notes)
+    write_whole(latex_file, "\n".join([main, *(latex(*one) for one in beside.tables)]).encode())
     groups = _columns(grid, rows, results)
     fields = [field for group in groups for field in group.fields]
     lines: list[list[Any]] = [[*fields, *Budget._fields]]
@@ -151,14 +157,7 @@ def grid_table(
     if rows[0].measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
     notes = _notes(grid, rows, results, comparisons)
-    if missing := [name for name in grid.variants if name not in {*results, *beside.over}]:
-        notes.append(f"Not finished: {', '.join(missing)}.")
-    if selected := [row.variant for row in rows if row.variant in beside.selected]:
-        notes.append(
-            f"After selection: {', '.join(selected)}. These very scores chose the rows, so their "
-            "differences are too good; score them on a test split (`--split test`)."
-        )
-    notes += beside.notes
+    notes += _notes_on_cells(grid, results, beside)
     caption = f"Scores on {split}; mean over seeds ± their standard deviation."
     return GridTable(caption, heads, body, notes)
 
@@ -370,6 +369,19 @@ def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
         f"[{text(ends[0])}, {text(ends[1])}]",
         f"{effect.p_adjusted:.3f}",
     ]
+
+
+def _notes_on_cells(grid: Grid, results: Results, beside: Beside) -> list[str]:
+    """Return the notes on variants that are unfinished or selected, and those of `beside`."""
+    notes = []
+    if missing := [name for name in grid.variants if name not in {*results, *beside.over}]:
+        notes.append(f"Not finished: {', '.join(missing)}.")
+    if selected := [name for name in results if name in beside.selected]:
+        notes.append(
+            f"After selection: {', '.join(selected)}. These very scores chose the rows, so their "
+            "differences are too good; score them on a test split (`--split test`)."
+        )
+    return [*notes, *beside.notes]
 
 
 def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:

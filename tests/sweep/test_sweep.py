@@ -501,6 +501,7 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         (["--only", "X-*"], "it has base, wide"),
         ([], "a sweep needs a directory; name one with --workdir"),
         (["--dry-run", "--report"], "give one of --dry-run, --report and --rename"),
+        (["--columns", "variant", "score"], "add --report to write it"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
         (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
     ],
