@@ -97,7 +97,7 @@ class SweepCommand:
     with what differs."""
     columns: tuple[str, ...] = ()
     """With --report, the columns of table.tex: of variant, differs_in, seeds, perplexity,
-    perplexity_effect, score, score_effect, parameters, steps."""
+    perplexity_effect, perplexity_p, score, score_effect, score_p, parameters, steps."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )

@@ -58,12 +58,6 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     return files
 
 
-def interval_of(change: Change) -> tuple[float, float] | None:
-    """Return the 95% interval of a difference; None if it is unknown."""
-    low, high = getattr(change, "low", None), getattr(change, "high", None)
-    return None if low is None or high is None else (low, high)
-
-
 def _draw(
     axes: Any, changes: Sequence[Change], marks: Sequence[float | None], scale: float = 1
 ) -> None:
@@ -71,8 +65,9 @@ def _draw(
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):
-        if ends := interval_of(change):
-            axes.plot([scale * x for x in ends], (at, at), "|-", color="C0", label="95% interval")
+        if change.low is not None and change.high is not None:
+            ends = scale * change.low, scale * change.high
+            axes.plot(ends, (at, at), "|-", color="C0", label="95% interval")
         if change.difference is not None:
             axes.plot(scale * change.difference, at, "o", color="C0", label="this grid")
         if mark is not None:

@@ -163,7 +163,7 @@ def collect(
         found = found._replace(
             beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])
         )
-    rows = write_tables(grid, found.results, workdir, found.beside, columns)
+    rows = write_tables(grid, found.results, workdir, found.beside, columns=columns)
     return GridOutcome(found.results, rows, unfinished=found.unfinished)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.budget import steps_of_seeds
 from t2t_jax.sweep.comparison import Change, Results, VariantRow
-from t2t_jax.sweep.effect_figure import interval_of
 from t2t_jax.system.records import Record
 
 _DEFAULT_COLUMNS = "variant", "perplexity", "score", "parameters"
@@ -106,8 +105,8 @@ def _effect(change: Change) -> str:
     """Return a difference with its 95% interval, as `-0.35 [-0.60, -0.10]`."""
     if change.difference is None:
         return ""
-    ends = interval_of(change)
-    return f"{change.difference:+.2f}" + (f" [{ends[0]:+.2f}, {ends[1]:+.2f}]" if ends else "")
+    ends = "" if change.low is None else f" [{change.low:+.2f}, {change.high:+.2f}]"
+    return f"{change.difference:+.2f}{ends}"
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[VariantRow, Sequence[Record]], str]]] = {
@@ -116,8 +115,10 @@ _COLUMNS: dict[str, tuple[str, Callable[[VariantRow, Sequence[Record]], str]]] =
     "seeds": ("seeds", lambda row, _: str(row.num_seeds)),
     "perplexity": ("perplexity", lambda row, _: row.perplexity.shown[0]),
     "perplexity_effect": ("Δ perplexity", lambda row, _: _effect(row.perplexity)),
+    "perplexity_p": ("p", lambda row, _: row.perplexity.shown_p),
     "score": ("{score}", lambda row, _: row.score.shown[0]),
     "score_effect": ("Δ {score}", lambda row, _: _effect(row.score)),
+    "score_p": ("p", lambda row, _: row.score.shown_p),
     "parameters": ("params (M)", lambda row, _: f"{row.num_parameters / 1e6:,.2f}"),
     "steps": ("steps", lambda _, seeds: steps_of_seeds(seeds)),
 }

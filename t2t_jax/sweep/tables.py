@@ -125,7 +125,7 @@ def write_tables(
     notes = _definitions(rows, results)[:1]  # the second score is no column of table.tex
     notes += [*_notes_on_cells(grid, results, beside), *_notes_on_code(rows)]
     main = grid_latex(tables[0].caption, rows, results, columns, notes)
-    write_whole(latex_file, "\n".join([main, *(latex(*one) for one in beside.tables)]).encode())
+    write_whole(latex_file, "\n".join([main, *(latex(*one) for one in tables[1:])]).encode())
     groups = _columns(grid, rows, results)
     fields = [field for group in groups for field in group.fields]
     lines: list[list[Any]] = [[*fields, *Budget._fields]]

@@ -48,7 +48,7 @@ ONE_HEAD = [result(6.0, 10.0), result(6.4, 14.0, seed=1) | {"steps": 200}]
 
 def table(folder, beside=NOTHING, columns=()):
     """Return the cells of `table.tex` in the order of the page, and the paragraphs below them."""
-    write_tables(GRID, {"base": BASE, "A-h1": ONE_HEAD}, folder, beside, columns)
+    write_tables(GRID, {"base": BASE, "A-h1": ONE_HEAD}, folder, beside, columns=columns)
     lines = (folder / "table.tex").read_text("utf-8").splitlines()
     cells = [re.split(r"(?<!\\) & ", line[:-3]) for line in lines if line.endswith(r" \\")]
     notes = [read(line.removesuffix(r"\par")) for line in lines if line.endswith(r"\par")]
