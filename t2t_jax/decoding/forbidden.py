@@ -139,7 +139,7 @@ class _Pieces(NamedTuple):
 
 
 def _read(text: bytes, place: int, piece: bytes) -> int | None:
-    """Return the number of bytes spelt after one more piece; None if the piece does not fit.
+    """Return the bytes spelt after one more piece; None if the piece does not fit.
 
     Several spaces in a row count as one.
     """

@@ -145,7 +145,7 @@ def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[lis
 
 
 def _merit(pieces: list[str], place: int) -> int:
-    """Return how good a cut before the subword at a place is, from 0 to 3."""
+    """Return how good a cut before the subword at an index is, from 0 to 3."""
     piece = pieces[place]
     before = "".join(pieces[max(0, place - 3) : place]).rstrip(_CLOSING)
     after_space = piece.startswith(_SPACE)

@@ -87,7 +87,7 @@ class _Request:
         return self.future.done()
 
     def hear(self, tokens: list[int]) -> None:
-        """Call the listener, if there is one; where it fails, this request alone ends with that."""
+        """Call the listener, if there is one; an error in it ends only this request."""
         try:
             if self.listener is not None:
                 self.listener(tokens)
@@ -112,7 +112,7 @@ class _Request:
 class OpenSearch:
     """A search that sentences join at any time; no sentence changes the result of another.
 
-    The search runs in threads of its own. As a context manager, it is drained at the end.
+    The search runs in separate threads. As a context manager, it is drained at the end.
     """
 
     def __init__(
@@ -227,7 +227,6 @@ class OpenSearch:
             raise QueueFullError(f"{len(self._waiting)} sentences wait already")
 
     def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
-        """Refuse a sentence that is too long, and a listener where there are several hypotheses."""
         if sentence.length > self.limits.longest or sentence.limit > most:
             raise ValueError(
                 f"{sentence.length} tokens and {sentence.limit} of output are more than the "

@@ -43,7 +43,7 @@ def beam_search(
       start: the token that each sentence starts from, which is no part of the result.
       max_length: the most tokens of a sequence, its end included.
       beam_size: hypotheses kept of each sentence; 1 is greedy search, which ranks nothing.
-      alpha: exponent of the length penalty, at least 0; 0 ranks by probability alone.
+      alpha: exponent of the length penalty, at least 0; 0 ranks only by probability.
       eos_id: the token that ends a sequence.
       pad_id: the token that fills the places after a sequence.
 
@@ -84,7 +84,6 @@ def beam_search(
 
 
 def _check_at_least(least: int, **arguments: float) -> None:
-    """Refuse arguments, by their names, that are less than a number."""
     for name, value in arguments.items():
         if value < least:
             raise UserError(f"{name}={value} is less than {least}")

@@ -135,7 +135,6 @@ def proceed(
       params: the parameters, from `DecodingModel.prepare`.
       work: the live sentences; its arrays are overwritten.
       arrivals: sentences for free rows; None if there are none.
-      seed: seed of sampling.
       leave: the number of live sentences at which the search stops.
       constraints: those of `begin_work`.
       most_steps: the most positions to compute; None is no bound.
@@ -191,7 +190,6 @@ def let_in(
     Args:
       work: the live sentences; its arrays are overwritten.
       memory: the memory of the new sentences, with as many positions as that of `work`.
-      arrivals: the new sentences.
     """
     return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
 

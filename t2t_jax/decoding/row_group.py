@@ -240,7 +240,6 @@ class RowGroup:
         return Arrivals(taken, None, limits, numbers, prefixes)
 
     def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
-        """Put the arrays of the sources on the devices; see `SourceForm.padded`."""
         model, mesh = self._search.model, self._search.mesh
         arrays = model.sources.padded([sentence.source for sentence in sentences], places, length)
         return jax.tree.map(lambda x: put_rows(x, mesh), arrays)

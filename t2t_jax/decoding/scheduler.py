@@ -156,13 +156,10 @@ def _decode_group(
     waiting: deque[tuple[int, Sizes]],
     sentences: Sequence[Sentence],
 ) -> Iterator[list[tuple[int, SearchResult]]]:
-    """Decode waiting sentences in a group of rows.
+    """Decode waiting sentences in a group of rows; yield those that have ended.
 
     Args:
       waiting: the index and the planned sizes of each sentence, first come first served.
-
-    Yields:
-      The sentences that have ended, with their hypotheses, whenever the device has work.
     """
     if not waiting:
         return

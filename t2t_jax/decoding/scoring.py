@@ -94,7 +94,6 @@ def tokens_per_pass(translator: Translator) -> int:
 
 
 def _check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Refuse sources and targets that differ in number."""
     if len(sources) != len(targets):
         raise UserError(
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
@@ -141,7 +140,6 @@ def _log_probs(
     inputs: Int32[Array, "b s"],
     targets: Int32[Array, "b t"],
 ) -> Float32[Array, "b t"]:
-    """Compute the log-probability of every target token, in one pass over the sentences."""
     batch = Batch(one_a_row(inputs), one_a_row(targets))
     return -model.losses(params, batch, 0.0)[1]
 

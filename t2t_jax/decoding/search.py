@@ -87,9 +87,7 @@ def begin(
     """Begin to search for every sentence.
 
     Args:
-      cache: the cache for the first step.
       limits: the most tokens to generate for each sentence; 0 for a free row.
-      beam_size: hypotheses k of each sentence.
       room: places t, at least one.
       bos_id: the token at position 0.
       keys: a PRNG key for each sentence, if tokens are sampled.

@@ -20,11 +20,7 @@ def check_search_memory(
     sizes: Sizes,
     mesh: Mesh,
 ) -> None:
-    """Refuse a search that needs more memory than a device has in all.
-
-    Args:
-      sizes: sizes of the largest arrays.
-    """
+    """Refuse a search that needs more memory than a device has in all."""
     needed = search_bytes(model, vocab_size, decoding, sizes) / row_parts(mesh)
     memory = memory_of_a_device(mesh)
     if memory is not None and needed > memory:

@@ -95,7 +95,7 @@ class Sampling:
             raise ValueError(f"there is no distribution for {self}")
 
     def extend(self, given: Given) -> Extended:
-        """Extend the hypothesis of each sentence by a drawn token; see `Greedy.extend`."""
+        """Extend hypotheses by a drawn token; see `Greedy.extend`."""
         own_keys: Any = given.state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(own_keys, given.state.positions)
         logits = given.choices[:, 0]
@@ -173,7 +173,6 @@ def normalizer_of(given: Given) -> Float32[Array, "b k"]:
 def _append(
     given: Given, normalizer: Float32[Array, "b 1"], chosen: Int32[Array, "b 1"], eos_id: int
 ) -> Extended:
-    """Append a token to the one hypothesis of each sentence."""
     state, logits, place = given.state, given.logits, given.place
     log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
     log_probs -= normalizer
@@ -194,7 +193,6 @@ def _draw(
     top_k: int,
     top_p: float,
 ) -> Int32[Array, " b"]:
-    """Draw one token for each row with that row's key."""
     # Both stay above 0 in float32: a temperature of 0 would divide 0 by 0, and a share of 0 would
     # leave nothing to draw from.
     temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in (temperature, top_p))
@@ -255,7 +253,7 @@ def _expand(given: Given) -> Hypotheses:
 
 
 def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
-    """Return the k best of the 2k candidates that did not end."""
+    """Return the k best candidates that did not end."""
     log_probs = jnp.where(ended, IMPOSSIBLE, candidates.log_probs)
     _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
     return take_hypotheses(candidates._replace(log_probs=log_probs), best)

@@ -16,11 +16,10 @@ def top_k(
     so that one pass over the row finds the few numbers that have to be sorted.
 
     Args:
-      x: rows of n numbers.
       k: how many to find in each row, at most n.
 
     Returns:
-      The k greatest of each row, greatest first, and their places. Of equal numbers, the first.
+      The k greatest of each row, greatest first, and their indices. Of equal numbers, the first.
     """
     length = x.shape[-1]
     block = 1 << round(math.log2(length / k) / 2)  # as many maxima as numbers in the k blocks

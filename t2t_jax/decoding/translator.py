@@ -420,7 +420,6 @@ class Translator:
 
 @partial(jax.jit, static_argnames=("model", "quantize"))
 def _prepare(model: DecodingModel, params: Parameters, quantize: Quantize) -> Parameters:
-    """Call `DecodingModel.prepare`, compiled once for all translators of a model."""
     return model.prepare(params, quantize)
 
 
