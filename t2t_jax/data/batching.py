@@ -249,7 +249,6 @@ class Batches:
         return plan, int(plan.batches[index - before])
 
     def _make_windows(self, epoch: int) -> list["_Window"]:
-        """Return the windows of an epoch in order."""
         windows, end = [], 0
         rng = _random_stream(self._seed, epoch + 1, _OF_PARTS)
         for portions in self.parts.windows(epoch, rng):
@@ -264,11 +263,10 @@ class Batches:
     def _rows_before(
         self, times: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
     ) -> Int64[np.ndarray, "n classes"]:
-        """Return the number of rows of each class that are read before a time.
+        """Return the rows of each class that are read before a time.
 
         Args:
           times: how often each part was read; 1.5 is once and half of another random order.
-          parts: the indices of the parts.
         """
         counts = self._counts[parts]
         # Parts and classes round at different fractions (multiples of the golden ratio, which are
@@ -295,7 +293,6 @@ class Batches:
 
         Args:
           epoch: the index of the random order; without a mixture, the epoch.
-          part: the index of the part.
           copy: the number of the copy, if an epoch reads several copies of the part.
         """
         _, layout = self._opened(part)
@@ -369,9 +366,7 @@ def _dealt(
     The position of a part's rows between the others is random.
 
     Args:
-      window: the window, with the rows that it reads.
       totals: the number of rows of each class in a random order of each part.
-      rng: the random stream for these positions.
 
     Returns:
       `_Plan.rows`, in order of class, and within a class in the order of the batches.

@@ -128,7 +128,7 @@ def cache_root(config: DataConfig) -> Path:
 
 
 def _fault(folder: Path) -> str | None:
-    """Describe the fault of an entry; None if it is complete and undamaged."""
+    """Describe the fault of an entry; None if it has none."""
     try:
         if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
             return f"{pipes[0]} is no file"
@@ -168,7 +168,6 @@ def _replace(folder: Path, contents: Contents) -> None:
 
 
 def _write_all(folder: Path, contents: Contents) -> None:
-    """Write the files of an entry, and their hashes."""
     digests = {name: _write(folder / name, file) for name, file in contents.items()}
     (folder / _DIGESTS).write_text(json.dumps({"blake2b": digests}))
 
@@ -186,7 +185,7 @@ class _Hashing:
 
 
 def _write(path: Path, content: Any) -> str:
-    """Write a file, and return the hash of its contents."""
+    """Write a file, and return its hash."""
     with path.open("wb") as file:
         hashing = _Hashing(file)
         if isinstance(content, bytes):

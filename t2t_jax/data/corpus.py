@@ -134,7 +134,6 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
-    """Open one corpus by its name without a weight."""
     facts = TASKS[task_name(name, config.task)]
     parts: dict[str, Split] = load_named(facts.corpora)(name, config)
     for split in SPLITS:  # other test sets may be large, and never asked for
@@ -317,7 +316,7 @@ def _read_tags(part: Split) -> Iterator[Chunk]:
 
 
 def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
-    """Yield the lines of both sides alternately, each with its language as the label."""
+    """Yield the lines of both sides alternately, each labelled with its language."""
     for pair in part.read():
         lines = list(chain.from_iterable(zip(*pair, strict=True)))
         yield lines, list(languages) * len(pair[0])
@@ -328,7 +327,7 @@ def _survey_documents(how: str, file: TextFile) -> str:
 
 
 def _read_documents(how: str, file: TextFile) -> Iterator[Chunk]:
-    """Yield the documents of a file, without blank ones, each beside an empty source."""
+    """Yield the documents of a file that are not blank, each beside an empty source."""
     if how == "lines":
         documents = (line for line in file.lines() if line.strip())
     else:

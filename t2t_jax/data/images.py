@@ -114,7 +114,7 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
 
 
 def _digits(split: str) -> Iterator[Chunk]:
-    """Yield a split of the 1,797 images of digits in scikit-learn: 360 are test and 180 dev."""
+    """Yield a split of the 1,797 digits in scikit-learn: 360 are test and 180 dev."""
     with needs_extra("digits", "data.corpus='digits:'"):
         from sklearn.datasets import load_digits
     images, labels = load_digits(return_X_y=True)

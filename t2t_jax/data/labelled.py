@@ -164,7 +164,7 @@ def mask_id(vocabulary: Vocabulary) -> int:
 def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[int]:
     """Return the subwords of a line without the spaces before its masks, as training has them.
 
-    A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
+    A vocabulary spells the space before a mask as a separate subword; a mask that hides a word
     stands for its space too. `mask_id` gives the id of a mask.
     """
     return [

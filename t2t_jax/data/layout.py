@@ -144,7 +144,6 @@ def batch_shape(config: DataConfig, source_length: int, target_length: int) -> B
     Args:
       config: the bounds, in tokens per step.
       source_length: source positions of a row; 0 for text of one language.
-      target_length: target positions of a row.
     """
     rows = config.target_tokens_per_step // target_length
     if source_length:
@@ -166,9 +165,6 @@ def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
 
     Rows are in order of class, so a remainder lies just before the rows it joins and every batch is
     a slice. Only the very last batch may be short of rows.
-
-    Args:
-      counts: the number of rows of each class.
     """
     starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     last = max(np.flatnonzero(counts).tolist(), default=-1)

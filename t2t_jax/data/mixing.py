@@ -40,7 +40,6 @@ def mixed_parts(
     """Return the parts of a mixture.
 
     Args:
-      mixed: the examples of each corpus, with its weight.
       temperature: T of the shares; None uses the weights.
       window: the number of parts whose examples are mixed.
     """
@@ -112,7 +111,7 @@ class MixedParts:
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how often the rows of each part are in its order; see `Parts.repeats`."""
+        """See `Parts.repeats`."""
         repeats = [max(1, int(component.times)) for component in self.mixed]
         return np.repeat(repeats, np.diff(self._first))
 
@@ -158,7 +157,7 @@ class MixedParts:
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return two numbers on which the packed rows of a part depend."""
+        """See `Parts.packing_key`."""
         corpus, number = self._find(part)
         return corpus.packing_key(seed, number)
 

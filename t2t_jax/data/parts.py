@@ -80,7 +80,6 @@ class Parts(Protocol):
         """Return the windows of an epoch, in the order in which it reads them.
 
         Args:
-          epoch: the index of the epoch.
           rng: the random stream for the order of the parts.
         """
         order = shuffled_within(np.zeros(len(self), np.uint8), rng)
@@ -91,11 +90,7 @@ class Parts(Protocol):
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return two numbers on which the packed rows of a part depend.
-
-        Args:
-          seed: the seed of the training.
-        """
+        """Return two numbers on which the packed rows of a part depend."""
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
@@ -130,7 +125,7 @@ class OnePart(Parts):
         return self.examples
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of the arrays of a batch; see `Examples.shape`."""
+        """See `Parts.shape`."""
         return self.examples.shape(shape, most)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:

@@ -184,7 +184,6 @@ def random_bits(
     Args:
       stream: seed, and a number unique among the uses of this seed.
       numbers: index of each row in the global batch.
-      step: index of the step.
       count: the number of 64-bit integers for each row.
     """
     rows = [

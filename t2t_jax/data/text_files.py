@@ -52,7 +52,7 @@ def text_splits(directory: Path, source_language: str, target_language: str) -> 
 def _parallel_files(
     directory: Path, source_language: str, target_language: str
 ) -> dict[str, tuple[TextFile, TextFile]]:
-    """Return the files of source and target of every split in a directory of parallel text.
+    """Return the source and target files of every split of a directory.
 
     Raises:
       UserError: there is no split, or a side of one is missing.

@@ -20,8 +20,6 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
 
     Args:
       name: the data set's name and config.
-      source_language: the feature that holds the sources.
-      target_language: the feature that holds the targets.
 
     Raises:
       UserError: there is no such data set, or it lacks a language or a readable format.
@@ -92,7 +90,6 @@ def tfds_builder(name: str) -> Any:
 
 
 def _unreadable(name: str, place: object, error: Exception) -> UserError:
-    """Return the error for a data set whose files raised another error."""
     reason = in_one_line(error)[:200] or type(error).__name__
     return UserError(
         f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "

@@ -234,7 +234,7 @@ def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tupl
 
 
 def _parse(text: str) -> Tree:
-    """Parse one outermost bracket into a tree.
+    """Parse one outermost bracket.
 
     Raises:
       ValueError: a part of the text is neither a constituent nor a word with its tag.
@@ -282,7 +282,7 @@ def _bare(symbol: str) -> str:
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:
-    """Return the flat form of a tree without the constituents that hold no word."""
+    """Return the flat form of a tree without constituents that hold no word."""
     kept: list[str] = []
     for symbol in symbols:
         if symbol[0] == ")" and kept[-1][0] == "(":

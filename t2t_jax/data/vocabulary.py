@@ -88,7 +88,7 @@ class Vocabulary(ABC):
     def speller(self) -> "Vocabulary":
         """Return the vocabulary, one for all that `between` gives, that spells ids as they do.
 
-        What is computed from the spelling of all ids can be kept by it.
+        Callers can cache by it what they compute from the spelling of all ids.
         """
         return self
 

@@ -89,12 +89,10 @@ class PublicCorpus:
 
 
 def _wmt_test_sets(pair: str, names: Mapping[str, str]) -> dict[str, tuple[ParallelTexts]]:
-    """Return the test set of each split of a pair of languages, by sacreBLEU's names for them."""
     return {split: _wmt_test_set(name, pair) for split, name in names.items()}
 
 
 def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
-    """Return a test set from sacreBLEU's table: archive, MD5 sum and its two files."""
     with needs_extra("train", f"the test set {test_set}"):
         from sacrebleu.dataset import DATASETS
 
@@ -169,7 +167,7 @@ _MULTI30K = {
 
 
 def _multi30k(stem: str) -> ParallelTexts:
-    """Return a part of Multi30k: a file packed by gzip for each language."""
+    """Return a part of Multi30k, which has a gzip file for each language."""
     place = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 
     def text(name: str) -> Text:

@@ -142,7 +142,7 @@ def archives_of(corpus: PublicCorpus) -> list[Archive]:
 def _finished(
     corpus: PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """Return the counts of each split, if the corpus is complete; no counts if it is not.
+    """Return the counts of each split, or none if the corpus is incomplete.
 
     Raises:
       UserError: the directory holds something else.
@@ -170,12 +170,11 @@ def _finished(
 
 
 def _splits_of(corpus: PublicCorpus) -> set[str]:
-    """Return the names of the splits that a corpus has once it is complete."""
+    """Return the splits that a complete corpus has."""
     return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
 
 
 def _counts(path: Path, counts: Any) -> Counts:
-    """Return the counts of a split from the manifest at a path."""
     try:
         check(counts, _COUNTS_SCHEMA)
         check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
@@ -222,11 +221,7 @@ def _written(
     splits: list[str],
     pairs: Iterable[tuple[str, str, str]],
 ) -> dict[str, Counts]:
-    """Write pairs, each with its split; files take their names once all splits are complete.
-
-    Returns:
-      The counts of each split.
-    """
+    """Write pairs, each with its split; files take their names once all splits are complete."""
     counts = {}
     with ExitStack() as stack:
         files = {}

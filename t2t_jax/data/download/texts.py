@@ -71,7 +71,6 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _opened(text: Text, path: Path) -> Iterator[Any]:
-    """Open a text as a file of bytes, unpacked."""
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP)) == _GZIP or not text.member
         file.seek(0)
@@ -130,7 +129,7 @@ def _lines(file: Lines, text: Text) -> Iterator[str]:
 
 
 def _memory_segments(file: Any, text: Text) -> Iterator[str]:
-    """Yield the segments of a language in a translation memory, one for each of its units."""
+    """Yield one segment in a language for each unit of a translation memory."""
     opened: list[ElementTree.Element] = []
     size = 0  # of what was read since the last tag outside of a unit
     for read, events in _tags(file):

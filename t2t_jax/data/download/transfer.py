@@ -84,7 +84,6 @@ def fetch_archive(
 
 
 def _address(archive: Archive, mirror: str | None) -> str:
-    """Return the address of an archive, with invalid characters quoted."""
     url = f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
     try:
         parts = urlsplit(url)
@@ -157,8 +156,6 @@ def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
 
 @dataclass
 class _Transfer:
-    """A transfer from a server to the end of a local file."""
-
     url: str
     archive: Archive
     file: BinaryIO
@@ -170,7 +167,6 @@ class _Transfer:
 
     @property
     def arrived(self) -> int:
-        """Return the number of received bytes."""
         return self.file.tell()
 
     def go_on(self) -> None:
@@ -201,7 +197,6 @@ class _Transfer:
             self._take(answer)
 
     def _take(self, answer: Any) -> None:
-        """Write the body of an answer to its position in the file."""
         first, total = _range(answer)
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         is_other = self.archive.digest is None and version != self.version
@@ -236,7 +231,6 @@ class _Transfer:
             self.progress(self.arrived)
 
     def _keep(self, size: int) -> None:
-        """Keep the first `size` received bytes, and drop the others."""
         self.file.truncate(size)
         self.file.seek(size)
 
@@ -292,7 +286,6 @@ def _range(answer: Any) -> tuple[int | None, int | None]:
 
 
 def _reason(reason: object) -> str:
-    """Return the reason of a failure, in one line that a terminal can show."""
     if isinstance(reason, urllib.error.URLError):
         reason = reason.reason
     shown = "".join(letter if letter.isprintable() else " " for letter in str(reason))

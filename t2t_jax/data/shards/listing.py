@@ -81,11 +81,7 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
 
 
 def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return the paths with wildcards of each split, also with its other names.
-
-    Args:
-      languages: the replacements of {language}, if any.
-    """
+    """Return the paths with wildcards of each split, also with its other names."""
     found = {}
     for split in SPLITS if "{split}" in place else ("train",):
         names = (split, *_OTHER_NAMES.get(split, ()))
@@ -135,7 +131,6 @@ def _next_part(parts: Iterator[str], wildcard: re.Match[str]) -> str:
 
 
 def _paths(pattern: str) -> list[Path]:
-    """Return the files that match a path with wildcards, in order of name."""
     place = as_path(pattern)
     parts = place.parts
     wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
@@ -144,7 +139,7 @@ def _paths(pattern: str) -> list[Path]:
 
 
 def _spread(shards: Sequence[Shard]) -> Sequence[Shard]:
-    """Return at most 128 shards at even distances."""
+    """Return at most 128 evenly spaced shards."""
     count = min(len(shards), _MOST_SAMPLED)
     return [shards[number * len(shards) // count] for number in range(count)]
 

@@ -98,7 +98,7 @@ class PreparedPieces(Parts):
         return self.text.examples(read_piece(array, piece))
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of the arrays of a batch; see `Examples.shape`."""
+        """See `Parts.shape`."""
         nothing = {"num_examples": 0, "source_tokens": 0}
         return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
 
@@ -107,7 +107,7 @@ class PreparedPieces(Parts):
         return _PACKING_SEED, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Return the number of rows of each piece; see `Parts.row_counts`.
+        """See `Parts.row_counts`.
 
         Packed rows are counted once for each of their shapes, and stored with the pieces.
         """

@@ -110,7 +110,6 @@ class ShardJob(NamedTuple):
 
 
 def _groups(chunks: Iterator[Chunk]) -> Iterator[Iterable[Chunk]]:
-    """Yield the chunks of each piece."""
     for first in chunks:
         yield chain([first], islice(chunks, _CHUNKS - 1))
 

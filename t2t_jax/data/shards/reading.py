@@ -129,7 +129,7 @@ def _format(path: Path) -> str:
 
 
 def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
-    """Yield the lines of a text; None stands for one that is not UTF-8."""
+    """Yield the lines of a text, and None for a line that is not UTF-8."""
     number = 0
     with open_text(path) as file:
         for block in blocks_of(file, _BLOCK_LINES, path):
@@ -203,7 +203,7 @@ def _check_column(path: Path, name: str, kind: Any) -> None:
 
 
 def _value(record: Any, name: str) -> Any:
-    """Return a field of a record, or of a record in it; None if there is none."""
+    """Return a field of a record or of a nested record; None if there is none."""
     for part in name.split("."):
         if isinstance(record, list) and record and isinstance(record[0], tuple):
             record = dict(record)  # a map of Parquet, as pairs of a key and a value

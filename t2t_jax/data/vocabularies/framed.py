@@ -79,17 +79,17 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def source_size(self) -> int:
-        """Return the number of ids of sources."""
+        """See `Vocabulary.source_size`."""
         return self.text.source_size
 
     @property
     def unk_id(self) -> int:
-        """Return the id of text that the vocabulary cannot spell."""
+        """See `Vocabulary.unk_id`."""
         return self.text.unk_id
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """Return the strings that are neither split nor joined with others."""
+        """See `Vocabulary.protected_tokens`."""
         return self.text.protected_tokens
 
     @property
@@ -99,12 +99,12 @@ class FramedVocabulary(Vocabulary):
 
     @cached_property
     def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids before the subwords of a source that is not empty, and those after."""
+        """See `Vocabulary.source_frame`."""
         return self._around("source_before", 0), self._around("source_after", 0)
 
     @cached_property
     def target_begin(self) -> tuple[int, ...]:
-        """Return the ids before the subwords of a target that is not empty."""
+        """See `Vocabulary.target_begin`."""
         return self._around("target_before", 1)
 
     @property
@@ -124,7 +124,7 @@ class FramedVocabulary(Vocabulary):
         return tuple(self._content["pair"])
 
     def between(self, source: str, target: str) -> "Vocabulary":
-        """Return the vocabulary for texts of two of its languages; see `Vocabulary.between`."""
+        """See `Vocabulary.between`."""
         if not self.marks:
             return super().between(source, target)
         pair = [language_code(name, self.marked_languages) for name in (source, target)]
@@ -148,22 +148,22 @@ class FramedVocabulary(Vocabulary):
         return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source, with its tags; an empty line is `[EOS_ID]`."""
+        """Return the ids of each source, with its tags; see `Vocabulary.encode`."""
         before, after = self.source_frame
         rows = self.text.encode(lines)
         return [[*before, *row[:-1], *after] if len(row) > 1 else row for row in rows]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each target, with its tags; an empty line is `[EOS_ID]`."""
+        """Return the ids of each target, with its tags; see `Vocabulary.encode_targets`."""
         before, rows = self.target_begin, self.text.encode_targets(lines)
         return [[*before, *row] if len(row) > 1 else row for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a source stands for, row by row."""
+        """See `Vocabulary.pieces`."""
         return self.text.pieces(ids)
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a target stands for, row by row."""
+        """See `Vocabulary.target_pieces`."""
         return self.text.target_pieces(ids)
 
     def spelling(self, token: int) -> bytes:
@@ -175,7 +175,7 @@ class FramedVocabulary(Vocabulary):
         return b"" if token in self._silent else self.text.source_spelling(token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row of a target's ids up to its first `EOS_ID`, without tags."""
+        """Return the text of each row, without tags; see `Vocabulary.decode`."""
         return self.text.decode(before_end(ids, without=tuple(self._silent)))
 
     def _around(self, name: str, side: int) -> tuple[int, ...]:

@@ -44,12 +44,12 @@ class LabelledVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """Return the id of text that the vocabulary cannot spell, in sources."""
+        """Return the id of source text that the vocabulary cannot spell."""
         return int(self.source.unk_id)
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """Return the strings of sources that are neither split nor joined with others."""
+        """See `Vocabulary.protected_tokens`."""
         return self.source.protected_tokens if self.source else frozenset()
 
     @property
@@ -59,11 +59,11 @@ class LabelledVocabulary(Vocabulary):
         return {**self.source.files, **labels} if self.source else labels
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each source; see `Vocabulary.encode`."""
+        """See `Vocabulary.encode`."""
         return list(self.source.encode(lines))
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a source stands for, row by row."""
+        """See `Vocabulary.pieces`."""
         return list(self.source.pieces(ids))
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:

@@ -99,7 +99,6 @@ def _parts(line: str) -> list[str]:
 
 
 def _warn_of_lost(characters: set[str], vocabulary: SharedVocabulary) -> None:
-    """Warn of characters of the corpus that the vocabulary cannot spell."""
     [pieces] = vocabulary.pieces([range(UNK_ID + 1, len(vocabulary))])
     if lost := sorted(characters.difference(_SPACES, " ", *pieces)):
         shown = ", ".join(f"U+{ord(one):04X}" for one in lost[:5])
@@ -152,7 +151,7 @@ def _spread(
 
 
 def _without_traces(model: bytes) -> bytes:
-    """Return a SentencePiece model without its temporary file's name and number of threads."""
+    """Remove the temporary file's name and the number of threads from a SentencePiece model."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.trainer_spec.ClearField("num_threads")
@@ -160,7 +159,6 @@ def _without_traces(model: bytes) -> bytes:
 
 
 def _explain(error: RuntimeError, size: int) -> UserError:
-    """Turn an error of SentencePiece into one that says which vocabulary sizes work."""
     message = str(error)
     if match := re.search(r"value <= (\d+)", message):
         most = match.group(1)

@@ -65,12 +65,12 @@ class PairedVocabulary(Vocabulary):
 
     @property
     def source_size(self) -> int:
-        """Return the number of ids of sources."""
+        """See `Vocabulary.source_size`."""
         return len(self._pieces[0])
 
     @property
     def unk_id(self) -> int:
-        """Return the id of text that the vocabulary cannot spell, in targets."""
+        """Return the id of target text that the vocabulary cannot spell."""
         return self._ids[1][_UNKNOWN]
 
     @property
@@ -79,7 +79,7 @@ class PairedVocabulary(Vocabulary):
         return dict(zip(("source.spm", "target.spm"), self._models, strict=True))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each source, ended by `EOS_ID`."""
+        """See `Vocabulary.encode`."""
         tags = [self._tag(line) for line in lines]
         texts = [line[len(tag) :] for line, tag in zip(lines, tags, strict=True)]
         rows = self._encoded(0, texts)
@@ -89,23 +89,23 @@ class PairedVocabulary(Vocabulary):
         ]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each target, ended by `EOS_ID`."""
+        """See `Vocabulary.encode_targets`."""
         return self._encoded(1, lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a source stands for, row by row."""
+        """See `Vocabulary.pieces`."""
         return [[self._pieces[0][token] for token in row] for row in ids]
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a target stands for, row by row."""
+        """See `Vocabulary.target_pieces`."""
         return [[self._pieces[1][token] for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a target adds to a text, with the space of a word."""
+        """See `Vocabulary.spelling`."""
         return self._spelling(1, token)
 
     def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a source stands for; see `spelling`."""
+        """See `Vocabulary.source_spelling`."""
         return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
@@ -115,7 +115,7 @@ class PairedVocabulary(Vocabulary):
         return spelling_of(splitter, splitter.piece_to_id(self._pieces[side][token]))
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row of a target's ids, up to its first `EOS_ID`."""
+        """See `Vocabulary.decode`."""
         rows = self.target_pieces(before_end(ids, without=(PAD_ID,)))
         return [text.strip() for text in in_threads(self._splitters[1].decode_pieces, rows)]
 

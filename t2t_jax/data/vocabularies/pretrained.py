@@ -47,7 +47,7 @@ class PretrainedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """Return the id of text that the vocabulary cannot spell; bytes can spell everything."""
+        """See `Vocabulary.unk_id`; bytes can spell everything."""
         return self._unknown
 
     @property
@@ -62,16 +62,16 @@ class PretrainedVocabulary(Vocabulary):
         return frozenset(token.content for token in added)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each line, ended by `EOS_ID`."""
+        """See `Vocabulary.encode`."""
         found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
         return [[*(self._ours.get(n, self._unknown) for n in one.ids), EOS_ID] for one in found]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id stands for, row by row, as the file has it."""
+        """Return the subword of each id, row by row, as the file has it."""
         return [[self._piece(int(token)) for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id adds to a text, with a space before a word."""
+        """See `Vocabulary.spelling`."""
         piece = self._piece(token)
         if token in (PAD_ID, EOS_ID, BOS_ID) or piece in self.protected_tokens:
             return b""
@@ -80,7 +80,7 @@ class PretrainedVocabulary(Vocabulary):
         return piece.replace(_SPACE, " ").encode()
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row of ids, up to its first `EOS_ID`."""
+        """See `Vocabulary.decode`."""
         rows = before_end(ids, without=(PAD_ID, BOS_ID))
         theirs = [[self.order[token] for token in row] for row in rows]
         texts: list[str] = self._tokenizer.decode_batch(theirs, skip_special_tokens=True)

@@ -37,12 +37,12 @@ class SharedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """Return the id of text that the vocabulary cannot spell."""
+        """See `Vocabulary.unk_id`."""
         return UNK_ID
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """Return the strings that are neither split nor joined with others."""
+        """See `Vocabulary.protected_tokens`."""
         pieces = sentencepiece_model_pb2.ModelProto.FromString(self.serialized).pieces
         return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
 
@@ -52,20 +52,20 @@ class SharedVocabulary(Vocabulary):
         return {"vocabulary.model": self.serialized}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each line, ended by `EOS_ID`; an empty line is `[EOS_ID]`."""
+        """See `Vocabulary.encode`."""
         # White space is trimmed and collapsed by the model itself.
         return in_threads(partial(self._processor.encode, add_eos=True), lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id stands for, row by row."""
+        """See `Vocabulary.pieces`."""
         return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id adds to a text, with a space before a word."""
+        """See `Vocabulary.spelling`."""
         return spelling_of(self._processor, token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row of ids up to `EOS_ID`, without padding and begin."""
+        """See `Vocabulary.decode`."""
         return in_threads(self._processor.decode, before_end(ids, without=(PAD_ID, BOS_ID)))
 
 
@@ -90,11 +90,7 @@ def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
 
 
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
-    """Return the bytes that a SentencePiece entry adds to a text, with a space before a word.
-
-    Args:
-      number: the index of the entry in the model.
-    """
+    """Return the bytes that a SentencePiece entry adds to a text, with a space before a word."""
     if processor.is_control(number):
         return b""
     if processor.is_unknown(number):
