@@ -45,9 +45,6 @@ def attention(
     """Compute equation 1 the fastest way; see `functional.attention.scaled_dot_product_attention`.
 
     Args:
-      query: queries of each head.
-      key: keys of each head, or of each group of heads that share them.
-      value: values of each head or group.
       mask: True where a query may attend to a key; see `heads_and_rows`.
       **options: those of `heads_and_rows`.
 
@@ -76,9 +73,6 @@ def heads_and_rows(
     A product with the heads can set its own results to zero within the kernel that reads them.
 
     Args:
-      query: queries of each head.
-      key: keys of each head, or of each group of heads that share them.
-      value: values of each head or group.
       mask: True where a query may attend to a key. With a `SegmentMask`, weights are computed in
         windows or in blocks where no fused kernel takes the mask; a bias or a score function takes
         memory that is quadratic in the length of a row.
@@ -162,11 +156,6 @@ def is_fused(
 
     cuDNN needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
     lengths, for the derivatives.
-
-    Args:
-      query: queries of each head.
-      key: keys of each head or group of heads.
-      value: values of each head or group.
     """
     if not query.dtype == key.dtype == value.dtype:
         return False
@@ -175,13 +164,7 @@ def is_fused(
 
 
 def has_fused_widths(d_k: int, d_v: int, dtype: DTypeLike) -> bool:
-    """Return whether cuDNN's fused attention takes heads of these widths; see `is_fused`.
-
-    Args:
-      d_k: width of queries and keys.
-      d_v: width of values.
-      dtype: dtype of all three.
-    """
+    """Return whether cuDNN's fused attention takes heads of these widths; see `is_fused`."""
     is_narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
     return is_narrow and d_k == d_v <= 128 and d_k % 8 == 0
 
@@ -196,9 +179,6 @@ def fused_attention(
     """Compute equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
 
     Args:
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
       mask: True where a query may attend to a key, for all heads alike or for each.
       implementation: "cudnn" takes arrays for which `is_fused` is true; "xla" computes the same of
         any arrays, on any device.
@@ -242,10 +222,8 @@ def cached_attention(
     first, again at every step, which on CPUs takes ten times as long as the products.
 
     Args:
-      query: queries of each head.
       key: keys of each head, or of each group of heads that share them, in the dtype to compute in;
         see `cache_dtype`.
-      value: values of each head or group.
       mask: True where a query may attend to a key, for all heads alike if they share keys.
       bias: numbers added to the scores; None means none.
       score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
@@ -279,12 +257,10 @@ def fused_cached_attention(
     """Compute equation 1 for a few queries and many keys, in one kernel.
 
     A query that may attend to nothing gets the mean of all values, which the caller has to keep at
-    zero: setting the result to zero here would take a kernel of its own.
+    zero: setting the result to zero here would take another kernel.
 
     Args:
-      query: queries of each head.
       key: keys of each head or group of heads, as `has_fused_widths` allows them.
-      value: values of each head or group.
       mask: True where a query may attend to a key.
       implementation: see `fused_attention`.
     """
@@ -307,7 +283,6 @@ def attention_with_new(
     XLA for GPUs makes one kernel of the computation, which takes that position from `new`.
 
     Args:
-      query: queries of each head.
       kept: keys and values of the kept positions.
       new: keys and values of the position that is to be written.
       at: the slot of that position.
@@ -346,8 +321,6 @@ def attention_to_both(
     """Compute `cached_attention` to two sets of keys and values, without copying them into one.
 
     Args:
-      query: queries of each head.
-      first: keys and values that stay, such as those of a prompt.
       second: keys and values to which each step adds its own.
       score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
         means that scores are products.
@@ -393,7 +366,7 @@ def _cached_scores(
 
 
 def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Array, "..."] | None:
-    """Cut the axis of heads of an array in two: groups, and the heads of each."""
+    """Cut the axis of heads in two: groups, and the heads of each."""
     if x is None:
         return None
     axis %= x.ndim
@@ -407,7 +380,6 @@ def cache_dtype(compute_dtype: DTypeLike, form: ProductForm) -> DTypeLike:
     bfloat16, and XLA writes to an array in bfloat16 by converting all of it to float32 and back.
 
     Args:
-      compute_dtype: the dtype of activations.
       form: the form of products in bfloat16, from `kernels_of`.
     """
     return jnp.float32 if form == "float32_results" else compute_dtype

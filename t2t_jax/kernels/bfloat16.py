@@ -24,12 +24,7 @@ _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 def linear(
     x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
 ) -> BFloat16[Array, "b t d_out"]:
-    """Compute the product x W at every position.
-
-    Args:
-      x: one vector per position.
-      kernel: the matrix W.
-    """
+    """Compute the product x W at every position."""
     return summed_in_float32("bti,io->bto", x, kernel).astype(x.dtype)
 
 
@@ -46,12 +41,7 @@ linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), _linear_gradie
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """Add the same bias to x at every position.
-
-    Args:
-      x: one vector per position.
-      bias: the vector to add.
-    """
+    """Add the same bias to x at every position."""
     return x + bias
 
 
@@ -70,12 +60,7 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 def pre_softmax_logits(
     x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax linear transformation (section 3.4), summed in float32.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-    """
+    """Compute the pre-softmax linear transformation (section 3.4), summed in float32."""
     return summed_in_float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 

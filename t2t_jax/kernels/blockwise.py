@@ -47,8 +47,6 @@ class _Arrays(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """The static arguments, which are compiled in."""
-
     causal: bool
     window: int | None
     dropout_rate: float
@@ -72,10 +70,6 @@ def blockwise_attention(
     The results differ by roundings, and dropout drops the same weights.
 
     Args:
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
-      mask: which positions may attend to which.
       dropout_rate: share of the weights set to zero.
       dropout_key: key that decides which of them; None means no dropout.
 
@@ -119,7 +113,6 @@ def _segment_blocks(segments: Int[Array, "b t"]) -> _Segments:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(options: _Options, *arrays: Any) -> _Vectors:
-    """Compute the weighted values of all blocks of queries."""
     return _weighted_values(options, _tied(*arrays))[0]
 
 
@@ -232,7 +225,7 @@ def _scores(
 
 
 def _numbers(block: Int[Array, ""]) -> Int[Array, " block"]:
-    """Return the numbers that the positions of a block have in their row."""
+    """Return the positions of a block in their row."""
     return block * _BLOCK + jnp.arange(_BLOCK)
 
 

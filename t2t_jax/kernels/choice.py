@@ -122,13 +122,12 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     """Return the implementations for the devices of a mesh, and the dtype that a model computes in.
 
     cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later. On CPUs with
-    instructions for bfloat16, products of such matrices have forms of their own. Layers are
+    instructions for bfloat16, products of such matrices have separate forms. Layers are
     compiled one by one on all other devices: by the bytes of the compiled program, a step of the
     base model takes two thirds of its time in a loop on an NVIDIA H200 and half on a TPU v5e.
 
     Args:
       mesh: the devices, attached or only described. None means any devices: XLA chooses everything.
-      compute_dtype: the dtype of activations and products.
     """
     if mesh is None:
         return XLA_KERNELS
@@ -152,9 +151,6 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
     instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
     On Intel's, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py` measures the
     products in both.
-
-    Args:
-      mesh: the devices.
     """
     has_bfloat16 = (
         device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)
@@ -164,7 +160,7 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
 
 
 def _capability(device: Any) -> float:
-    """Return the compute capability of an NVIDIA GPU; 0 for another device."""
+    """Return the compute capability of an NVIDIA GPU, or 0 for another device."""
     capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
     is_nvidia = device.platform == "gpu" and capability[:1].isdigit()
     return float(capability) if is_nvidia else 0

@@ -16,9 +16,6 @@ def takes_few_queries(device: Any) -> bool:
 
     Each device is tried once, in less than a second. Devices that are only described are assumed
     to compute them.
-
-    Args:
-      device: the NVIDIA GPU.
     """
     if device not in jax.local_devices():
         return True

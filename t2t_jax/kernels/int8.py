@@ -46,7 +46,6 @@ def int8_product(
 
     Args:
       x: the vectors, which are quantised too, each by its own greatest element.
-      matrix: the matrix W.
       axis: the axis of the matrix that is summed over; its scales have size 1 along it.
     """
     values, scales = quantize(x, axis=-1)

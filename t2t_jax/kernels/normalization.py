@@ -31,10 +31,6 @@ def layer_norm(
     """Compute `functional.normalization.layer_norm`, with a derivative for GPUs and TPUs.
 
     Args:
-      x: vectors.
-      scale: the learned factor of each element.
-      bias: the learned summand of each element.
-      epsilon: number added to the variance.
       with_products: whether to use sums that XLA for TPUs computes beside products, for vectors in
         bfloat16.
     """

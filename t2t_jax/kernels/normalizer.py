@@ -23,9 +23,6 @@ def in_one_pass(
     the differences to it, and the plain sum ("Online normalizer calculation for softmax",
     Milakov and Gimelshein 2018). In three reductions, as `functional.loss` has them, logits are
     read three times, and they are the largest array of a training step.
-
-    Args:
-      logits: scores over the vocabulary.
     """
 
     def add(one: _Sums, other: _Sums) -> _Sums:
@@ -53,12 +50,11 @@ def _added(one: Any, other: Any) -> tuple[Any, Any]:
 def greatest_in_one_pass(
     logits: Float32[Array, "*t v"], choices: Float32[Array, "*t v"]
 ) -> tuple[Int32[Array, "*t"], Float32[Array, "*t"]]:
-    """Find the place of the greatest choice, and the log of the sum of exponentials of the logits.
+    """Find the index of the greatest choice, and the log of the sum of exponentials of the logits.
 
     Of equal choices the first is taken. One reduction finds both, as in `in_one_pass`.
 
     Args:
-      logits: scores over the vocabulary.
       choices: the same scores, with -inf for the entries that may not be chosen.
     """
 
@@ -89,7 +85,6 @@ def within_the_product(
     the greatest logit will do; if one is farther off, the sums are computed by `in_one_pass`.
 
     Args:
-      logits: scores over the vocabulary.
       near: a number near the greatest of each row, such as the logit of the target.
     """
     total = jnp.exp(logits - near[..., None]).sum(-1)

@@ -22,7 +22,6 @@ def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
     """Return whether products of an array have the form of `kernels.bfloat16`.
 
     Args:
-      x: the first operand.
       form: the form of products, from `kernels_of`.
     """
     return _form_of(x, form) == "float32_results"
@@ -42,11 +41,6 @@ def einsum_float32(
     Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
     the result back into both products of the derivative, which at bfloat16 are the largest of a
     training step (the output projection's) and run several times slower in float32.
-
-    Args:
-      equation: the equation of the sum of products, as for `jnp.einsum`.
-      a: the first operand.
-      b: the second operand.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
@@ -86,7 +80,6 @@ def linear(
     """Compute the product x W, or x W + b, at every position.
 
     Args:
-      x: one vector per position.
       kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
         speed; the other forms are for decoding.
       bias: the vector b; None means none.
@@ -141,8 +134,6 @@ def pre_softmax_logits(
     """Compute pre-softmax logits (section 3.4) by products in `x`'s dtype, summed in float32.
 
     Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
       form: the form of products, from `kernels_of`.
     """
     return _LOGITS[_form_of(x, form)](x, embedding)
@@ -154,10 +145,6 @@ def rounded_logits(
     """Compute `pre_softmax_logits`, summed in float32 and rounded to the dtype of `x`.
 
     This suits devices whose memory is the bound: logits are the largest array of a training step.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
     """
     return _fused_logits(x, embedding, x.dtype)
 
@@ -167,13 +154,7 @@ def target_logits(
     targets: Int[Array, "b t"],
     embedding: Float[Array, "vocab d_model"],
 ) -> Float32[Array, "b t"]:
-    """Compute the logits of the targets alone, without those of the rest of the vocabulary.
-
-    Args:
-      x: the decoder's output.
-      targets: ids of the right tokens.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-    """
+    """Compute only the logits of the targets, not those of the whole vocabulary."""
     rows = jnp.take(embedding, targets, axis=0).astype(x.dtype)
     return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
 
@@ -241,8 +222,6 @@ def next_token_logits(
     """Compute the pre-softmax logits (section 3.4) of decoding, summed in float32.
 
     Args:
-      x: the decoder's output, few vectors.
-      embedding: the matrix, with one row for every entry of the vocabulary.
       form: the form of products, from `kernels_of`.
     """
     if isinstance(embedding, Int8Matrix):

@@ -38,9 +38,6 @@ def fits(
     The devices have to be known, and to have equally many rows and heads, as for `splash.takes`.
 
     Args:
-      query: queries of each head.
-      key: keys of each head, or of each group of heads.
-      value: values of each head or group.
       mask: True where a query may attend to a key.
     """
     has_own_keys = query.shape[2] == key.shape[2]
@@ -68,9 +65,6 @@ def short_attention(
     """Compute equation 1 of arrays that the kernels `take`.
 
     Args:
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
       mask: True where a query may attend to a key.
       interpret: whether the interpreter of Pallas runs the kernels, on any device.
 
@@ -120,11 +114,7 @@ def _call(
     """Call a kernel for every row and head.
 
     Args:
-      kernel: the function of the references to the blocks.
-      name: what the kernel computes.
-      interpret: whether the interpreter of Pallas runs it.
-      arrays: the arrays that it reads.
-      results: arrays of the shapes and dtypes that it writes.
+      results: arrays of the shapes and dtypes that the kernel writes.
     """
     # Only programs for GPUs need Pallas, which takes half a second to import.
     from jax.experimental import pallas
@@ -156,7 +146,6 @@ def _call(
 def _forward_kernel(
     lengths: tuple[int, int], query: Any, key: Any, value: Any, mask: Any, output: Any
 ) -> None:
-    """Write the weighted values of the queries of a row and head."""
     num_queries, num_keys = lengths
     q, k, v = _read(query, num_queries), _read(key, num_keys), _read(value, num_keys)
     weights = _weights(q, k, _read(mask, *lengths))
@@ -172,7 +161,7 @@ def _backward_kernel(
     cotangent: Any,
     *results: Any,
 ) -> None:
-    """Write the derivatives by the queries, keys and values of a row and head."""
+    """Write the derivatives by the queries, keys and values."""
     num_queries, num_keys = lengths
     q, k, v = _read(query, num_queries), _read(key, num_keys), _read(value, num_keys)
     heads_bar = _read(cotangent, num_queries)
@@ -200,12 +189,11 @@ def _weights(
 
 
 def _product(a: Float[Array, "m k"], b: Float[Array, "k n"]) -> Float[Array, "m n"]:
-    """Multiply matrices in their own dtype, and sum in float32."""
     return jax.lax.dot(a, b, preferred_element_type=jnp.float32)
 
 
 def _read(ref: Any, *sizes: int) -> Array:
-    """Read a block, with zeros in the place of what is beyond these sizes."""
+    """Read a block, with zeros for elements beyond the sizes."""
     from jax.experimental.pallas import triton
 
     mask = _within(ref, *sizes)
@@ -213,14 +201,13 @@ def _read(ref: Any, *sizes: int) -> Array:
 
 
 def _write(ref: Any, x: Float[Array, "n d"], size: int) -> None:
-    """Write the first `size` rows of `x`."""
     from jax.experimental.pallas import triton
 
     triton.store(ref, x.astype(ref.dtype), mask=_within(ref, size))
 
 
 def _within(ref: Any, *sizes: int) -> Bool[Array, "n d"] | None:
-    """Return the mask of the places of a block that these sizes leave; None if it has no others."""
+    """Return the mask of the valid elements of a block, or None if all are valid."""
     inside = [
         jax.lax.broadcasted_iota(jnp.int32, ref.shape, axis) < size
         for axis, size in enumerate(sizes)

@@ -33,11 +33,6 @@ def takes(
 
     The compiler cannot split a kernel that is not its own over devices: the devices have to be
     known (`parallel.axes.on_mesh`), and each of them to have equally many rows and heads.
-
-    Args:
-      query: queries of each head.
-      value: values of each head, or of each group of heads.
-      mask: which positions may attend to which.
     """
     if mask.window is not None or max(query.shape[1], value.shape[1]) > _LONGEST:
         return False
@@ -53,9 +48,6 @@ def splash_attention(
     """Compute `blockwise_attention` without dropout, of arrays that the kernel `takes`.
 
     Args:
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
       mask: which positions may attend to which; it has no window.
 
     Returns:

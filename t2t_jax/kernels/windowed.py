@@ -1,4 +1,4 @@
-"""Restricted self-attention (section 4): each position is compared with those near it alone.
+"""Restricted self-attention (section 4): each position is compared only with those near it.
 
 The row is cut into blocks as long as the window. The queries of a block are compared with the keys
 of this block, of the one before it and, unless the mask is causal, of the one after it: work and
@@ -39,14 +39,8 @@ def windowed_attention(
       attend: the attention of whole rows, `attend(query, key, value, mask, apart=,
         dropout_key=)`; it is called once, with blocks for rows. `apart` is the distance of each
         query and key, the same in all blocks.
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
       mask: which positions may attend to which; it has a window.
       dropout_key: key of the dropout of weights; other weights are dropped than by the whole mask.
-
-    Returns:
-      The weighted values.
     """
     window = mask.window
     assert window is not None
