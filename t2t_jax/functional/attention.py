@@ -96,7 +96,7 @@ def masked_softmax(
 ) -> Float32[Array, "b h q k"]:
     """Compute softmax over the keys that `mask` allows; zeros for a query without any.
 
-    The derivative is written out, because it needs the weights alone.
+    The derivative is written out, because it needs only the weights.
     """
     # A finite floor: exp() of it is exactly zero beside any real score, and never makes NaN.
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min / 2))

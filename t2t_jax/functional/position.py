@@ -222,7 +222,7 @@ def relative_position_buckets(
       distances: place of the query - place of the key.
       num_buckets: number of buckets; even if `bidirectional`.
       max_distance: the distance from which on all are in one bucket.
-      bidirectional: whether keys after the query have buckets of their own, the upper half of
+      bidirectional: whether keys after the query have separate buckets, the upper half of
         all. If not, they share bucket 0 with the query itself, and a mask hides them.
 
     Returns:

@@ -214,7 +214,6 @@ class MultiHeadAttention(nn.Module):
         """Let the positions in `x` attend to stored keys and values.
 
         Args:
-          x: vectors of the positions that attend.
           remembered: keys and values, from `remember`.
           mask: True where a query may attend to a key.
         """
@@ -257,8 +256,6 @@ class CachedSelfAttention(nn.Module):
         """Add the new position to a cache, and let the position attend to the cache.
 
         Args:
-          x: the position's vectors, one for each of `k` hypotheses.
-          cache: keys and values of the earlier positions; see `DecodingModel.step`.
           write_at: slot of the first of the `k` new entries.
           context: context of the stack; its mask says to which slots each hypothesis attends.
           before: keys and values of the source that all hypotheses continue and attend to as well.
@@ -319,7 +316,6 @@ def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
 
     Args:
       params: the parameters of a `MultiHeadAttention`; its matrices may be 8-bit integers.
-      config: the sizes of the attention.
     """
 
     def join(*kernels: Array) -> Array:
@@ -352,7 +348,6 @@ def _weights(
     bias: DistanceBias | None,
     score: Score | None,
 ) -> Float[Array, "b h q k"]:
-    """Return the attention weights, for attention maps."""
     whole = mask.whole() if isinstance(mask, SegmentMask) else mask
     key = repeat_heads(key, query.shape[2])
     summand = None if bias is None else bias(distances(query.shape[1], key.shape[1]))

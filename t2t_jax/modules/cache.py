@@ -105,8 +105,6 @@ def empty_cache(
 
     Args:
       form: the layout of keys and values.
-      depth: number of layers.
-      rows: number of sentences.
       slots: number of slots of each sentence, for all its hypotheses together.
     """
     groups, d_k, d_v = config.groups, config.d_k, config.d_v
@@ -125,12 +123,7 @@ def axes_of(form: CacheForm, depth: int) -> Any:
 
 
 def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
-    """Return the keys and values of each layer of a cache.
-
-    Args:
-      cache: the cache.
-      d_k: width of a key.
-    """
+    """Return the keys and values of each layer of a cache."""
     if not isinstance(cache, Stacked):
         return cache
     both = cache.both
@@ -144,7 +137,6 @@ def joined_layers(
     """Return the cache after a step, joined from the results of its layers.
 
     Args:
-      cache: the cache before the step.
       layers: the cache or new entries that `attend_and_keep` returned for each layer.
       write_at: slot of the first of the new entries.
     """
@@ -168,8 +160,6 @@ def attend_and_keep(
     """Add new entries to a cache, one for each of `k` hypotheses, and attend to the cache.
 
     Args:
-      new: keys and values of the new entries.
-      cache: keys and values of the layer before the step.
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
       before: keys and values of the source that all hypotheses continue, beside a turned cache.

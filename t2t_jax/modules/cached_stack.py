@@ -37,7 +37,6 @@ class CachedLayer(Layer):
         Args:
           x: the encoder's output, to which the layer's cross-attention attends. A layer without
             cross-attention reads the sources itself, and the generated tokens attend to them.
-          context: the context of the sources.
 
         Returns:
           The input of the next layer, which is `x` itself or the layer's output, and the keys and
@@ -65,8 +64,6 @@ class CachedLayer(Layer):
         """Compute the layer at one position.
 
         Args:
-          x: the position's vectors, one per hypothesis.
-          cache: self-attention keys and values of this layer.
           source: keys and values of the sources, one copy per sentence: cross-attention attends to
             them or, in a layer that has none, self-attention does.
           write_at: slot of the first of the `k` new entries.
@@ -108,7 +105,6 @@ class CachedStack(nn.Module):
 
         Args:
           x: the encoder's output; of a stack without cross-attention, the embedded sources.
-          context: the context of the sources.
         """
         kept = []
         for layer in self.layers:

@@ -73,9 +73,6 @@ class Context:
 
         Args:
           module: the module that uses it; each module has a separate stream of keys.
-
-        Returns:
-          The key; None if dropout is off.
         """
         if self.deterministic:
             return None

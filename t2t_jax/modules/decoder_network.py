@@ -52,7 +52,7 @@ class DecoderNetwork(TokenNetwork):
     is_cached: bool = False
 
     def make_stack(self, stack: Stack) -> nn.Module:
-        """Make a stack of layers; see `TokenNetwork.make_stack`."""
+        """See `TokenNetwork.make_stack`."""
         if self.is_cached and stack.reads_target:
             return CachedStack(self.config, stack)
         return super().make_stack(stack)
@@ -82,7 +82,7 @@ class DecoderNetwork(TokenNetwork):
         cache: TransformerCache,
         memory: Memory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
-        """Compute the logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
+        """See `DecodingModel.step`."""
         now = self.step_input(tokens, positions, memory)
         context = self._step_context(now, clock, ancestry_mask)
         sources = now.sources(context.bias)
@@ -156,11 +156,7 @@ class CachedDecoding(NetworkScoring):
         return empty_cache(form, stack.self_attention, stack.num_layers, rows, slots, dtype)
 
     def cache_form(self, beam_size: int) -> CacheForm:
-        """Return the layout of keys and values in the cache.
-
-        Args:
-          beam_size: number of hypotheses of each sentence.
-        """
+        """Return the layout of keys and values in the cache."""
         return "turned"
 
     def memory(self, params: Parameters, inputs: Any) -> Memory:
@@ -182,6 +178,5 @@ class CachedDecoding(NetworkScoring):
         return cast(Any, self._cached("step", params, *arguments))
 
     def _cached(self, method: str, params: Parameters, *arguments: Any) -> Any:
-        """Call a method of the network with a cache."""
         network = self.network.clone(is_cached=True)
         return network.apply({"params": params}, *arguments, method=method)

@@ -53,7 +53,6 @@ class ScoringModel(Protocol):
         """Compute the logits of every target token, given the source and earlier target tokens.
 
         Args:
-          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`.
         """
 
@@ -63,7 +62,6 @@ class ScoringModel(Protocol):
         """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
-          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`.
           label_smoothing: eps_ls (section 5.4).
         """
@@ -74,7 +72,6 @@ class ScoringModel(Protocol):
         """Return the attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
 
         Args:
-          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`.
 
         Returns:
@@ -109,7 +106,6 @@ class DecodingModel(ScoringModel, Protocol):
         """Return the parameters in the form for `memory` and `step`.
 
         Args:
-          params: the training parameters.
           quantize: the form of matrices in decoding.
         """
 
@@ -117,7 +113,6 @@ class DecodingModel(ScoringModel, Protocol):
         """Return the cache for the first `step`.
 
         Args:
-          rows: number of sentences.
           beam_size: number k of hypotheses of each sentence.
           room: positions of the ring buffer that `decoding.search` describes, one for each step. A
             position has a slot for every hypothesis: there are `room * beam_size` slots, or fewer

@@ -91,7 +91,7 @@ class ImageModel(EncoderModel):
         return self.with_positions("source", x, context)
 
     def example(self) -> Batch:
-        """Return a batch of one image; see `TokenNetwork.example`."""
+        """See `TokenNetwork.example`."""
         shape = 1, self.config.num_positions
         values = jnp.zeros((*shape, self.config.patch_values), jnp.uint8)
         patches = Patches(values, jnp.ones(shape, jnp.int32), jnp.arange(shape[1])[None])

@@ -113,7 +113,6 @@ class Ensemble:
         )
 
     def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
-        """Return the members, each with its parameters."""
         return zip(self.members, params.values(), strict=True)
 
 

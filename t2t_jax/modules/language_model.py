@@ -104,7 +104,7 @@ class LanguageModel(DecoderNetwork):
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """Return the last layer's output that predicts each target token."""
+        """See `TokenNetwork.decoded`."""
         dropout: Any = {"deterministic": deterministic, "first_row": first_row}
         targets = batch.targets
         if batch.inputs.tokens.shape[1] == 0:
@@ -143,7 +143,7 @@ class LanguageModel(DecoderNetwork):
         return attention_mask(segments, segments, causal=True, window=window)
 
     def memory(self, inputs: Sequence) -> Prompt:
-        """Read sources `[b, s]`, one a row; see `DecodingModel.memory`."""
+        """See `DecodingModel.memory`."""
         is_real = inputs.segments != 0
         mask = self.sequence_mask(inputs.segments, is_real)
         context = self.context("target", inputs.positions, mask)
@@ -153,7 +153,7 @@ class LanguageModel(DecoderNetwork):
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Prompt
     ) -> StepInput:
-        """Return the input of the decoder in a step; see `DecoderNetwork.step_input`."""
+        """See `DecoderNetwork.step_input`."""
         last = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
         first = jnp.take_along_axis(memory.tokens, last[:, None], axis=1)
         tokens = jnp.where(positions[:, None] == 0, first, tokens)
@@ -191,7 +191,6 @@ class LanguageModelDecoding(CachedDecoding):
         target, which is the source's last.
 
         Args:
-          params: the training parameters.
           batch: sources `[b, s]` and targets `[b, t]`, one pair a row.
         """
         weights = super().attention_weights(params, batch)["decoder"]

@@ -123,7 +123,6 @@ class Layer(nn.Module):
         """Compute the sub-layers in their order, for any implementation of attention.
 
         Args:
-          self_attend: the first sub-layer, self-attention.
           cross_attend: the second sub-layer, cross-attention, called only if the stack has it.
         """
         x = self.self_attention_residual(x, self_attend, context)

@@ -57,7 +57,6 @@ def matrix(
     """Return a matrix of a module in the dtype of its matmuls, in its stored form.
 
     Args:
-      module: the module that has the matrix as a parameter.
       init: the initialiser, a function of a key and a shape.
       shape: shape `[m, n]` of the matrix.
       axes: logical axes of the matrix; see `parallel.axes`.
@@ -84,10 +83,7 @@ def summand(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLik
     """Return a bias of a module, in the dtype of its matmuls.
 
     Args:
-      module: the module that has the bias as a parameter.
       axis: logical axis of the bias; see `parallel.axes`.
-      width: number of elements of the bias.
-      dtype: dtype of the matmuls.
     """
 
     def declared(key: Array, shape: tuple[int]) -> Any:
@@ -116,11 +112,7 @@ def is_matrix(declared: Any) -> bool:
 
 
 def is_matrix_of_layers(declared: Any) -> bool:
-    """Return whether a parameter is a stack of layers' matrices, not an embedding or projection.
-
-    Args:
-      declared: the parameter; see `is_stacked`.
-    """
+    """Return whether a parameter is a stack of layers' matrices, not an embedding or projection."""
     return is_matrix(declared) and is_stacked(declared)
 
 
@@ -137,7 +129,6 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
     """Quantize every matrix to 8-bit integers.
 
     Args:
-      params: the training parameters.
       declared: the same tree from `init_parameters`, with a `MatrixBox` for every matrix.
     """
     return _with_boxes(
@@ -153,7 +144,6 @@ def rounded(
     Args:
       params: the training parameters, or a part of them.
       declared: the same tree from `init_parameters`; see `quantized`.
-      dtype: dtype of the matmuls.
       summands: whether to convert biases of matmuls too. XLA for GPUs adds a bias within the
         matmul, unless it has to convert the bias.
     """
@@ -168,7 +158,6 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
     several vectors as long as before.
 
     Args:
-      params: the parameters of one layer.
       declared: the parameters of a stack of such layers from `init_parameters`; see `quantized`.
     """
 
@@ -184,7 +173,6 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 def _with_boxes(
     kinds: Any, convert: Callable[[Any, Array], Any], params: Parameters, declared: Parameters
 ) -> Parameters:
-    """Convert the parameters declared in boxes of some kinds."""
     return jax.tree.map(
         lambda box, x: convert(box, x) if isinstance(box, kinds) else x,
         declared,

@@ -57,7 +57,6 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     Args:
       config: the config of the run, `settled`. The network of a config that is not settled, and
         leaves the dtype open, computes in float32.
-      vocab_size: entries of the vocabulary.
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, config.model.dtype)
@@ -70,11 +69,10 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
 
 
 def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
-    """Make a network for scoring and, unless it is an encoder alone, for searching.
+    """Make a network for scoring and, unless it is encoder-only, for searching.
 
     Args:
       model: sizes and options of the network, `settled`, as for `make_model`.
-      vocab_size: entries of the vocabulary.
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, model.dtype)
@@ -85,5 +83,5 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
-    """Make a network for searching, no encoder alone; arguments as for `make_scoring_model`."""
+    """Make a network for searching, not encoder-only; arguments as for `make_scoring_model`."""
     return cast(DecodingModel, make_scoring_model(model, vocab_size, mesh))

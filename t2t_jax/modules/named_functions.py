@@ -67,9 +67,7 @@ def call(
     A registered function may do anything, so its mistakes become errors that users can fix.
 
     Args:
-      shape: the required shape of the result.
       dtype: the dtype to convert the result to.
-      options: the keyword arguments of the function.
 
     Raises:
       UserError: a registered function raised an error, or its result is not of floats and `shape`.
@@ -103,11 +101,7 @@ def elementwise(entry: Entry) -> Any:
 
 
 def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score | None:
-    """Return the score function of attention; None means dot products.
-
-    Args:
-      parameters: the learned parameters of each head.
-    """
+    """Return the score function of attention; None means dot products."""
     if entry.function is None:
         return None
     return jax.tree_util.Partial(partial(_scores, entry), **parameters)
@@ -158,7 +152,7 @@ def function_problems(config: Config) -> Iterator[str]:
 
 @cache
 def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig) -> str | None:
-    """Return what is wrong with a function; None if it passes."""
+    """Return what is wrong with a function, or None."""
     *of_arrays, of_learned, of_result = axes.replace("->", ",").split(",")
     separate = [axis for axis in of_result if axis not in "wd"]
     sizes = _sizes(model)
@@ -228,7 +222,6 @@ def _random_arrays(
 
 
 def _part(x: Array, axes: str, indices: Mapping[str, Array]) -> Array:
-    """Cut an array to one index of some axes."""
     for axis in set(axes) & set(indices):
         x = jax.lax.dynamic_slice_in_dim(x, indices[axis], 1, axes.index(axis))
     return x

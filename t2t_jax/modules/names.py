@@ -112,7 +112,6 @@ def parameter_table(params: Mapping[str, Any]) -> str:
 
 
 def _parameters(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each parameter of one model with its path."""
     if not isinstance(params, Mapping) or "params" in params:
         raise UserError(
             "params are no parameters of a model; give translator.params, or the entry 'params' of "
@@ -124,7 +123,7 @@ def _parameters(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], An
 
 
 def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:
-    """Return an array by name, or refuse one that is missing or has another shape."""
+    """Return an array by name, or refuse a missing or wrongly shaped one."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")
     array, shape = arrays[name], tuple(wanted.shape if layer is None else wanted.shape[1:])
@@ -144,7 +143,7 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
 
 
 def _paper(path: tuple[str, ...]) -> list[str]:
-    """Return the parts of a parameter's name in the paper, from its path in training."""
+    """Return the parts of a parameter's name in the paper."""
     *modules, last = (name.removesuffix("_residual") for name in path if name != "scores")
     if modules and modules[-1] in _ATTENTION and last in _LETTERS:
         return [*modules[:-1], f"{_LETTERS[last]}_{_ATTENTION[modules[-1]]}"]

@@ -34,7 +34,6 @@ class Network(Protocol):
 
         Args:
           rngs: PRNG key of the initialisation.
-          args: a batch.
           options: `deterministic=True`.
         """
 
@@ -42,8 +41,6 @@ class Network(Protocol):
         """Compute one of the network's methods (`flax.linen.Module.apply`).
 
         Args:
-          variables: the variables, with the parameters as "params".
-          args: the arguments of the method.
           options: `method`, the method's name; `rngs`; and the method's keyword arguments.
         """
 

@@ -160,9 +160,7 @@ class TokenNetwork(nn.Module):
         Args:
           side: whether the stack reads tokens of sources or of targets.
           positions: position of each token within its sentence, from 0.
-          mask: which positions may attend to which.
           length: a number above every position; None means the length of a row.
-          options: other fields of the context.
         """
         length = positions.shape[1] if length is None else length
         encoding = getattr(self, f"{side}_position")
@@ -172,11 +170,7 @@ class TokenNetwork(nn.Module):
     def embed(
         self, side: Side, tokens: Int[Array, "b t"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """Add up embeddings and positions (sections 3.4 and 3.5).
-
-        Args:
-          context: the context of the stack, with the positions of the tokens.
-        """
+        """Add up embeddings and positions (sections 3.4 and 3.5)."""
         embedding = getattr(self, self.config.embeddings[side])
         return self.with_positions(side, embedding(tokens), context)
 
@@ -229,7 +223,7 @@ class TokenNetwork(nn.Module):
         return logits + self.output_bias if self.config.output_bias else logits
 
     def _checked(self, batch: Any) -> Batch:
-        """Return a batch, or refuse arrays of ids alone and ids beyond the vocabulary."""
+        """Return a batch, or refuse bare arrays of ids, and ids beyond the vocabulary."""
         if not (isinstance(batch, Batch) and all(hasattr(side, "segments") for side in batch)):
             raise UserError(
                 "the network is called without a batch of sentences; make one with "

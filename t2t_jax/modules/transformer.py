@@ -32,7 +32,7 @@ class Transformer(DecoderNetwork):
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """Return the decoder's output at every target position; see `TokenNetwork.decoded`."""
+        """See `TokenNetwork.decoded`."""
         inputs, targets = batch
         dropout: Any = {"deterministic": deterministic, "first_row": first_row}
         encoded = self.encode(inputs, **dropout)
@@ -45,7 +45,7 @@ class Transformer(DecoderNetwork):
         return self.decoder(self.embedding_dropout(x, context), context)
 
     def memory(self, inputs: Any) -> TransformerMemory:
-        """Encode sources `[b, s]`, one a row; see `DecodingModel.memory`."""
+        """Encode the sources; see `DecodingModel.memory`."""
         mask = (inputs.segments != 0)[:, None, None, :]
         context = Context(inputs.positions, mask.shape[-1], mask, kernels=self.kernels)
         return TransformerMemory(self.decoder.remember(self.encode(inputs), context), mask)
@@ -53,7 +53,7 @@ class Transformer(DecoderNetwork):
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: TransformerMemory
     ) -> StepInput:
-        """Return the input of the decoder in a step; see `DecoderNetwork.step_input`."""
+        """See `DecoderNetwork.step_input`."""
         at = jnp.broadcast_to(positions[:, None], tokens.shape)
         tokens = jnp.where(at == 0, self.bos_id, tokens)
         sources = tuple(Remembered(each, memory.mask) for each in memory.keys_values)
