@@ -69,7 +69,7 @@ t2t_jax writes up to {extra} subwords more than the source has.
 
 
 def carried(config: Config) -> Carried:
-    """Return the fields of a config that the format can hold, each with its possible values."""
+    """Return the fields of a config that the format can hold; see `interchange.carried`."""
     model = config.model
     one_width = model.key_size == model.value_size
     return {
@@ -123,7 +123,7 @@ def _readme(model: PortableModel) -> str:
 
 
 def _search(model: PortableModel) -> dict[str, Any]:
-    """Return the arguments of `translate_batch` for the search of a config."""
+    """Return the arguments of `translate_batch`."""
     decoding = model.config.decoding
     (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
     given: dict[str, Any] = {
@@ -142,7 +142,6 @@ def _search(model: PortableModel) -> dict[str, Any]:
 
 
 def _specification(model: PortableModel) -> Any:
-    """Return the model as a specification of CTranslate2, with its parameters."""
     with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
     network = model.config.model
@@ -171,7 +170,6 @@ def _specification(model: PortableModel) -> Any:
 
 
 def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
-    """Return the layers of a stack as a specification of CTranslate2, without parameters."""
     from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 
     kind = transformer_spec.TransformerEncoderSpec
@@ -205,7 +203,6 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:
-    """Return the parameters whose names begin with a prefix, without it."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
@@ -272,7 +269,7 @@ def _fill_norm(spec: Any, part: Arrays) -> None:
 
 
 def _distance_biases(model: ModelConfig, arrays: Arrays, side: str) -> Mapping[str, Any]:
-    """Return the biases by distance of self-attention in the form of T5; {} if it has none."""
+    """Return the biases by distance of self-attention in the form of T5, if any."""
     if model.position == "relative_bias":
         table, distance = arrays[f"{side}_position"], _T5_DISTANCE
         assert len(table) == RELATIVE_BUCKETS

@@ -71,8 +71,6 @@ def with_their_search(
     """Return the config with the search of a model, and whether the search renormalises.
 
     Args:
-      config: the config without the search.
-      path: the directory of the model.
       theirs: the fields of its config.json.
       order: the model's id of each of our entries.
       carried: further settings that the import takes over otherwise.

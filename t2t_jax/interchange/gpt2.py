@@ -112,7 +112,6 @@ def read(path: Path) -> PortableModel:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Return the names that an array may have in a file."""
     return name, name.removeprefix("transformer.")
 
 
@@ -194,7 +193,7 @@ def _our_arrays(
 
 
 def carried(config: Config) -> Carried:
-    """Return the fields of a config that the format can hold, each with its possible values."""
+    """Return the fields of a config that the format can hold; see `interchange.carried`."""
     return {
         **sizes_of_transformers(config.model),
         **tied_output(config.model),

@@ -133,14 +133,10 @@ def _read_vocabulary(
 
 
 def _read_pieces(file: Path, size: int) -> list[str]:
-    """Return the subword of each id of a vocabulary.
-
-    Args:
-      file: the id of each subword, as JSON.
-      size: the number of subwords, of config.json.
+    """Return the subword of each id, from a JSON file with the id of each subword.
 
     Raises:
-      UserError: the file is missing or damaged, or has another number of subwords.
+      UserError: the file is missing or damaged, or does not have `size` subwords.
     """
     ids = read_json(file, Schema({UNKNOWN: ID}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
@@ -211,7 +207,7 @@ def _our_config(
 
 
 def _languages(file: Path) -> dict[str, str]:
-    """Return the two languages in tokenizer_config.json as fields; {} if it does not have them."""
+    """Return the two languages in tokenizer_config.json as fields, or {}."""
     if not file.exists():
         return {}
     found = read_json(file, Schema())
@@ -243,7 +239,7 @@ sources and targets have one vocabulary. The subwords that are given to it end w
 
 
 def carried(config: Config) -> Carried:
-    """Return the fields of a config that the format can hold, each with its possible values."""
+    """Return the fields of a config that the format can hold; see `interchange.carried`."""
     heads = (f"{part}_heads" for part in PARTS)
     parts = "attention_bias", "output_bias", "source_vocab_size", "scale_embeddings"
     return {
@@ -345,7 +341,7 @@ def _their_arrays(
     """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
 
     Args:
-      first: our id of the entry 0 in transformers; our entries before it come last there.
+      first: see `_write_tokenizer`.
     """
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)

@@ -50,7 +50,6 @@ def encoder_decoder_places(model: ModelConfig, prefix: str = "") -> Iterator[Pla
     Marian, M2M100, mBART and BART of transformers share these names.
 
     Args:
-      model: the config of the model.
       prefix: what the names begin with in the other library.
     """
     names = ("encoder", "source"), ("decoder", "target")
@@ -68,7 +67,6 @@ def _layer_places(stack: str, number: int, prefix: str) -> Iterator[Place]:
 
     Args:
       stack: "encoder" or "decoder".
-      number: the layer's number, from 0.
       prefix: what the names begin with before the name of the stack.
     """
     ours, theirs = f"{stack}.layers.{number}", f"{prefix}{stack}.layers.{number}"

@@ -170,7 +170,6 @@ def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
 
 
 def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Read the tensors of the files that an index names."""
     places = read_json(index, _INDEX)["weight_map"]
     found: dict[str, np.ndarray] = {}
     for part in sorted(set(places.values())):
@@ -237,7 +236,6 @@ def write_files(
     """Write model.safetensors, config.json and README.md as transformers reads them.
 
     Args:
-      model_class: the class of the model in transformers.
       model_type: the name of the kind in config.json.
       config: the other fields of config.json.
       arrays: the parameters, named as in transformers.

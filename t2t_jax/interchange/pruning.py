@@ -90,7 +90,6 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | 
 
     Args:
       out: the directory of the new run, which does not exist yet, or is empty.
-      heads: the heads to remove; see `heads_to_prune`.
       which: `average` and `step` of the checkpoints; see `t2t_jax.load`.
 
     Raises:

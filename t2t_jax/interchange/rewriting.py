@@ -62,7 +62,6 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
     Args:
       arrays: the parameters; attention has biases, and the target embedding is the output
         projection too.
-      model: the config of the model.
       start: the id that a target begins with.
     """
     embedding = model.embeddings["target"]
@@ -120,7 +119,6 @@ def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arr
     """Return the parameters with the channels of the residual stream in another order.
 
     Args:
-      arrays: the parameters.
       order: the old channel in each place of the new order.
     """
     return {name: _permuted(name, array, order) for name, array in arrays.items()}
@@ -170,8 +168,6 @@ def with_changed_heads(
     """Return the parameters after a change of the heads that an attention has.
 
     Args:
-      arrays: the parameters.
-      model: the config of the model.
       change: takes an attention, the number of a layer, and the parts of a parameter that belong to
         each head; returns the parts that belong to each head after the change.
     """

@@ -106,7 +106,6 @@ class Tensors:
         """Take an array with a row for each entry of a vocabulary, and return it in our order.
 
         Args:
-          name: the name of the array.
           order: the row in the file of each of our entries; see `numbering.new_order`.
           width: the length of a row; nothing for an array with a number for each entry.
         """
@@ -139,7 +138,7 @@ class Tensors:
 
 
 def _difference(array: np.ndarray, formula: Callable[..., Any]) -> float:
-    """Return the largest difference of an array from a formula; infinity for another shape."""
+    """Return the largest difference of an array from a formula, or infinity for another shape."""
     try:
         expected = np.broadcast_to(formula(*array.shape), array.shape)
     except (IndexError, TypeError, ValueError):

@@ -60,7 +60,6 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
     """Return the card of a run, as README.md has it.
 
     Args:
-      workdir: the run.
       model: what is published of it.
       address: the name by which the published run is opened.
       licence: the identifier of its licence, as the hub writes it.
@@ -102,7 +101,7 @@ def _text(name: str) -> str:
 
 
 def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str) -> dict[str, Any]:
-    """Return the metadata of the card, by the names that the hub gives them."""
+    """Return the metadata of the card, by the hub's names."""
     data, facts = config.data, config.data.facts
     pair = language_of(data.source_language), language_of(data.target_language)
     languages = dict.fromkeys(pair if facts.hub_task == "translation" else ())
@@ -149,7 +148,7 @@ def _results(config: Config, scores: Sequence[Record]) -> Iterator[dict[str, Any
 
 
 def _shown(corpus: str) -> str:
-    """Return the name of a corpus without the directories of the machine that had it."""
+    """Return the name of a corpus without local directories."""
     found = []
     for place, weight in components_of(public_name(corpus)):
         scheme, colon, name = place.partition(":")
@@ -202,7 +201,7 @@ def _data(config: Config, workdir: Path) -> str:
 
 
 def _hardware(workdir: Path) -> str:
-    """Describe the jobs of a training: dates, devices and times, and no host by its name."""
+    """Describe the jobs of a training: dates, devices and times, without host names."""
     found = read_goodput(workdir)
     if found is None:
         return "The hardware and the time of the training are not recorded."

@@ -84,7 +84,7 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
 
 
 def _target(asked: Publication) -> Address | Path:
-    """Return where to publish; refuse a place that is taken, and flags that are not for it."""
+    """Return where to publish; refuse an existing target, and flags that do not apply to it."""
     if target := address(asked.destination):
         if target.revision:
             raise UserError(f"{target} is only read; name the branch to write to by --revision")
@@ -99,7 +99,7 @@ def _target(asked: Publication) -> Address | Path:
 
 
 def _licence(asked: Publication, source: Path) -> str | None:
-    """Return the licence of a new card; None if the run is published already, and has a card."""
+    """Return the licence of a new card, or None if the run already has a card."""
     card = source / CARD
     read_config(source)  # which refuses what is no run
     is_published = (source / PARAMETERS).is_file() and card.is_file()
@@ -109,7 +109,7 @@ def _licence(asked: Publication, source: Path) -> str | None:
 
 
 def _fill(asked: Publication, source: Path, licence: str | None, place: Path) -> None:
-    """Write into an empty directory all that is to be published."""
+    """Write all files to publish into an empty directory."""
     if asked.with_state:
         check_free(source)
         _copy_state(source, place)
@@ -153,7 +153,7 @@ def _copy(files: Iterable[Path], place: Path) -> None:
 
 
 def _upload(place: Path, target: Address, private: bool) -> str:
-    """Send a directory to the hub as one commit, which a reader finds whole or not at all."""
+    """Upload a directory in one commit, so that a reader sees all or none of it."""
     paths = [path for path in place.rglob("*") if path.is_file()]
     files = {path.relative_to(place).as_posix(): str(path) for path in paths}
     with reaching(target) as library:
@@ -174,5 +174,5 @@ def _upload(place: Path, target: Address, private: bool) -> str:
 
 
 def _is_left(path: str, files: Mapping[str, str]) -> bool:
-    """Return whether a file on the hub is of an earlier run, and not one of the files of this."""
+    """Return whether an earlier run left this file on the hub."""
     return path not in files and any(fnmatchcase(path, one) for one in (*RUN_FILES, *STATE_FILES))

@@ -30,9 +30,6 @@ def publish_with_space(asked: Publication, directory: Path, dry_run: Path | None
       directory: where to write the files of the Space.
       dry_run: as for `publish`.
 
-    Returns:
-      The name by which the published run is opened.
-
     Raises:
       UserError: the run does not translate, or is not published on the hub, or `publish` refuses
         it, or the directory exists.

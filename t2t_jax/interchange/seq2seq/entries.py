@@ -169,7 +169,7 @@ def _of_tokenizer(file: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids of all entries beside a SentencePiece model, as `_of_tokenizer` does."""
+    """Return the same as `_of_tokenizer` for a SentencePiece model."""
     path = file.parent
     if not file.exists():
         raise UserError(

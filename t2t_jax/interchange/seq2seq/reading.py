@@ -5,7 +5,7 @@
     DIR/tokenizer.json ...                      the vocabulary; see `seq2seq.entries`
 
 The entries get other ids: padding is id 0, the end of a sentence id 1, and what a target begins
-with, or else the begin of a sentence, id 2.
+with, or else the beginning of a sentence, id 2.
 """
 
 from collections.abc import Iterator, Mapping
@@ -104,7 +104,6 @@ def read_seq2seq(
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """Yield the names that an array may have in a file."""
     yield f"model.{name}"
     yield name
     if name == "decoder.output_projection.weight":
@@ -188,7 +187,7 @@ def _config(
     vocabulary: FramedVocabulary,
     pair: _Pair,
 ) -> Config:
-    """Return our config, but for the search and the length of a table of positions."""
+    """Return the config without the search and the length of a table of positions."""
     starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
     sides = "data.source_language", "data.target_language"
     longest = max(8, theirs.get("max_position_embeddings", 1024))
@@ -208,7 +207,6 @@ def _arrays(
     config: Config,
     order: Int[np.ndarray, " entries"],
 ) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Return the parameters under our names and with our ids."""
     width, size = config.model.d_model, len(order)
     embedding = tensors.take(_EMBEDDING, size, width)
     for name in (SHARED, *_COPIES):

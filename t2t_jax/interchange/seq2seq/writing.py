@@ -92,7 +92,6 @@ def write_seq2seq(model: PortableModel, form: Seq2SeqFormat, directory: Path) ->
 def _their_arrays(
     model: PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    """Yield the parameters under the names, and in the layout, of transformers."""
     back, arrays = np.argsort(order), model.arrays
     yield f"model.{SHARED}", arrays["embedding"][back]
     if form.has_table:
@@ -131,7 +130,6 @@ def _write_vocabulary(
     order: Int[np.ndarray, " entries"],
     directory: Path,
 ) -> None:
-    """Write the files of a vocabulary."""
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
     back = np.argsort(order).tolist()
     names = [vocabulary.pieces([[ours]])[0][0] for ours in back]
