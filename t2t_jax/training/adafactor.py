@@ -96,7 +96,6 @@ def _averaged(
     gradients: Parameters,
     reduce: Callable[[Array], Array] = lambda square: square,
 ) -> Parameters:
-    """Update the moving averages of `reduce` of the squared gradients."""
     decay = 1 - updates.astype(jnp.float32) ** -_EXPONENT
     return jax.tree.map(
         lambda v, g: decay * v + (1 - decay) * reduce(g**2 + _EPSILON), kept, gradients

@@ -130,7 +130,6 @@ def load_parameters(
 
 
 def _directory(workdir: Path, step: int | str | None) -> Path:
-    """Return the directory of the requested checkpoints, or refuse a run without it."""
     directory = workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(
@@ -141,7 +140,6 @@ def _directory(workdir: Path, step: int | str | None) -> Path:
 
 
 def _is_in_a_file(workdir: Path, average: int | None, step: int | str | None) -> bool:
-    """Return whether to read the parameters from a file instead of checkpoints."""
     if not (workdir / PARAMETERS).is_file():
         return False
     return (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
@@ -154,7 +152,6 @@ def _of_file(
     average: int | None,
     step: int | str | None,
 ) -> tuple[Parameters, list[int]]:
-    """Load the parameters of an exported run from their file."""
     file = workdir / PARAMETERS
     check_sums(workdir, NEEDED_FILES)
     saved = read_parameters(file)
@@ -174,12 +171,10 @@ def _of_file(
 
 
 def _placed(array: np.ndarray, like: jax.ShapeDtypeStruct) -> Array:
-    """Put an array on the devices, each of which gets its part."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda part: array[part])
 
 
 def _damaged(error: UnreadableError, there: list[int]) -> UserError:
-    """Make the error for an unreadable checkpoint, which suggests the one before it."""
     before = [step for step in there if step < error.step]
     way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
     return UserError(
@@ -188,7 +183,6 @@ def _damaged(error: UnreadableError, there: list[int]) -> UserError:
 
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
-    """Check the types of the arguments, and return them as plain Python values."""
     for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
         is_number = isinstance(value, Integral) and not isinstance(value, bool)
         is_other = isinstance(value, str | None) and value in others
@@ -202,7 +196,7 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
 
 
 def _changes(directory: Path, there: Sequence[int]) -> bool:
-    """Wait a moment, and return whether a directory gains or loses checkpoints."""
+    """Return whether a directory gains or loses checkpoints within a moment."""
     latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < latest:
         if steps_in(directory) != list(there):
@@ -241,7 +235,7 @@ def _choose(
     usual: int,
     counts: Callable[[int], bool],
 ) -> list[int]:
-    """Choose the steps of the checkpoints to average, the oldest first."""
+    """Return the steps of the checkpoints to average, oldest first."""
     if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
     if isinstance(step, int):

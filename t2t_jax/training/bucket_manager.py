@@ -155,12 +155,10 @@ class _Part:
         self.is_sent = True
 
     def is_complete(self) -> bool:
-        """Return whether the parts of all processes are in the store."""
         others = jax.process_count() - 1
         return others == 0 or len(self._marks.objects()) == others
 
     def commit(self) -> None:
-        """Upload the file that completes the checkpoint."""
         (self.there / LAST).send(self.here / LAST)
         remove(self._marks.objects() if jax.process_count() > 1 else [])
 

@@ -22,8 +22,7 @@ So an interrupted run has in the end the same checkpoints, and the same average,
 The order of writing is: the state after a step; then, if the step was scored and its parameters
 are the best so far, these parameters; then the record in the log. Each is on the disk before the
 next begins. A run that is killed in between resumes from the newest state, and scores the steps
-again that the log has no record of. Best parameters that are newer than the newest state do not
-replace older ones, to which a run may still have to go back.
+again that the log has no record of.
 """
 
 import math
@@ -193,8 +192,6 @@ class Checkpoints:
     def save(self, state: TrainState) -> int | None:
         """Write `state` in the background, unless its step is written already.
 
-        Averages leave the state out unless a checkpoint is due after its step.
-
         Returns:
           The step of the previous state, which is on the disk by then, if there is one.
 
@@ -258,7 +255,7 @@ class Checkpoints:
         return float(kept["score"]) if same else -math.inf
 
     def _stored_score(self) -> Record:
-        """Read the record of the best score so far; empty if there is none or it is unreadable."""
+        """Read the record of the best score; empty if there is none or it is unreadable."""
         step = self._best.latest_step() if self._best else None
         if step is None:
             return {}
@@ -278,7 +275,6 @@ class Checkpoints:
         for_safety: bool = False,
         **others: ocp.args.CheckpointArgs,
     ) -> ocp.args.Composite:
-        """Make the items for Orbax to write: the arrays, and the record of their origin."""
         record = make_origin(self._identity, step, arrays, for_safety=for_safety)
         origin = ocp.args.JsonSave(record)
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
@@ -342,7 +338,6 @@ def _free_name(path: Path) -> Path:
 
 
 def _items(state: TrainState) -> dict[str, Any]:
-    """Return the arrays of a state by checkpoint item."""
     progress = state._asdict()
     items = {"params": progress.pop("params"), "progress": progress}
     ema = progress.pop("ema")

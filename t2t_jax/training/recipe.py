@@ -33,7 +33,6 @@ def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
 
 
 def _optimizer(config: Config, declared: Parameters) -> Optimizer:
-    """Make the optimiser of the trained parameters."""
     training = config.training
     facts = OPTIMIZERS[training.optimizer]
     optimizer: Optimizer = load_named(facts.make)(training, declared)
@@ -93,9 +92,7 @@ def moving_average(
     add up to 1, and the parameters before the first update have weight 0.
 
     Args:
-      decay: the decay d.
       average: the average before the update; any values before the first update.
-      params: the parameters after the update.
       updates: the number n of updates, including this one.
     """
     # 1 - d^n: a power that is rounded before it is subtracted would lose most of its digits.

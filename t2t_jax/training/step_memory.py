@@ -96,7 +96,6 @@ def training_memory(
 
 @cache
 def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -> int:
-    """Count the numbers in the parameters, the optimiser's state and a moving average."""
     everything = num_parameters(model, vocab_size)
     declared = _declared(model, vocab_size)
     make = load_named(OPTIMIZERS[training.optimizer].make)
