@@ -56,11 +56,6 @@ class ConfigCommand:
 def command_of_config(kind: type[_Command], arguments: Sequence[str], program: str) -> _Command:
     """Return a command whose first argument names the config that its field `fields` begins with.
 
-    Args:
-      kind: the class of the command.
-      arguments: the words of the command line.
-      program: the name of the program in messages.
-
     Raises:
       UserError: there is no such config, or a flag or its value is refused.
     """

@@ -65,7 +65,6 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
-    """Return the command of a name, with the values of its flags."""
     kind = command_class(name)
     make = getattr(sys.modules[kind.__module__], f"{_identifier(name)}_command", None)
     command: Command = (make or partial(command_of, kind))(flags, f"{program} {name}")

@@ -106,7 +106,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     def _evaluate(
         self, translator: "Translator", corpus: "Corpus", split: str, file: BinaryIO | None
     ) -> dict[str, Any]:
-        """Score a model on a split, write its answers to a file, and return the record.
+        """Score a model on a split, and write its answers to a file.
 
         The record of a single run is added to its `scores.jsonl`.
         """
@@ -141,7 +141,6 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
 
 
 def _table(record: dict[str, Any]) -> "Table":
-    """Return the figures of an evaluation as a table, each beside its definition."""
     from rich.table import Table
 
     from t2t_jax.tasks import task_of

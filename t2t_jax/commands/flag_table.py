@@ -135,7 +135,7 @@ def values_of(hint: Any) -> str:
 def flags_of(command: type, values: Any = None, section: str = "", prefix: str = "") -> list[Flag]:
     """Return the flags of a dataclass, each field of which is one.
 
-    A field that is a dataclass has flags of its own, with its name as their prefix unless its
+    A field that is a dataclass has flags with its name as their prefix unless its
     annotation sets an empty name.
 
     Args:

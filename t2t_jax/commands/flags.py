@@ -80,7 +80,6 @@ def check_flags(
 
 
 def _hint(flag: str, flags: Sequence[str]) -> str:
-    """Return the advice for an unknown flag."""
     if flag == "--version":
         return "the version is printed by t2t-jax --version"
     for known in flags:
@@ -160,7 +159,6 @@ def _check_place(places: Sequence[Flag], run: int, words: Sequence[str]) -> None
 
     Args:
       places: what stands without a flag, of which number `run` is the run.
-      words: the words without a flag.
     """
     others = [place for place in places if not place.is_run]
     if len(words) < run:
@@ -189,7 +187,6 @@ def peek(
     The word is the (first) run; both give the defaults of all other flags.
 
     Args:
-      arguments: the command line.
       place: the function that makes a path of a name: `as_path`, or `opened` for a run that is only
         read.
 
@@ -201,7 +198,7 @@ def peek(
 
 
 def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """Return the value of a flag on a command line as `ordered` returns it; None without one."""
+    """Return the value of a flag on a command line as `ordered` returns it."""
     following = arguments[arguments.index(flag) + 1 :] if flag in arguments else ()
     return next((word for word in following[:1] if not word.startswith("--")), None)
 
@@ -212,7 +209,6 @@ def with_family(config: Config, arguments: Sequence[str]) -> Config:
     Whether the family fits the other sections shows only once all flags have changed them.
 
     Args:
-      config: the config that gives the defaults of flags.
       arguments: the command line as `ordered` returns it.
 
     Raises:
@@ -289,12 +285,11 @@ def parse_flags(
 
 
 def _words(arguments: Sequence[str]) -> list[str]:
-    """Return the words ahead of the first flag."""
+    """Return the words before the first flag."""
     return [*takewhile(lambda word: not word.startswith("--"), arguments)]
 
 
 def _check_places(flags: Sequence[Flag], arguments: Sequence[str], program: str | None) -> None:
-    """Refuse a command line without a word that is required."""
     required = [flag for flag in flags if flag.is_positional and flag.is_required]
     for place in required[len(_words(arguments)) :]:
         what = f"lacks {place.flag}"

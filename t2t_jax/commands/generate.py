@@ -90,7 +90,6 @@ class GenerateCommand(RunFlags):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """Return the flags that say how a text is written."""
         decoding = "temperature", "top_k", "top_p", "beam_size", "min_length"
         names = "max_tokens", "stop", "seed", *decoding, "no_repeat_ngram_size"
         return {name: getattr(self, name) for name in names}

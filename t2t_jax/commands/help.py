@@ -62,7 +62,7 @@ def print_help(
 
 
 def _asked(arguments: Sequence[str]) -> str:
-    """Return what stands after `--help` on a command line; "" if nothing does."""
+    """Return the argument of `--help`, or ""."""
     if "--help" not in arguments:
         return ""
     following = [*arguments[arguments.index("--help") + 1 :], "--"][0]
@@ -70,7 +70,7 @@ def _asked(arguments: Sequence[str]) -> str:
 
 
 def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
-    """Yield the lines about the section of a name, or about the flags of a name."""
+    """Yield the help of a section, or of the flags of a name."""
     if asked in _sections(flags):
         return _whole(flags, asked, width)
     found = [flag for flag in flags if asked in (flag.name, flag.name.rpartition(".")[2])]
@@ -84,7 +84,7 @@ def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
 
 
 def _sections(flags: Iterable[Flag]) -> list[str]:
-    """Return the names of the sections of flags; that of the command itself, "", is the first."""
+    """Return the names of the sections of flags, beginning with "" for the command itself."""
     return list(dict.fromkeys(["", *(flag.section for flag in flags)]))
 
 
@@ -117,7 +117,6 @@ def _columns() -> int:
 
 
 def _placeholder(flag: Flag) -> str:
-    """Return an argument that stands without a flag as a usage shows it."""
     text = flag.flag if flag.takes else f"{flag.flag} ..."
     return text if flag.is_required else f"[{text}]"
 
@@ -172,12 +171,11 @@ def _gist(text: str, room: int) -> str:
 
 
 def _is_outside(text: str, place: int) -> bool:
-    """Return whether a place of a text is in no parenthesis."""
+    """Return whether a position is outside of all parentheses."""
     return text.count("(", 0, place) == text.count(")", 0, place)
 
 
 def _whole(flags: Sequence[Flag], section: str, width: int) -> Iterator[str]:
-    """Yield every flag of a section with all of its meaning."""
     yield from _title(section, "")
     for flag in flags:
         if flag.section == section:
@@ -201,7 +199,7 @@ def _entry(flag: Flag, width: int) -> Iterator[str]:
 
 
 def _more(flags: Sequence[Flag], width: int) -> list[str]:
-    """Return what the short help ends with: where the rest is."""
+    """Return the end of the short help, which says how to see all flags."""
     sections = ", ".join(_sections(flags)[1:])
     one = f"a flag, or a section: {sections}" if sections else "a flag"
     return wrapped(f"More: --help-all has every flag; --help NAME has {one}.", width)

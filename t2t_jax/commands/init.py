@@ -50,7 +50,6 @@ class InitCommand:
         return 0
 
     def _check(self) -> None:
-        """Refuse languages that name no files, and a directory that cannot have the files."""
         for flag, language in (("source", self.source), ("target", self.target)):
             if not _LANGUAGE.fullmatch(language):
                 raise UserError(

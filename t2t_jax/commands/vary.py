@@ -94,7 +94,6 @@ def values_in(flag: str, path: str, text: str) -> list[Any]:
 
     Args:
       flag: the flag that has the values, such as "--vary".
-      path: the path of the field.
 
     Raises:
       UserError: a value is not one of the field's type, or a range is empty.
@@ -117,7 +116,7 @@ def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[
 
 
 def _range_of(field: str, text: str) -> "Range":
-    """Return the range that a text such as `0.5:2:log` describes."""
+    """Parse a range such as `0.5:2:log`."""
     from t2t_jax.sweep.sampling import Range
 
     hint = known_fields()[field].type
@@ -167,7 +166,6 @@ def _values(flag: str, path: str, part: str) -> list[Any]:
 
 
 def _value(flag: str, path: str, word: str) -> Any:
-    """Return a value of a field's type, read as the flag of the field reads it."""
     hint: Any = known_fields()[path].type
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
@@ -185,7 +183,7 @@ def _value(flag: str, path: str, word: str) -> Any:
 def _check_differs(
     columns: dict[str, list[Any]], rows: Sequence[tuple[Any, ...]], factor: str
 ) -> None:
-    """Refuse a field with one value in all rows, and a row that is there twice."""
+    """Refuse a field with one value in all rows, and duplicate rows."""
     for path, values in columns.items():
         if len({*values}) == 1:
             flag = f"--{path.replace('_', '-')} {values[0]}"
