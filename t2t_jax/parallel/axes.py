@@ -100,7 +100,6 @@ def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], *
 
     Args:
       box: the class of the box, `nn.LogicallyPartitioned` or one that inherits from it.
-      axes: the logical axes of the parameter.
       facts: the other fields of the box.
     """
     return box(value, axes, **facts) if _declares.get() else value

@@ -42,11 +42,7 @@ _WITHOUT_EFFECT = re.compile("_dump_|device_count|_cache_dir")
 
 
 def random_key(seed: int | UInt32[Array, ""]) -> Key[Array, ""]:
-    """Return the PRNG key of a seed, of the same kind under any `jax_default_prng_impl`.
-
-    Args:
-      seed: a whole number.
-    """
+    """Return the PRNG key of a seed, of the same kind under any `jax_default_prng_impl`."""
     return jax.random.key(seed, impl="threefry2x32")
 
 

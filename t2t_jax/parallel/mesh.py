@@ -176,7 +176,6 @@ def batch_layout(
     """Cut a global batch into passes small enough for the devices.
 
     Args:
-      rows: the rows of the global batch.
       length: the length of the batch's longer side.
       tokens_per_device: most positions of one side on a device in a pass; None makes one pass.
     """

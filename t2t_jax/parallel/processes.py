@@ -182,7 +182,6 @@ def _copies() -> tuple[Any, Callable[[Any], Any]]:
 
 @cache
 def _first_devices() -> Int[np.ndarray, " processes"]:
-    """Return the index of the first device of each process among all devices."""
     return np.unique([device.process_index for device in jax.devices()], return_index=True)[1]
 
 

@@ -183,7 +183,6 @@ def remove_unfinished() -> None:
 
 
 def _remove(unfinished: Path) -> None:
-    """Remove an unfinished file or directory, if possible."""
     with suppress(OSError, UserError):  # the latter where a store is away
         if unfinished.is_dir():
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -191,7 +190,6 @@ def _remove(unfinished: Path) -> None:
 
 
 def _hidden_name(path: Path) -> Path:
-    """Return a hidden name beside a file, short enough and used by no other process."""
     name = os.fsdecode(os.fsencode(path.name)[:200])
     return path.parent / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
 

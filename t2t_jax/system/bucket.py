@@ -399,5 +399,4 @@ def _reaching(path: BucketPath) -> Iterator[None]:
 
 
 def _in_words(error: Exception) -> str:
-    """Return the message of a store's error, in one line."""
     return in_one_line(error)[:200].rstrip(".") or type(error).__name__

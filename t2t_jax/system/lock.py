@@ -174,7 +174,7 @@ def _machine() -> str:
 
 
 def _start_of(number: str) -> str:
-    """Return the start time of a process of this machine; empty if there is none."""
+    """Return the start time of a process, or "" if there is none."""
     try:
         status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

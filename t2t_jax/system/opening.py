@@ -64,8 +64,6 @@ def check_directory_name(path: Path) -> None:
 
 
 class _Member(NamedTuple):
-    """A file of an archive."""
-
     name: str
     size: int
     kind: str
@@ -123,7 +121,7 @@ def _in_tar(file: Any) -> Iterator[_Member]:
 
 
 def _root(members: Iterator[_Member]) -> PurePosixPath | None:
-    """Return the uppermost directory of an archive that has a run, if any."""
+    """Return the uppermost directory of an archive that has a run."""
     files = [PurePosixPath(one.name) for one in members if one.kind == "file"]
     runs = {path.parent for path in files if path.name == hub.RUN_FILES[0]}
     found = sorted(runs, key=lambda path: (len(path.parts), path))

@@ -83,7 +83,6 @@ def _is_same(number: int, copy: int) -> bool:
 
 
 def _reopened(stream: Any, number: int) -> Any:
-    """Return a standard stream, reopened if its object was closed."""
     if stream is None or not getattr(stream, "closed", False):
         return stream
     with contextlib.suppress(OSError):

@@ -139,7 +139,6 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
 
 
 def _name_in(error: OSError) -> str:
-    """Return the name of the file that the system refused, or else a guess."""
     if error.filename is not None:
         return str(error.filename)
     try:

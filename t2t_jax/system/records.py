@@ -67,7 +67,7 @@ def as_line(record: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity by null, at any depth of a JSON value."""
+    """Replace NaN and infinity by null, at any depth."""
     if isinstance(value, Mapping):
         return {name: _finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -93,8 +93,6 @@ def check(record: Any, schema: Schema, place: str = "") -> None:
     """Refuse a record that does not fit a schema.
 
     Args:
-      record: an object of JSON.
-      schema: the required fields and their kinds.
       place: the names of the fields that lead to the object, each with a dot after it.
 
     Raises:
@@ -111,7 +109,6 @@ def check(record: Any, schema: Schema, place: str = "") -> None:
 
 
 def _check_value(value: Any, kinds: Kinds, place: str) -> None:
-    """Refuse a value that is of none of its kinds."""
     accepted = kinds if isinstance(kinds, tuple) else (kinds,)
     for kind in accepted:
         if isinstance(kind, Schema) and isinstance(value, dict):
@@ -135,7 +132,6 @@ def _is_of(value: Any, kind: Kind) -> bool:
 
 
 def _names_of(kinds: Kinds) -> str:
-    """Return the names of the allowed kinds, for errors."""
     match kinds:
         case tuple():
             return " or ".join(map(_names_of, kinds))

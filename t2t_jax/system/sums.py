@@ -45,7 +45,6 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
 
 
 def _listed(directory: Path) -> dict[str, str]:
-    """Return the hashes in a directory's SHA256SUMS by name."""
     text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
     rows = (row.partition("  ") for row in text.splitlines())
     return {name: digest for digest, _, name in rows}
