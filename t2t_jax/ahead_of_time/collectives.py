@@ -105,7 +105,6 @@ def collective(program: Program, name: str, instruction: Instruction, count: int
 
 
 def _num_bytes(instruction: Instruction) -> int:
-    """Return the bytes of the result of a collective."""
     arrays, opcode = instruction.arrays, instruction.opcode
     # The start of a transfer has operands, then results, then counters `u32[]`; but the start of an
     # all-reduce has its results alone, unless XLA (of jax 0.12) puts a tuple of operands first.

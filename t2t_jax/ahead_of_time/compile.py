@@ -109,7 +109,6 @@ def compile_step(
 
 
 def _with_program(report: StepReport, program: jax.stages.Compiled, text: str) -> StepReport:
-    """Add to a report the figures that only the compiled program has."""
     stats: Any = program.memory_analysis()
     parsed = parse_program(text)
     return replace(

@@ -189,7 +189,6 @@ def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) ->
 
 
 def _integers(instructions: Sequence[Instruction]) -> dict[str, int]:
-    """Return the integer constants of a computation, by name."""
     found = {}
     for each in instructions:
         number = _INTEGER.search(each.line)

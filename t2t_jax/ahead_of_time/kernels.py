@@ -135,7 +135,6 @@ def label_of(program: Program, instruction: Instruction) -> str:
 
 
 def _flops(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count the operations of the matrix products of a kernel."""
     if instruction.opcode == "custom-call":
         return _library_flops(instruction, shapes)
     if instruction.opcode in ("dot", "convolution"):
@@ -149,7 +148,7 @@ def _flops(program: Program, instruction: Instruction, shapes: Mapping[str, Inst
 
 
 def _product_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count the operations of a product: two for each term of the sum of each result."""
+    """Count two operations for each term of the sum of each result."""
     [result], [left, right] = instruction.arrays[:1], instruction.operands[:2]
     operands = [shapes[name].arrays[0] for name in (left, right) if name in shapes]
     if len(operands) < 2:
@@ -184,7 +183,7 @@ def _convolved(
 
 
 def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count the operations of a product or an attention that a library computes."""
+    """Count the operations of a matmul or an attention that a library computes."""
     target = _TARGET.search(instruction.line)
     name = target[1] if target else ""
     if "matmul" in name or "gemm" in name:
@@ -221,7 +220,6 @@ def _splash_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -
 
 
 def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count the bytes that a kernel reads and writes."""
     taken = [_num_bytes(shapes[name]) for name in instruction.operands if name in shapes]
     if instruction.opcode in _BESIDE:
         smallest = min(each.num_bytes for each in instruction.arrays if each.sizes)
@@ -282,7 +280,6 @@ def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
 
 
 def _num_bytes(instruction: Instruction) -> float:
-    """Count the bytes of the result of an instruction."""
     arrays = instruction.arrays
     if "__cublas" in instruction.line and len(arrays) > 1:
         arrays = arrays[:-1]  # the last is scratch memory, which a product may not use

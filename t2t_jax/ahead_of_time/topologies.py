@@ -46,7 +46,6 @@ def devices_of(topology: str) -> list[jax.Device]:
 
 
 def _check_compiler(topology: str, is_gpu: bool) -> None:
-    """Refuse a topology for which no compiler is installed."""
     if not is_gpu:
         with needs_extra("tpu", f"--compile-only {topology}"):
             version("libtpu")  # XLA's compiler for TPUs

@@ -95,7 +95,7 @@ class Application:
         return translations[0] if isinstance(text, str) else translations
 
     async def _body(self, request: Request) -> bytes:
-        """Read the body. Its bytes are counted as they come, whatever length the head declares."""
+        """Read the body, and count its bytes, as the declared length may be wrong."""
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -118,7 +118,6 @@ class Application:
         return self._refusal(error)
 
     def _refusal(self, error: Exception) -> JSONResponse:
-        """Return the answer to a request that failed with an error."""
         headers = None
         if isinstance(error, HTTPException):
             status, message, headers = error.status_code, error.detail, error.headers

@@ -108,7 +108,6 @@ class Engine:
 
 
 def _joined(prepared: PreparedTexts, results: Sequence[SearchResult]) -> list[str]:
-    """Return the translations of texts, given the results of all parts of their sentences."""
     translations = [""] * prepared.num_sentences
     for part, result in zip(prepared.parts, results, strict=True):
         [best] = prepared.translator.read(result)

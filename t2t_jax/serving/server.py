@@ -85,7 +85,6 @@ def serve(app: ASGIApp, bound: socket.socket, timeout: float, ready: Callable[[]
     signal ends the program at once.
 
     Args:
-      app: the application.
       bound: the socket, from `bound_socket`.
       timeout: the most seconds that a request takes.
       ready: is called as soon as requests are answered.

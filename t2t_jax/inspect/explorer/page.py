@@ -43,7 +43,7 @@ class Exploration:
         write_whole(path, self.page.encode())
 
     def _repr_html_(self) -> str:
-        """Return the page for a notebook, in a frame of its own, so that styles do not mix."""
+        """Return the page for a notebook, in a separate frame, so that styles do not mix."""
         page = html.escape(self.page, quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" style="border:0"></iframe>'
 
@@ -79,7 +79,6 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
 
 
 def _html(data: dict[str, Any]) -> str:
-    """Return the page with its data."""
     folder = files(__package__ or "")
     page = (folder / "page.html").read_text("utf-8")
     for mark, ending in (("STYLE", "css"), ("SCRIPT", "js")):
@@ -90,7 +89,6 @@ def _html(data: dict[str, Any]) -> str:
 
 
 def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:
-    """Return the weights of an attention, and the kinds and entropies of its heads."""
     weights = getattr(maps, name)
     of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))
     counts = count_heads(weights, *of_attentions[name], name)
@@ -104,12 +102,12 @@ def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:
 
 
 def _bytes(shares: Float[np.ndarray, "..."]) -> str:
-    """Return numbers from 0 to 1 as bytes, in base64."""
+    """Encode numbers from 0 to 1 as bytes, in base64."""
     return base64.b64encode(np.rint(shares * 255).astype(np.uint8).tobytes()).decode()
 
 
 def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
-    """Return the hypotheses of a search, each with the number of its parent, or -1."""
+    """Return the hypotheses of a search, each with the index of its parent, or -1."""
     numbers = {key: number for number, key in enumerate(record.nodes)}
     last = [key[-1:] for key in record.nodes]
     pieces = [piece for [piece] in translator.vocabulary.target_pieces(last)]
