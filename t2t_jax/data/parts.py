@@ -90,7 +90,11 @@ class Parts(Protocol):
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return two numbers on which the packed rows of a part depend."""
+        """Return two numbers on which the packed rows of a part depend.
+
+        Args:
+          seed: the seed of the order of the data.
+        """
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
