@@ -20,8 +20,8 @@ class CompareCommand:
     """Score files of translations, or of trees, against a file of references.
 
     Translations are scored line by line, and each file after the first is compared with the first
-    by paired bootstrap. References that begin with a tree in brackets are a treebank: trees have
-    labelled recall, precision and F1 as EVALB computes them.
+    by approximate randomization, a two-sided test. References that begin with a tree in brackets
+    are a treebank: trees have labelled recall, precision and F1 as EVALB computes them.
     """
 
     examples: ClassVar = (
@@ -53,7 +53,7 @@ class CompareCommand:
 
     def _compare_translations(self, systems: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures.bleu import check_references, corpus_scores
-        from t2t_jax.tasks.measures.significance import paired_bootstrap
+        from t2t_jax.tasks.measures.significance import approximate_randomization
 
         for path, lines in zip(self.hypotheses, systems, strict=True):
             with self._naming(path):
@@ -63,14 +63,15 @@ class CompareCommand:
             scores = corpus_scores(lines, references, self.language)
             p_value = ""
             if lines is not systems[0]:
-                p_value = f"{paired_bootstrap(systems[0], lines, references).p_value:.4f}"
+                test = approximate_randomization(systems[0], lines, references)
+                p_value = f"{test.p_value:.4f}"
             figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
             table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
         print_result(table)
         print_result(f"sacreBLEU: {scores.bleu_signature}")
         print_result(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
         print_result(f"chrF: {scores.chrf_signature}")
-        print_result("p: sacreBLEU's paired bootstrap against the first file")
+        print_result("p: approximate randomization of sacreBLEU against the first file, two-sided")
 
     def _compare_trees(self, systems: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures.parseval import parseval

@@ -90,6 +90,7 @@ def test_compare_scores_files_and_tells_the_better_one(folder, tmp_path, capsys)
     assert re.search(r" 0\.00 0\.00 \d+\.\d\d .* 100\.00 100\.00 100\.00 0\.\d{4} ", out)
     assert "|tok:13a|" in out
     assert "Moses tokenizer" in out
+    assert "approximate randomization" in out
 
 
 def test_compare_gives_full_marks_to_the_treebank_itself(folder, capsys):

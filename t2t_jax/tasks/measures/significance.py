@@ -90,9 +90,7 @@ def approximate_randomization(
 ) -> ApproximateRandomization:
     """Compare the BLEU of two systems by approximate randomization, a two-sided test.
 
-    Each sample exchanges the two translations of each sentence with probability 1/2. With r samples
-    that differ by at least as much as the systems, p is (1 + r) / (1 + num_samples) (Noreen 1989;
-    for BLEU: Riezler and Maxwell 2005).
+    p is the p-value of `randomization_p_value`, and `seed` decides its samples.
 
     Args:
       baseline: translations of one system, as plain text.
@@ -106,25 +104,46 @@ def approximate_randomization(
         installed.
       ValueError: `num_samples` is not positive.
     """
-    if num_samples < 1:
-        raise ValueError(f"{num_samples=} must be positive")
     before = sentence_statistics(baseline, references)
     after = sentence_statistics(system, references)
-    sums = before.sum(axis=0), after.sum(axis=0)
-    baseline_bleu, system_bleu = bleu_of(np.stack(sums))
-    observed = abs(system_bleu - baseline_bleu)
+    p_value = randomization_p_value(before, after, num_samples=num_samples, seed=seed)
+    scores = bleu_of(np.stack([before.sum(axis=0), after.sum(axis=0)]))
+    return ApproximateRandomization(float(scores[0]), float(scores[1]), p_value)
+
+
+def randomization_p_value(
+    baseline: np.ndarray, system: np.ndarray, *, num_samples: int = 1000, seed: int = 12345
+) -> float:
+    """Compute the two-sided p-value of a difference in BLEU by approximate randomization.
+
+    Each sample exchanges the two translations of each sentence with probability 1/2. If r samples
+    differ by at least as much as the systems do, p is (1 + r) / (1 + num_samples) (Noreen 1989; for
+    BLEU: Riezler and Maxwell 2005). Systems of equal BLEU have p = 1.
+
+    Args:
+      baseline: [sentences, 10] statistics of one system, from `sentence_statistics`.
+      system: [sentences, 10] statistics of the other system.
+      num_samples: number of samples.
+      seed: seed of the samples.
+
+    Raises:
+      ValueError: `num_samples` is not positive.
+    """
+    if num_samples < 1:
+        raise ValueError(f"{num_samples=} must be positive")
+    baseline_sum, system_sum, change = baseline.sum(0), system.sum(0), system - baseline
+    observed = abs(bleu_of(system_sum) - bleu_of(baseline_sum))
     rng = np.random.default_rng(seed)
     num_as_large = 0
-    block = max(1, _BLOCK_SIZE // len(before))
+    block = max(1, _BLOCK_SIZE // len(change))
     for start in range(0, num_samples, block):
         size = min(block, num_samples - start)
-        exchanged = (rng.random((size, len(before))) < 0.5).astype(np.float64)
-        change = exchanged @ (after - before)  # [samples, 10]
-        sampled = np.abs(bleu_of(sums[1] - change) - bleu_of(sums[0] + change))
-        # Sums that should be equal may differ by rounding.
-        num_as_large += np.count_nonzero(sampled >= observed - 1e-9)
-    p_value = (1 + num_as_large) / (1 + num_samples)
-    return ApproximateRandomization(float(baseline_bleu), float(system_bleu), p_value)
+        exchanged = (rng.random((size, len(change))) < 0.5).astype(np.float64)
+        moved = exchanged @ change  # [samples, 10]
+        sampled = np.abs(bleu_of(system_sum - moved) - bleu_of(baseline_sum + moved))
+        # A sample that differs as much as the systems may round to slightly less.
+        num_as_large += int(np.count_nonzero(sampled >= observed - 1e-9))
+    return (1 + num_as_large) / (1 + num_samples)
 
 
 class PairedBootstrap(NamedTuple):

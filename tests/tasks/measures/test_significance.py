@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import random
@@ -10,8 +11,10 @@ import pytest
 from t2t_jax.errors import UserError
 from t2t_jax.tasks.measures.bleu import bleu_metric
 from t2t_jax.tasks.measures.significance import (
+    approximate_randomization,
     bleu_of,
     paired_bootstrap,
+    randomization_p_value,
     sentence_statistics,
 )
 
@@ -67,6 +70,89 @@ def test_bleu_takes_any_leading_axes():
     rows = sentence_statistics(GOOD, REFERENCES)
     assert bleu_of(rows.sum(axis=0)).shape == ()
     np.testing.assert_array_equal(bleu_of(rows.reshape(4, 25, 10)), bleu_of(rows).reshape(4, 25))
+
+
+def test_p_is_the_share_of_all_exchanges_that_differ_as_much():
+    """sacreBLEU scores each of the 2^8 exchanges of eight sentences."""
+    references, old, new = (lines[:8] for lines in (REFERENCES, GOOD, ALIKE))
+    bleu, differences = bleu_metric(force=True), []
+    for exchange in itertools.product([False, True], repeat=8):
+        pairs = [
+            (b, a) if is_exchanged else (a, b)
+            for a, b, is_exchanged in zip(old, new, exchange, strict=True)
+        ]
+        scores = [
+            bleu.corpus_score(list(lines), [references]).score for lines in zip(*pairs, strict=True)
+        ]
+        differences.append(abs(scores[1] - scores[0]))
+    expected = np.mean(np.array(differences) >= differences[0] - 1e-9)
+    found = approximate_randomization(old, new, references, num_samples=10_000)
+    assert 0.1 < expected < 0.9
+    assert abs(found.p_value - expected) < 0.02  # four standard errors
+
+
+def test_scores_of_the_test_are_those_of_sacrebleu():
+    found = approximate_randomization(BAD, GOOD, REFERENCES, num_samples=1)
+    for score, lines in ((found.baseline_bleu, BAD), (found.system_bleu, GOOD)):
+        np.testing.assert_allclose(score, bleu_metric().corpus_score(lines, [REFERENCES]).score)
+
+
+def test_a_clear_difference_has_the_least_p_in_both_directions():
+    for old, new in ((BAD, GOOD), (GOOD, BAD)):
+        assert approximate_randomization(old, new, REFERENCES, num_samples=499).p_value == 1 / 500
+
+
+def test_equal_systems_have_p_1():
+    assert approximate_randomization(GOOD, GOOD, REFERENCES).p_value == 1
+
+
+def test_samples_depend_on_the_seed_and_not_on_the_size_of_blocks(monkeypatch):
+    expected = approximate_randomization(GOOD, ALIKE, REFERENCES, num_samples=100)
+    other = approximate_randomization(GOOD, ALIKE, REFERENCES, num_samples=100, seed=1)
+    assert other.p_value != expected.p_value
+    monkeypatch.setattr("t2t_jax.tasks.measures.significance._BLOCK_SIZE", 700)
+    assert approximate_randomization(GOOD, ALIKE, REFERENCES, num_samples=100) == expected
+
+
+def test_a_difference_of_a_fiftieth_of_a_point_has_a_p_near_1():
+    """Both systems have the same translations in another order, but for one word too many."""
+    old, new = (GOOD + ALIKE) * 2, (ALIKE + GOOD) * 2
+    new[0] += " x"
+    found = approximate_randomization(old, new, REFERENCES * 4)
+    assert 0.015 < found.baseline_bleu - found.system_bleu < 0.025
+    assert found.p_value > 0.9
+
+
+def false_positive_rate(num_pairs, num_sentences, num_samples, seed):
+    """The share of pairs of exchangeable systems with p <= 0.05.
+
+    Each sentence has six translations with random errors, and both systems draw one of them.
+    """
+    rng = np.random.default_rng(seed)
+    bank = np.stack(
+        [sentence_statistics(spoilt(REFERENCES, 0.3, 10 + k), REFERENCES) for k in range(6)]
+    )
+    num_found = 0
+    for sample in range(num_pairs):
+        sentences = rng.integers(len(REFERENCES), size=num_sentences)
+        old, new = (bank[rng.integers(6, size=num_sentences), sentences] for _ in range(2))
+        p_value = randomization_p_value(old, new, num_samples=num_samples, seed=sample)
+        num_found += p_value <= 0.05
+    return num_found / num_pairs
+
+
+def test_one_in_twenty_pairs_of_exchangeable_systems_differs_significantly():
+    assert 0.04 <= false_positive_rate(2000, 100, num_samples=199, seed=0) <= 0.06
+
+
+@pytest.mark.slow
+def test_one_in_twenty_pairs_of_many_samples_differs_significantly():
+    assert 0.044 <= false_positive_rate(4000, 200, num_samples=499, seed=1) <= 0.056
+
+
+def test_a_test_without_samples_is_refused():
+    with pytest.raises(ValueError, match="num_samples=0"):
+        approximate_randomization(GOOD, BAD, REFERENCES, num_samples=0)
 
 
 def test_a_clearly_better_system_is_significantly_better():
@@ -136,8 +222,9 @@ def test_nothing_is_printed_or_logged(capfd, caplog):
 
 @pytest.mark.parametrize("arguments", [(GOOD[1:], GOOD), (GOOD, GOOD[1:])])
 def test_systems_of_other_sentences_are_refused(arguments):
-    with pytest.raises(UserError, match="99 translations against 100 references"):
-        paired_bootstrap(*arguments, REFERENCES)
+    for test in (approximate_randomization, paired_bootstrap):
+        with pytest.raises(UserError, match="99 translations against 100 references"):
+            test(*arguments, REFERENCES)
 
 
 @pytest.mark.parametrize("argument", ["num_samples", "seed"])
