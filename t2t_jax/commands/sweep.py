@@ -107,7 +107,7 @@ class SweepCommand:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
         from t2t_jax.sweep.launchers import Cluster, Local
-        from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
+        from t2t_jax.sweep.rules import GridRules, check_distinct, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
 
         if self.dry_run + self.report + (self.rename is not None) > 1:
@@ -130,6 +130,7 @@ class SweepCommand:
         if self.dry_run:
             from t2t_jax.sweep.listing import listing
 
+            check_distinct({name: grid.variants[name] for name in chosen}, seeds)
             with TemporaryDirectory() as empty:  # planned for its checks of the rules
                 planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
             report_console(120).print(listing(grid, chosen, seeds))

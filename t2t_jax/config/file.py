@@ -64,7 +64,8 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
       the sections of the fields only where two fields would otherwise have the same name.
 
     Raises:
-      UserError: a field does not exist, or a value is refused.
+      UserError: a field does not exist, or a value is refused, or two combinations have the same
+        name or give the same config.
     """
     factors = [
         [
@@ -73,12 +74,23 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
         ]
         for fields, rows in choices.items()
     ]
-    variants = {}
+    variants: dict[str, Config] = {}
+    names: dict[Config, str] = {}
     for parts in itertools.product(*factors):
         changes = {path: value for part in parts for path, value in part.items()}
         labels = _labels(changes)
         named = zip(labels, changes.values(), strict=True)
-        variants[",".join(f"{label}={value}" for label, value in named)] = base.replace(changes)
+        name, config = ",".join(f"{label}={value}" for label, value in named), base.replace(changes)
+        if name in variants:
+            raise UserError(
+                f"two combinations of a grid have the name {name}; leave one of them out, or make "
+                "a dict of configs, whose names you choose"
+            )
+        if config in names:
+            raise UserError(
+                f"{names[config]} and {name} of a grid are the same config; leave one of them out"
+            )
+        variants[name], names[config] = config, name
     return variants
 
 

@@ -171,6 +171,19 @@ def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> 
     )
 
 
+def dev_score_not_finite(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """Warn if the last dev evaluation has a loss or a score that is NaN or infinite."""
+    last = history.evaluations[-1] if history.evaluations else {}
+    # The log has null for a figure that is not finite.
+    nonfinite = [name for name in ("loss", "perplexity", "score") if last.get(name, 0) is None]
+    if not nonfinite:
+        return None
+    return (
+        f"on dev, {' and '.join(nonfinite)} at step {last['step']:,} is not a finite number: the "
+        f"model has diverged; use an earlier checkpoint (--step), or {_calmer(config)}"
+    )
+
+
 RULES: Mapping[str, Rule] = {
     "many_pairs_skipped": many_pairs_skipped,
     "much_padding": much_padding,
@@ -178,6 +191,7 @@ RULES: Mapping[str, Rule] = {
     "gradient_norm_grows": gradient_norm_grows,
     "devices_wait_for_data": devices_wait_for_data,
     "dev_score_falls": dev_score_falls,
+    "dev_score_not_finite": dev_score_not_finite,
 }
 """All rules, by the names under which the log records their warnings."""
 

@@ -230,10 +230,14 @@ def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "Grid
 def _check_scores(result: Record) -> None:
     """Refuse a result that lacks a score, or does not have one hypothesis for each reference."""
     score, beside, *_ = measures_of(result)
+    if not math.isfinite(result["perplexity"]):
+        raise UserError(f"its field 'perplexity' is {result['perplexity']}")
     for measure in (score, beside) if beside else (score,):
         figure = result.get(measure.field)
         if not isinstance(figure, _FIGURE) or isinstance(figure, bool):
             raise UserError(f"its field {measure.field!r} has no figure")
+        if not math.isfinite(figure):
+            raise UserError(f"its field {measure.field!r} is {figure}")
         if measure.signature_field and not isinstance(result.get(measure.signature_field), str):
             raise UserError(f"its field {measure.signature_field!r} has no text")
     for name in ("hypotheses", "references"):
@@ -373,6 +377,12 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
     evaluation = evaluate(translator, corpus, SPLIT)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
+    figures = {name: value for name, value in record.items() if isinstance(value, float)}
+    if nonfinite := [name for name, value in figures.items() if not math.isfinite(value)]:
+        reason = f"not a finite number on {SPLIT}: {', '.join(nonfinite)}"
+        print(f"diverged: {reason}", flush=True)
+        _write_rung(workdir, config, end, {"perplexity": None, "diverged": reason})
+        return
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
         "config": to_dict(config),

@@ -14,7 +14,13 @@ from t2t_jax.sweep.cell import check_cells
 from t2t_jax.sweep.dev_split import warn_of_other_dev_sets
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import Prioritized
-from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid, record_rules
+from t2t_jax.sweep.rules import (
+    GridRules,
+    check_distinct,
+    chosen_variants,
+    planned_grid,
+    record_rules,
+)
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.same_code import check_same_code, software_of_result
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
@@ -89,6 +95,7 @@ def run_grid(
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_counts(seeds=seeds, jobs=jobs)
+    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
     check_hours(max_hours)
     workdir = as_path(workdir)
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))

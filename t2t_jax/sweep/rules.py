@@ -208,6 +208,30 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     ]
 
 
+def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
+    """Refuse variants that are the same config under one of their seeds.
+
+    Such a cell would be trained twice, and its two rows would not be independent.
+
+    Args:
+      variants: the configs by name.
+      seeds: the number of seeds, counted from the `training.seed` of each variant.
+
+    Raises:
+      UserError: two variants are the same config under the same seed.
+    """
+    trained: dict[Config, str] = {}
+    for name, config in variants.items():
+        for seed in range(config.training.seed, config.training.seed + seeds):
+            other = trained.setdefault(config.replace({"training.seed": seed}), name)
+            if other != name:
+                raise UserError(
+                    f"{other} and {name} are the same config with seed {seed}, which would be "
+                    "trained twice; leave one of these rows out, or give --seeds 1 if the rows "
+                    "differ in training.seed"
+                )
+
+
 def planned_grid(
     grid: Grid,
     workdir: Path,

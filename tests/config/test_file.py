@@ -165,6 +165,19 @@ def test_a_product_over_a_field_that_does_not_exist_is_refused():
         product(Config(), {"model.num_head": [1]})
 
 
+@pytest.mark.parametrize(
+    ("path", "values", "message"),
+    [
+        ("model.dropout_rate", [0.25, 0.25], "two combinations .* name dropout_rate=0.25; leave"),
+        ("training.init_from", [None, "None"], "two combinations .* name init_from=None; leave"),
+        ("training.learning_rate_factor", [1, 1.0], "factor=1 and .*factor=1.0 .* the same config"),
+    ],
+)
+def test_a_product_with_a_combination_twice_is_refused(path, values, message):
+    with pytest.raises(UserError, match=message):
+        product(Config(), {path: values})
+
+
 def test_a_grid_file_gives_its_variants_in_order_and_what_is_published_of_them(tmp_path):
     published = "from t2t_jax.paper import TABLE_3\nPUBLISHED = {'heads_4': TABLE_3['A-h4']}\n"
     grid = load_grid(_write(tmp_path, _GRID + published))

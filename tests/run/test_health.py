@@ -58,6 +58,8 @@ HEALTHY = [
     ("devices_wait_for_data", [_line(10), _line(20)]),  # a release that did not measure it
     ("dev_score_falls", _scores(1.0, 5.0, 4.0, 4.0)),
     ("dev_score_falls", _scores(1.0, 5.0, 4.0, 4.0, 6.0)),
+    ("dev_score_not_finite", []),
+    ("dev_score_not_finite", _scores(None, 5.0)),  # an old record has no loss
     ("many_pairs_skipped", []),
     ("much_padding", []),
 ]
@@ -89,6 +91,12 @@ UNSOUND = [
         _scores(1.0, 5.0, 4.0, 4.5, 3.0),
         ["5.00 at step 20", "3 evaluation", "3.00 at step 50", "dropout_rate=0.1", "--step best"],
     ),
+    (
+        "dev_score_not_finite",
+        [{"step": 10, "of": "dev", "loss": None, "perplexity": None, "score": 0.0}],
+        ["loss and perplexity at step 10", "diverged", "--step", "lower training.learning_rate"],
+    ),
+    ("dev_score_not_finite", _scores(5.0, None), ["score at step 20"]),
 ]
 
 

@@ -16,7 +16,9 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
+from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster, Local
+from t2t_jax.sweep.rules import check_distinct
 
 GRID = Grid({"base": Config()}, {})
 RESULT = {
@@ -72,6 +74,8 @@ def test_a_result_without_a_field_is_refused_by_its_name_with_the_way_out(cell, 
         pytest.param(b"[" * 100_000, id="nested 100,000 deep"),
         pytest.param({**RESULT, "bleu": "20"}, id="a figure as text"),
         pytest.param({**RESULT, "perplexity": None}, id="a figure that is null"),
+        pytest.param({**RESULT, "perplexity": math.nan}, id="a perplexity that is NaN"),
+        pytest.param({**RESULT, "bleu": math.inf}, id="a score that is infinite"),
         pytest.param({**RESULT, "config": {}}, id="a config without fields"),
         pytest.param({**RESULT, "config": {"training": 3}}, id="a section that is a number"),
         pytest.param({**RESULT, "hypotheses": [1, 2]}, id="lines that are numbers"),
@@ -95,13 +99,24 @@ def test_a_directory_that_was_moved_away_is_not_a_seed(cell, tmp_path, name):
     assert num_seeds_in(Grid(later, {}), tmp_path) == 1
 
 
+def test_rows_of_one_config_under_one_seed_are_refused(tmp_path):
+    rows = {f"seed={seed}": Config().replace({"training.seed": seed}) for seed in (0, 1)}
+    with pytest.raises(UserError, match="seed=0 and seed=1 are the same config with seed 1, wh"):
+        run_grid(rows, tmp_path, seeds=2)
+    with pytest.raises(UserError, match="base and copy are the same config with seed 0"):
+        run_grid({"base": Config(), "copy": Config()}, tmp_path)
+    assert not [*tmp_path.iterdir()]
+    check_distinct(rows, seeds=1)  # a row for each seed
+    check_distinct({"base": Config(), "wide": Config().replace({"model.d_ff": 4096})}, seeds=2)
+
+
 PATIENCE = "training.stop_after_evaluations_without_gain"
 
 
-def _trained_to(step, monkeypatch):
+def _trained_to(step, monkeypatch, **figures):
     """Let the training of a cell, and the scoring of what it left, be done at once."""
     lines = SimpleNamespace(**{name: RESULT[name] for name in ("hypotheses", "references")})
-    record = {**RESULT, "checkpoints": [step]}
+    record = {**RESULT, "checkpoints": [step], **figures}
     del record["config"]
     for name, what in {
         "trainer.train": SimpleNamespace(exit_code=0),
@@ -123,6 +138,16 @@ def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
     (finished,) = cells(Grid({"base": patient}, {}), tmp_path, 1)
     assert finished.result()["checkpoints"] == [400]
     assert cell.result() is None
+
+
+@pytest.mark.parametrize(("field", "figure"), [("perplexity", math.nan), ("loss", math.inf)])
+def test_a_cell_whose_evaluation_is_not_finite_has_diverged(cell, monkeypatch, field, figure):
+    last = cell.config.training.num_train_steps
+    _trained_to(last, monkeypatch, **{field: figure})
+    assert train_and_score(cell.config, cell.workdir) == 0
+    assert cell.result() is None
+    assert cell.scores() == {last: math.inf}
+    assert cell.rungs()[last]["diverged"] == f"not a finite number on dev: {field}"
 
 
 def test_a_log_without_speeds_gives_no_speed():

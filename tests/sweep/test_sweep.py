@@ -485,6 +485,13 @@ def test_a_dry_run_of_a_grid_of_ones_own_has_no_column_of_the_paper(grid_file, c
     ]
 
 
+def test_rows_of_seeds_that_overlap_are_refused_by_a_dry_run():
+    rows = ["--config", "base", "--vary", "training.seed=0,1", "--dry-run", "--seeds"]
+    assert main([*rows, "1"]) == 0
+    with pytest.raises(UserError, match="the same config with seed 1"):
+        main([*rows, "2"])
+
+
 @pytest.mark.thorough
 def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, capsys):
     assert main([str(finished), "--dry-run"]) == 0
