@@ -89,19 +89,20 @@ def run_grid(
 
     Raises:
       UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
-        or a directory holds something else than a run of its config, or another grid, or cells of
-        other code or settings; at the end, if no cell is finished.
+        two rows are the same config under one of their seeds, or a directory holds something else
+        than a run of its config, or another grid, or cells of other code or settings; at the end,
+        if no cell is finished.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_counts(seeds=seeds, jobs=jobs)
-    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
     check_hours(max_hours)
     workdir = as_path(workdir)
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
     ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
+    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
     here = launcher is None or isinstance(launcher, Local)
     check_cells(plan.cells({}), allow_mixed=allow_mixed, here=here)
     check_same_grid(grid, workdir)
