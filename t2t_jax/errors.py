@@ -36,6 +36,10 @@ class UserError(ValueError):
     """
 
 
+class DivergedError(UserError):
+    """The training of a model has diverged: its loss, gradient or probabilities are not finite."""
+
+
 class LostProcessError(UserError):
     """An error after which the same command may go on: another process of a run is missing.
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import DivergedError
 
 
 class Hypothesis(NamedTuple):
@@ -55,9 +55,9 @@ def is_blank(tokens: list[int]) -> bool:
     return len(tokens) == 1
 
 
-def diverged(number: int) -> UserError:
+def diverged(number: int) -> DivergedError:
     """Make the error for a line whose probabilities are not finite."""
-    return UserError(
+    return DivergedError(
         f"the model gives no finite probabilities for line {number}; its training has "
         "diverged: use an earlier step, or train again at a lower learning rate"
     )

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.errors import UserError
+from t2t_jax.errors import DivergedError
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import COMPILATION, DATA, STEPS, TrainingProgress
 from t2t_jax.tasks.measures.perplexity import perplexity
@@ -17,10 +17,6 @@ from t2t_jax.training.step import StepMetrics
 # The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
 # device always has a step to go on with.
 _LAG = 2
-
-
-class DivergedError(UserError):
-    """The loss or the gradient was not finite in too many steps in a row."""
 
 
 class StepMeter:

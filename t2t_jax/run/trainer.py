@@ -58,8 +58,8 @@ def train(
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or `until` is not
         positive.
-      DivergedError: the loss or the gradient was not finite in too many steps in a row; this is a
-        `UserError`, too.
+      DivergedError: the loss or the gradient was not finite in too many steps in a row, or an
+        evaluation had no finite probabilities; this is a `UserError`, too.
     """
     if until is not None and until < 1:
         raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
+from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.run.provenance import SCHEMA as PROVENANCE_SCHEMA
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software_of
 from t2t_jax.sweep.same_settings import settled_fields
@@ -322,7 +322,6 @@ def train_and_score(
       UserError: the corpus has no dev split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.run.meter import DivergedError
     from t2t_jax.run.trackers.following import followed
     from t2t_jax.run.trainer import train
 
@@ -334,13 +333,13 @@ def train_and_score(
     try:
         with followed(workdir, track):
             code = train(config, workdir, until=until).exit_code
+        if not code:
+            score = _write_result if last >= end else _score_at_pause
+            score(config, workdir, corpus, last)
     except DivergedError as error:
         print(f"diverged: {error}", flush=True)
         _write_rung(workdir, config, last, {"perplexity": None, "diverged": str(error)})
         return 0
-    if not code:
-        score = _write_result if last >= end else _score_at_pause
-        score(config, workdir, corpus, last)
     return code
 
 
@@ -379,10 +378,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
     record_scores(workdir, record)
     figures = {name: value for name, value in record.items() if isinstance(value, float)}
     if nonfinite := [name for name, value in figures.items() if not math.isfinite(value)]:
-        reason = f"not a finite number on {SPLIT}: {', '.join(nonfinite)}"
-        print(f"diverged: {reason}", flush=True)
-        _write_rung(workdir, config, end, {"perplexity": None, "diverged": reason})
-        return
+        raise DivergedError(f"not a finite number on {SPLIT}: {', '.join(nonfinite)}")
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
         "config": to_dict(config),

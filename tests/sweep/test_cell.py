@@ -13,6 +13,7 @@ from t2t_jax.commands.entry import command_of
 from t2t_jax.commands.sweep import SweepCommand
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
+from t2t_jax.decoding.translations import diverged
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
@@ -148,6 +149,20 @@ def test_a_cell_whose_evaluation_is_not_finite_has_diverged(cell, monkeypatch, f
     assert cell.result() is None
     assert cell.scores() == {last: math.inf}
     assert cell.rungs()[last]["diverged"] == f"not a finite number on dev: {field}"
+
+
+@pytest.mark.parametrize("stage", ["trainer.train", "evaluation.evaluate"])
+def test_a_cell_without_finite_probabilities_has_diverged(cell, monkeypatch, stage):
+    """The evaluations of the training, and the last one, refuse a line of dev."""
+    last = cell.config.training.num_train_steps
+    _trained_to(last, monkeypatch)
+
+    def refuse(*_, **__):
+        raise diverged(2)
+
+    monkeypatch.setattr(f"t2t_jax.run.{stage}", refuse)
+    assert train_and_score(cell.config, cell.workdir) == 0
+    assert "no finite probabilities for line 2" in cell.rungs()[last]["diverged"]
 
 
 def test_a_log_without_speeds_gives_no_speed():
