@@ -27,7 +27,6 @@ from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
 from t2t_jax.tasks.measures.bleu import corpus_scores
-from t2t_jax.tasks.measures.significance import paired_bootstrap
 from t2t_jax.tasks.translation import TASK
 from tests.programs import run_python
 from tests.sweep.test_comparison import GRID, result
@@ -152,7 +151,6 @@ def _digits() -> object:
         ("sacremoses", "train", _split),
         ("grain", "train", _grid),
         ("sacrebleu.metrics.bleu", "train", lambda: corpus_scores(["a"], ["a"], "en")),
-        ("sacrebleu.significance", "train", lambda: paired_bootstrap(["a"], ["b"], ["a"])),
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),
         ("plotext", "plots", _curve),
         ("submitit", "slurm", _slurm),

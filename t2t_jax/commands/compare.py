@@ -53,7 +53,10 @@ class CompareCommand:
 
     def _compare_translations(self, systems: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures.bleu import check_references, corpus_scores
-        from t2t_jax.tasks.measures.significance import approximate_randomization
+        from t2t_jax.tasks.measures.significance import (
+            approximate_randomization,
+            sentence_statistics,
+        )
 
         for path, lines in zip(self.hypotheses, systems, strict=True):
             with self._naming(path):
@@ -61,10 +64,11 @@ class CompareCommand:
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
         for path, lines in zip(self.hypotheses, systems, strict=True):
             scores = corpus_scores(lines, references, self.language)
-            p_value = ""
-            if lines is not systems[0]:
-                test = approximate_randomization(systems[0], lines, references)
-                p_value = f"{test.p_value:.4f}"
+            statistics = sentence_statistics(lines, references)
+            if lines is systems[0]:
+                of_first, p_value = statistics, ""
+            else:
+                p_value = f"{approximate_randomization(of_first, statistics):.4f}"
             figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
             table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
         print_result(table)

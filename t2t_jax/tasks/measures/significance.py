@@ -1,16 +1,11 @@
 """Tests of whether two systems differ in BLEU by more than the choice of sentences explains."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from t2t_jax.errors import needs_extra
 from t2t_jax.tasks.measures.bleu import bleu_metric, check_references
 
-_SEED_VARIABLE = "SACREBLEU_SEED"
 _MAX_ORDER = 4  # BLEU counts n-grams of one to four words.
 _BLOCK_SIZE = 2**22  # Draws times sentences in memory at a time: 32 MiB of float64.
 
@@ -68,50 +63,7 @@ def bleu_of(statistics: np.ndarray) -> np.ndarray:
     return np.where(is_scored, 100 * np.exp(log_precision + brevity_penalty), 0.0)
 
 
-class ApproximateRandomization(NamedTuple):
-    """The comparison of two systems on the same sentences by approximate randomization."""
-
-    baseline_bleu: float
-    """sacreBLEU's BLEU of the baseline; 0 to 100."""
-    system_bleu: float
-    """sacreBLEU's BLEU of the system that is compared with it; 0 to 100."""
-    p_value: float
-    """Two-sided p-value: the probability, 0 to 1, of a difference at least as large as the observed
-    one if the two translations of each sentence are exchangeable."""
-
-
 def approximate_randomization(
-    baseline: Sequence[str],
-    system: Sequence[str],
-    references: Sequence[str],
-    *,
-    num_samples: int = 1000,
-    seed: int = 12345,
-) -> ApproximateRandomization:
-    """Compare the BLEU of two systems by approximate randomization, a two-sided test.
-
-    p is the p-value of `randomization_p_value`, and `seed` decides its samples.
-
-    Args:
-      baseline: translations of one system, as plain text.
-      system: translations of the other system.
-      references: a reference for each sentence, as plain text.
-      num_samples: number of samples.
-      seed: seed of the samples.
-
-    Raises:
-      UserError: the numbers of translations and references differ or are 0, or sacreBLEU is not
-        installed.
-      ValueError: `num_samples` is not positive.
-    """
-    before = sentence_statistics(baseline, references)
-    after = sentence_statistics(system, references)
-    p_value = randomization_p_value(before, after, num_samples=num_samples, seed=seed)
-    scores = bleu_of(np.stack([before.sum(axis=0), after.sum(axis=0)]))
-    return ApproximateRandomization(float(scores[0]), float(scores[1]), p_value)
-
-
-def randomization_p_value(
     baseline: np.ndarray, system: np.ndarray, *, num_samples: int = 1000, seed: int = 12345
 ) -> float:
     """Compute the two-sided p-value of a difference in BLEU by approximate randomization.
@@ -144,80 +96,3 @@ def randomization_p_value(
         # A sample that differs as much as the systems may round to slightly less.
         num_as_large += int(np.count_nonzero(sampled >= observed - 1e-9))
     return (1 + num_as_large) / (1 + num_samples)
-
-
-class PairedBootstrap(NamedTuple):
-    """The comparison of two systems on the same sentences."""
-
-    baseline_bleu: float
-    """sacreBLEU's BLEU of the baseline; 0 to 100."""
-    system_bleu: float
-    """sacreBLEU's BLEU of the system that is compared with it; 0 to 100."""
-    p_value: float
-    """Probability, 0 to 1, that the choice of sentences alone makes a larger difference than the
-    one observed; 1 if there is no difference."""
-    signature: str
-    """sacreBLEU's signature of the scores and the test."""
-
-
-def paired_bootstrap(
-    baseline: Sequence[str],
-    system: Sequence[str],
-    references: Sequence[str],
-    *,
-    num_samples: int = 1000,
-    seed: int = 12345,
-) -> PairedBootstrap:
-    """Compare the BLEU of two systems by sacreBLEU's paired bootstrap resampling (Koehn 2004).
-
-    The result depends on the arguments alone, and is that of `sacrebleu --paired-bs`, except for
-    two systems of the same score. Meanwhile sacreBLEU's own variable for the seed is set in the
-    environment of the process.
-
-    Args:
-      baseline: translations of one system, as plain text.
-      system: translations of the other system.
-      references: a reference for each sentence, as plain text.
-      num_samples: number of resamples, each of as many sentences as there are, with replacement.
-      seed: seed of the draws; positive, as sacreBLEU takes 0 for none.
-
-    Raises:
-      UserError: a system has not as many translations as there are references, or sacreBLEU is not
-        installed.
-      ValueError: `num_samples` or `seed` is not positive.
-    """
-    check_references(baseline, references)
-    check_references(system, references)
-    if num_samples < 1 or seed < 1:
-        raise ValueError(f"{num_samples=} and {seed=} must be positive")
-    with needs_extra("train", "the paired bootstrap"):
-        from sacrebleu.significance import PairedTest
-    with _seeded(seed):
-        # `force` is not to be warned of periods after a space.
-        test = PairedTest(
-            [("baseline", baseline), ("system", system)],
-            {"BLEU": bleu_metric(force=True)},
-            [references],
-            test_type="bs",
-            n_samples=num_samples,
-        )
-        signatures, scores = test()
-    results: Any = scores["BLEU"]  # sacreBLEU's type has the names of the systems among them
-    before, after = results
-    # sacreBLEU counts the resamples that differ more than the systems do: of equal ones, none.
-    p_value = after.p_value if after.score != before.score else 1.0
-    return PairedBootstrap(before.score, after.score, p_value, str(signatures["BLEU"]))
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Set the seed of sacreBLEU, which reads it from the environment alone, within a block."""
-    before = os.environ.get(_SEED_VARIABLE)
-    os.environ[_SEED_VARIABLE] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SEED_VARIABLE]
-        else:
-            os.environ[_SEED_VARIABLE] = before
