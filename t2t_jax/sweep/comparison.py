@@ -283,7 +283,8 @@ def changes(
     found = {}
     for variant, seeds in results.items():
         figures = [result[measure] for result in seeds]
-        sd = statistics.stdev(figures) if len(figures) > 1 else None
+        has_sd = len(figures) > 1 and all(map(math.isfinite, figures))
+        sd = statistics.stdev(figures) if has_sd else None
         found[variant] = Change(statistics.fmean(figures), sd)
         if effect := compared.get(variant):
             unit = 1.0

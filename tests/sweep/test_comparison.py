@@ -238,7 +238,7 @@ def test_a_row_that_was_scored_otherwise_is_listed_without_a_comparison(tmp_path
 def test_a_score_that_is_not_finite_is_not_compared():
     for figure in (math.nan, math.inf):
         seeds = [result(5.0, 20.0), result(5.1, 20.2, seed=1)]
-        row = rows({"base": seeds, "A-h1": [result(figure, 20.0)]})["A-h1"]
+        row = rows({"base": seeds, "A-h1": [result(figure, 20.0), seeds[1]]})["A-h1"]
         assert (row.perplexity.difference, row.perplexity.p_value) == (None, None)
         assert row.score.difference is not None
 
