@@ -38,7 +38,9 @@ def windows(split: TokenizedSplit, length: int, stride: int, start: int) -> Toke
     sources, source_offsets = _parts(tokens, at + context - 1, at + begin)
     sources[source_offsets[:-1]] = start  # in place of the token before the context
     targets, target_offsets = _parts(tokens, at + begin, at + end)
-    return TokenizedSplit(sources, source_offsets, targets, target_offsets, {}, len(sequence))
+    return TokenizedSplit(
+        sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read
+    )
 
 
 def _parts(

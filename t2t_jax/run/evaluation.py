@@ -4,21 +4,23 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float32, Float64, Int32
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.rows import Examples
+from t2t_jax.data.rows import Chosen, Examples
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import hardware_name
-from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
+from t2t_jax.parallel.mesh import batch_layout, mesh_of, on_host, one_ahead
 from t2t_jax.run.provenance import provenance, without_files
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
@@ -26,7 +28,7 @@ from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.newstest import name_of_test_set
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.tasks.task import CorpusLoss, Scoring, TaskScores
-from t2t_jax.training.step import LossSums, eval_step
+from t2t_jax.training.step import eval_step
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,11 @@ def evaluate_split(
     task = task_of(corpus.name, corpus.task)
     asked = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
     found = task.scored(asked)
-    items = found.sources if task.grid.whole_split else corpus.lines(split)[1]
-    return Evaluation(split, loss(), *found, len(items), time.monotonic() - start)
+    whole = task.grid.whole_split
+    losses, count = loss(), len(found.sources) if whole else pairs.num_pairs_read
+    if not whole or len(pairs) < pairs.num_pairs_read:
+        losses = losses._replace(sentence_nll=None, sentence_tokens=None)
+    return Evaluation(split, losses, *found, count, time.monotonic() - start)
 
 
 def score_record(
@@ -205,17 +210,37 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
     batches = Batches(pairs, config.data, seed=0)
     mesh, tokens_per_device = mesh_of(translator.params), config.parallel.pass_tokens
 
-    def launch(step: int) -> LossSums:
+    def launch(step: int) -> tuple[Chosen, np.ndarray, Any]:
         rows, *lengths = batches.shape(step)
         layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
-        batch = layout.put(batches(step, layout.local_rows()))
+        # Each process needs the segments of all rows, to assign the losses to the examples.
+        whole = batches(step, np.arange(layout.passes * layout.rows_per_pass))
+        batch = layout.put(jax.tree.map(itemgetter(layout.local_rows()), whole))
         smoothing = config.training.label_smoothing
-        return eval_step(translator.model, smoothing, translator.params, batch)
+        out = eval_step(translator.model, smoothing, translator.params, batch)
+        return batches.chosen(step), whole.targets.segments, out
 
     launched = (launch(step) for step in range(batches.steps_per_epoch))
-    totals = np.zeros(3)
-    for sums in one_ahead(launched):
+    totals, by_example = np.zeros(3), np.zeros((2, len(pairs)))
+    for chosen, segments, out in one_ahead(launched):
         safe_point()
-        totals += jax.device_get(sums)
+        sums, losses = on_host(out)
+        totals += sums
+        by_example[:, chosen.examples] = _sums_by_example(chosen, segments, losses)
     smoothed, nll, tokens = totals.tolist()
-    return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens))
+    sentence_nll, sentence_tokens = by_example[0], by_example[1].astype(np.int64)
+    return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens), sentence_nll, sentence_tokens)
+
+
+def _sums_by_example(
+    chosen: Chosen,
+    segments: Int32[np.ndarray, "rows t"],
+    losses: Float32[np.ndarray, "passes rows_per_pass t"],
+) -> Float64[np.ndarray, "2 n"]:
+    """Return the sum of the losses of each chosen example, and the number of its targets."""
+    most = int(chosen.segments.max()) + 1
+    # Packed rows have several examples, one segment each; segment 0 is padding.
+    cells = (np.arange(len(segments))[:, None] * most + segments).ravel()
+    sizes = len(segments) * most
+    summed = np.bincount(cells, losses.ravel(), sizes), np.bincount(cells, minlength=sizes)
+    return np.stack(summed)[:, chosen.rows * most + chosen.segments]

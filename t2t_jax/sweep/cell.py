@@ -32,7 +32,7 @@ from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_o
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
-    from t2t_jax.tasks.task import GridMeasures
+    from t2t_jax.tasks.task import CorpusLoss, GridMeasures
 
 SPLIT = "dev"
 """The split on which variants are compared, as in Table 3."""
@@ -64,6 +64,8 @@ _RESULT_SCHEMA = Schema(
         "settled": dict,
         "device": str,
         "vocabulary": str,
+        "sentence_nll": list,
+        "sentence_tokens": list,
     },
 )
 """The fields of a result that `tables` and `comparison` rely on."""
@@ -393,8 +395,19 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
         "vocabulary": read_fingerprints(workdir)["vocabulary"],
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
+        **_sentence_losses(evaluation.loss),
     }
     write_whole(workdir / RESULT, json.dumps(result).encode())
+
+
+def _sentence_losses(loss: "CorpusLoss") -> Record:
+    """Return the losses of each sentence of the split; {} for a task without sentences."""
+    if loss.sentence_nll is None or loss.sentence_tokens is None:
+        return {}
+    return {
+        "sentence_nll": [round(nll, 5) for nll in loss.sentence_nll.tolist()],
+        "sentence_tokens": loss.sentence_tokens.tolist(),
+    }
 
 
 def _speed(log: Sequence[Record]) -> float:

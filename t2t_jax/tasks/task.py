@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from jaxtyping import Float64, Int64
+
 from t2t_jax import paper
 from t2t_jax.config import Config, DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus
@@ -40,6 +43,11 @@ class CorpusLoss(NamedTuple):
     """The negative log-likelihood."""
     tokens: int
     """Number of target subwords that both losses are means over, ends of sentences included."""
+    sentence_nll: Float64[np.ndarray, " sentences"] | None = None
+    """The negative log-likelihood of each target, summed over its subwords, in the order of the
+    split; None if the examples of the task are not the sentences of the split."""
+    sentence_tokens: Int64[np.ndarray, " sentences"] | None = None
+    """Number of target subwords that each of `sentence_nll` is a sum over."""
 
 
 class Scoring(NamedTuple):

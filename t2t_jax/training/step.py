@@ -96,18 +96,27 @@ def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch:
 @partial(InterceptedJit, static_argnums=(0, 1))
 def eval_step(
     model: ScoringModel, label_smoothing: float, params: Parameters, batch: Batch
-) -> LossSums:
+) -> tuple[LossSums, Float32[Array, "passes rows t"]]:
     """Compute the losses of a batch, without dropout.
 
     Args:
       label_smoothing: the probability mass epsilon_ls (section 5.4).
       batch: arrays `[passes, rows, t]`.
+
+    Returns:
+      The sums over the batch, and the negative log-likelihood of each target position, in nats.
+      Values at padding are meaningless.
     """
 
-    def compute(rows: Batch, _: Int32[Array, ""]) -> LossSums:
-        return loss_sums(model.losses(params, rows, label_smoothing), rows)
+    def add(total: LossSums, rows: Batch) -> tuple[LossSums, Float32[Array, "rows t"]]:
+        losses = model.losses(params, rows, label_smoothing)
+        return jax.tree.map(jnp.add, total, loss_sums(losses, rows)), losses[1]
 
-    return _sum_over_passes(compute, batch)
+    zeros = LossSums(*jnp.zeros(3))
+    if len(batch.targets.tokens) > 1:
+        return jax.lax.scan(add, zeros, batch)
+    sums, nll = add(zeros, jax.tree.map(lambda x: x[0], batch))
+    return sums, nll[None]
 
 
 def abstract_batch(

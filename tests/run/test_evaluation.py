@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import signal
+import sys
 from functools import partial
 
 import flax.linen as nn
@@ -10,20 +11,24 @@ import numpy as np
 import pytest
 
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import Config
+from t2t_jax.config import Config, MeshConfig
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.tokenized import tokenize
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.scoring import score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
+from t2t_jax.parallel.mesh import make_mesh, replicated
 from t2t_jax.run import evaluation as evaluate_module
 from t2t_jax.run.evaluation import corpus_loss, evaluate, evaluate_split, prepare_evaluation
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.task import Scored
 from t2t_jax.tasks.translation import Translation
+from tests.parallel.test_meshes import on_eight_devices
+from tests.selection import thorough_after
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
@@ -119,6 +124,77 @@ def test_losses_are_those_of_all_pairs_one_by_one(setting, batching, is_ensemble
     assert abs(loss.smoothed - loss.nll) > 1e-3
 
 
+LAYOUTS = {
+    "packed": ({"data.batching": "pack"}, 1),
+    "several passes": ({"data.batching": "bucket", "parallel.tokens_per_device": 40}, 1),
+    "grouped by length": ({"data.batching": "bucket"}, 1),
+    "an ensemble": ({"data.batching": "pack"}, 2),
+}
+
+
+@pytest.mark.parametrize("layout", thorough_after(2, LAYOUTS))
+def test_each_sentence_has_the_negative_log_likelihood_that_score_computes(setting, layout):
+    translator, corpus = setting
+    fields, num_models = LAYOUTS[layout]
+    config = translator.config.replace(fields)
+    larger = jax.tree.map(lambda x: x * 1.3, translator.params)
+    evaluated = Translator(
+        config,
+        translator.vocabulary,
+        translator.params,
+        others=[(config.model, larger)] * (num_models - 1),
+    )
+    loss = loss_of(evaluated, corpus)
+    expected = [-pair.log_prob for pair in score(evaluated, SOURCES, TARGETS)]
+    np.testing.assert_allclose(loss.sentence_nll, expected, rtol=1e-4)
+    lengths = [len(ids) for ids in evaluated.encode_targets(TARGETS)]
+    assert loss.sentence_tokens.tolist() == lengths
+    assert loss.sentence_nll.sum() == pytest.approx(loss.nll * loss.tokens, rel=1e-6)
+
+
+def test_a_split_without_some_of_its_sentences_has_no_losses_by_sentence(setting):
+    translator, corpus = setting
+    dev, train = (
+        evaluate_split(translator, corpus, split, num_sentences=1, beam_size=1).loss
+        for split in ("dev", "train")
+    )
+    assert len(dev.sentence_nll) == len(dev.sentence_tokens) == len(SOURCES)
+    assert train.sentence_nll is None  # training leaves out two pairs
+    assert train.sentence_tokens is None
+
+
+def in_parts():
+    """Losses by sentence of a model whose rows are split over eight devices."""
+    config = Config().replace(
+        {
+            "model.d_model": 16,
+            "model.num_heads": 2,
+            "model.d_ff": 32,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "model.compute_dtype": "float32",
+            "data.batching": "pack",
+            "data.source_tokens_per_step": 256,
+            "data.target_tokens_per_step": 256,
+        }
+    )
+    vocabulary = train_vocabulary([(SOURCES, TARGETS)], 50)
+    model = Transformer(config.model, len(vocabulary), 2)
+    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(1)))
+    pairs = tokenize([(SOURCES, TARGETS)], vocabulary, None)
+    found = []
+    for mesh in (MeshConfig(data=1), MeshConfig(data=4, fsdp=2)):
+        on_mesh = jax.device_put(params, replicated(make_mesh(mesh)))
+        found.append(corpus_loss(Translator(config, vocabulary, on_mesh), pairs))
+    np.testing.assert_allclose(found[1].sentence_nll, found[0].sentence_nll, rtol=1e-5)
+    np.testing.assert_array_equal(found[1].sentence_tokens, found[0].sentence_tokens)
+
+
+@pytest.mark.thorough
+def test_eight_devices_compute_the_losses_by_sentence_of_one():
+    on_eight_devices("in_parts", file=__file__)
+
+
 def test_an_evaluation_of_the_first_sentences_takes_scores_and_losses_of_these(setting):
     translator, corpus = setting
     evaluation = evaluate(translator, corpus, "dev", num_sentences=4, beam_size=1)
@@ -137,7 +213,7 @@ def test_an_evaluation_in_training_takes_scores_of_some_and_the_loss_of_all(sett
     translator, corpus = setting
     evaluation = evaluate_split(translator, corpus, "dev", num_sentences=4, beam_size=1)
     assert (evaluation.num_sentences, evaluation.sources) == (4, SOURCES[:4])
-    assert evaluation.loss == loss_of(translator, corpus)
+    assert evaluation.loss[:3] == loss_of(translator, corpus)[:3]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,8 +378,12 @@ def test_at_most_two_batches_of_the_loss_are_on_the_device(setting, monkeypatch)
         evaluate_module, "eval_step", lambda *arguments: events.append(1) or step(*arguments)
     )
     monkeypatch.setattr(jax, "device_get", lambda sums: events.append(-1) or get(sums))
-    assert loss_of(small, corpus) == whole
+    assert loss_of(small, corpus)[:3] == whole[:3]
     under_way = np.cumsum(events)
     assert under_way.max() == 2
     assert under_way[-1] == 0
     assert len(events) >= 6
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

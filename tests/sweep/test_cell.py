@@ -6,6 +6,7 @@ import os
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from submitit.slurm.slurm import SlurmJob
 
@@ -20,6 +21,7 @@ from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster, Local
 from t2t_jax.sweep.rules import check_distinct
+from t2t_jax.tasks.task import CorpusLoss
 
 GRID = Grid({"base": Config()}, {})
 RESULT = {
@@ -116,7 +118,10 @@ PATIENCE = "training.stop_after_evaluations_without_gain"
 
 def _trained_to(step, monkeypatch, **figures):
     """Let the training of a cell, and the scoring of what it left, be done at once."""
-    lines = SimpleNamespace(**{name: RESULT[name] for name in ("hypotheses", "references")})
+    losses = CorpusLoss(0.7, 0.5, 7, np.array([1.2345678, 2.0]), np.array([3, 4]))
+    lines = SimpleNamespace(
+        hypotheses=RESULT["hypotheses"], references=RESULT["references"], loss=losses
+    )
     record = {**RESULT, "checkpoints": [step], **figures}
     del record["config"]
     for name, what in {
@@ -137,7 +142,10 @@ def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
     (cell.workdir / "vocabulary.model").write_bytes(b"pieces")
     assert train_and_score(patient, cell.workdir) == 0
     (finished,) = cells(Grid({"base": patient}, {}), tmp_path, 1)
-    assert finished.result()["checkpoints"] == [400]
+    result = finished.result()
+    assert result["checkpoints"] == [400]
+    assert result["sentence_nll"] == [1.23457, 2.0]
+    assert result["sentence_tokens"] == [3, 4]
     assert cell.result() is None
 
 

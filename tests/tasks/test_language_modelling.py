@@ -86,6 +86,8 @@ def test_scores_are_the_likelihood_of_every_token_in_its_window(translator):
     evaluation = evaluate(translator, corpus, "dev", beam_size=1)
     assert evaluation.loss.tokens == count
     assert evaluation.loss.nll == pytest.approx(nll / count, rel=1e-4)
+    assert evaluation.num_sentences == len(documents)
+    assert evaluation.loss.sentence_nll is None  # windows are not documents
     scores = evaluation.scores
     num_bytes = sum(len(line.encode()) + 1 for line in documents)
     assert scores.bits_per_byte == pytest.approx(nll / math.log(2) / num_bytes, rel=1e-4)

@@ -188,8 +188,12 @@ def test_eval_step_is_the_same_in_any_number_of_passes(tiny, batch):
     params = _state(tiny).params
     expected = jax.jit(partial(_loss_sums, tiny.model))(params, batch)
     for tokens in (None, 20):
-        got = eval_step(TransformerDecoding(tiny.model), 0.1, params, tiny.put(batch, tokens))
+        placed = tiny.put(batch, tokens)
+        got, nll = eval_step(TransformerDecoding(tiny.model), 0.1, params, placed)
         np.testing.assert_allclose(got, expected, rtol=1e-5)
+        is_target = np.asarray(placed.targets.segments) != 0
+        assert nll.shape == is_target.shape
+        np.testing.assert_allclose(np.sum(nll, where=is_target), expected.nll, rtol=1e-5)
 
 
 @pytest.mark.thorough
