@@ -285,6 +285,9 @@ def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_pa
         ),
         ({"parallel.fsdp": 99}, "parallel.fsdp=99"),
         ({"model.d_ff": 8, "training.seed": 1}, "another config .*d_ff .*, training.seed 0 -> 1"),
+        ({"training.init_seed": 1}, "another config .*training.init_seed None -> 1"),
+        ({"training.order_seed": 1}, "another config .*training.order_seed None -> 1"),
+        ({"training.dropout_seed": 1}, "another config .*training.dropout_seed None -> 1"),
     ],
 )
 @pytest.mark.parametrize("start", [planned, lambda *run: rehearsed_start(*run, ())])

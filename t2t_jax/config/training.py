@@ -74,6 +74,13 @@ class TrainingConfig:
     layers of a stack are one parameter."""
     seed: int = 0
     """Seed of all that is random: initialisation, dropout and the order of the data."""
+    init_seed: int | None = None
+    """Seed of the initial parameters; None is training.seed."""
+    order_seed: int | None = None
+    """Seed of the order of the data, how examples share rows, and which subwords masked language
+    modelling hides; None is training.seed."""
+    dropout_seed: int | None = None
+    """Seed of dropout; None is training.seed."""
     max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
     """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
     log_every_steps: int = field(default=100, metadata=MAY_CHANGE)
@@ -88,7 +95,9 @@ class TrainingConfig:
         check_range(self, 1, INFINITY, "log_every_steps", "max_nonfinite_steps")
         check_fits(self, "learning_rate_factor", "adam_epsilon")
         check_range(self, 0, 0.99, "label_smoothing")
-        check_range(self, 0, 2**31 - 1, "seed")
+        seeds = ("seed", "init_seed", "order_seed", "dropout_seed")
+        given = [name for name in seeds if getattr(self, name) is not None]
+        check_range(self, 0, 2**31 - 1, *given)
         check_positive(self, "clip_gradient_norm", "stop_after_evaluations_without_gain")
         check_fits(self, "clip_gradient_norm")
         require(
@@ -151,6 +160,14 @@ class TrainingConfig:
             f"training.adam_beta2={self.adam_beta2} leaves too little of earlier gradients for "
             f"optimizer={self.optimizer!r}; use {facts.least_beta2} or more",
         )
+
+    def effective_seed(self, own: int | None) -> int:
+        """Return the seed of one use of random numbers: that of its field, or else `seed`.
+
+        Args:
+          own: the value of `init_seed`, `order_seed` or `dropout_seed`.
+        """
+        return self.seed if own is None else own
 
     @property
     def schedule_end(self) -> int | None:

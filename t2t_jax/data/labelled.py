@@ -97,7 +97,11 @@ class MaskedText(TokenizedSplit):
     def of(
         cls, text: TokenizedSplit, data: DataConfig, vocabulary: Vocabulary, seed: int = 0
     ) -> "MaskedText":
-        """Make the examples of a run's text; the seed of dev and test is 0."""
+        """Make the examples of a run's text.
+
+        In training the seed is that of the order of the data, because both decide what a step
+        reads. The seed of dev and test is 0.
+        """
         values: list[Any] = [getattr(text, field.name) for field in fields(TokenizedSplit)]
         values += mask_id(vocabulary), len(vocabulary), data.masked_share, seed
         return cls(*values)

@@ -336,13 +336,14 @@ class MaskedLanguageModelling(EncoderTask):
     ) -> MaskedText:
         """Return the sequences of train, in which each step hides other subwords."""
         text = prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
-        return MaskedText.of(text, config.data, vocabulary, config.training.seed)
+        seed = config.training.effective_seed(config.training.order_seed)
+        return MaskedText.of(text, config.data, vocabulary, seed)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how documents become sequences; see `Task.train_text`."""
-        data, seed = config.data, config.training.seed
-        masked = partial(MaskedText.of, data=data, vocabulary=vocabulary, seed=seed)
-        return document_text(data, vocabulary, masked, begin=True)
+        seed = config.training.effective_seed(config.training.order_seed)
+        masked = partial(MaskedText.of, data=config.data, vocabulary=vocabulary, seed=seed)
+        return document_text(config.data, vocabulary, masked, begin=True)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

@@ -55,9 +55,10 @@ def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None
     """Make the state before the first step.
 
     Args:
-      key: PRNG key of the initial values; None uses the config's seed.
+      key: PRNG key of the initial values; None uses `training.init_seed`, or else `training.seed`.
     """
-    key = random_key(config.training.seed) if key is None else key
+    if key is None:
+        key = random_key(config.training.effective_seed(config.training.init_seed))
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
 

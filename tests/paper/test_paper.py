@@ -106,8 +106,8 @@ _NOT_STATED = {
             protected_tokens max_length cache_dir prefetch
         """,
         "training": """
-            schedule_steps decay_fraction init_step source_loss seed max_nonfinite_steps
-            log_every_steps stop_after_evaluations_without_gain
+            schedule_steps decay_fraction init_step source_loss seed init_seed order_seed
+            dropout_seed max_nonfinite_steps log_every_steps stop_after_evaluations_without_gain
         """,
         "checkpoint": "every_minutes keep keep_best",
         "evaluation": "metric every_steps num_sentences num_samples beam_size",

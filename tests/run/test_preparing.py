@@ -1,11 +1,16 @@
 """A run that is prepared: what the loop is given, and what is held until it has ended."""
 
+from functools import partial
+
+import jax
+import numpy as np
 import pytest
 
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.directory_lock import locked
-from t2t_jax.run.preparing import open_run
+from t2t_jax.run.preparing import open_run, planned
+from t2t_jax.training.state import init_state
 from t2t_jax.workdir import read_config
 
 
@@ -39,3 +44,39 @@ def test_what_is_refused_leaves_no_directory(config, tmp_path):
     ):
         pass
     assert not (tmp_path / "run").exists()
+
+
+def equal(one, other):
+    return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
+
+
+def parameters_and_batch(config, workdir):
+    plan = planned(config, workdir)
+    initial = jax.jit(partial(init_state, plan.config, plan.model))
+    return initial().params, plan.batches(0)
+
+
+@pytest.fixture(scope="module")
+def base(tiny_run, tmp_path_factory):
+    """A config, and the initial parameters and the first batch of its run."""
+    config = load_config(str(tiny_run.folder / "tiny.py")).replace({"training.seed": 3})
+    return config, *parameters_and_batch(config, tmp_path_factory.mktemp("base") / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "same_parameters", "same_batch"),
+    [
+        ({"training.init_seed": 4}, False, True),
+        ({"training.order_seed": 4}, True, False),
+        ({"training.dropout_seed": 4}, True, True),
+        ({"training.seed": 4}, False, False),
+        ({"training.seed": 4, "training.init_seed": 3, "training.order_seed": 3}, True, True),
+    ],
+)
+def test_each_seed_changes_only_what_it_is_for(
+    base, tmp_path, changes, same_parameters, same_batch
+):
+    config, params, batch = base
+    found = parameters_and_batch(config.replace(changes), tmp_path / "run")
+    assert equal(found[0], params) == same_parameters
+    assert equal(found[1], batch) == same_batch

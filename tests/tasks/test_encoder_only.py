@@ -137,6 +137,15 @@ def masked(folder, tmp_path_factory):
     return workdir
 
 
+def test_the_order_seed_chooses_the_hidden_subwords(folder):
+    config = config_of(folder, "masked_language_modelling", **{"training.seed": 3})
+    corpus = open_corpus(config.data)
+    vocabulary = MASKED.vocabulary(config, corpus)
+    for fields, expected in (({}, 3), ({"training.order_seed": 4}, 4), ({"training.seed": 5}, 5)):
+        changed = config.replace(fields)
+        assert MASKED.training_examples(changed, corpus, vocabulary).seed == expected
+
+
 @pytest.mark.thorough
 def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
     model = t2t_jax.load(masked)
@@ -262,6 +271,7 @@ def test_labels_that_train_does_not_have_count_as_mistakes(tagger, folder, tmp_p
     corpus = open_corpus(config_of(tmp_path, "tagging").data)
     found = evaluate(model, corpus, "test")
     assert found.loss.tokens == 1
+    assert found.loss.sentence_tokens.tolist() == [1]
     assert found.scores.accuracy == 50
 
 

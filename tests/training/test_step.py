@@ -203,6 +203,10 @@ def test_dropout_depends_on_seed_and_step_alone(tiny, batch):
     _assert_equal(once, again)
     other = _train(run.changed(training__seed=1), batch, 2, state=_state(run))
     assert other[1].losses.smoothed != once[1].losses.smoothed
+    only_dropout = run.changed(training__dropout_seed=1)
+    _assert_equal(_train(only_dropout, batch, 2, state=_state(run)), other)
+    others = run.changed(training__init_seed=1, training__order_seed=1)
+    _assert_equal(_train(others, batch, 2, state=_state(run)), once)
     # The same parameters at another step are dropped differently.
     later = _state(run)._replace(step=jnp.int32(7))
     then = _train(run, batch, state=later)[1].losses.smoothed
