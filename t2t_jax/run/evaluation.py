@@ -204,7 +204,8 @@ def prepare_evaluation(
 def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
     """Compute the losses over all pairs of a split from `prepare_evaluation`.
 
-    An ensemble's losses are computed from the mean of its models' distributions.
+    An ensemble's losses are computed from the mean of its models' distributions. The losses by
+    sentence are in the order of `pairs`.
     """
     config = translator.config
     batches = Batches(pairs, config.data, seed=0)

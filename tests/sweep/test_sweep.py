@@ -118,6 +118,9 @@ def test_a_sweep_trains_scores_and_compares_every_variant(finished):
     result = json.loads((finished / "wide" / "seed0" / "result.json").read_text())
     assert result["checkpoints"] == [16, 20]
     assert len(result["hypotheses"]) == len(result["references"]) == 8
+    assert sum(result["sentence_tokens"]) == result["target_tokens"]
+    nll = result["nll"] * result["target_tokens"]
+    assert sum(result["sentence_nll"]) == pytest.approx(nll, rel=1e-5)
     assert "less that of `base`" in (finished / "table.md").read_text()
 
 
