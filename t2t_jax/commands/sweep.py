@@ -92,6 +92,14 @@ class SweepCommand:
     the config file, too."""
     base: str | None = None
     """With --report, the variant with which the table compares the others."""
+    split: Literal["dev", "test"] = "dev"
+    """Split of the table. With test, the finished cells are scored on it at the end, once; all
+    choices are still made on dev. With --report: the table of the scores that are there."""
+    again: bool = False
+    """Score cells that are new or changed since the scoring on test. The table says so."""
+    comparisons: Literal["base", "all"] = "base"
+    """Comparisons for which p-values are adjusted: of rows with the base (Dunnett), or of all pairs
+    (Holm)."""
     allow_mixed: bool = False
     """Pool cells of different code, or whose runs chose different settings, and mark their rows
     with what differs."""
@@ -112,6 +120,8 @@ class SweepCommand:
 
         if self.dry_run + self.report + (self.rename is not None) > 1:
             raise UserError("give one of --dry-run, --report and --rename")
+        if self.again and (self.split == "dev" or self.report):
+            raise UserError("--again is for a further scoring on test: add --split test to a sweep")
         if self.rename is not None:
             return self._rename(self.rename)
         if self.columns and not self.report:
@@ -148,6 +158,8 @@ class SweepCommand:
                 self.only,
                 allow_mixed=self.allow_mixed,
                 columns=self.columns,
+                split=self.split,
+                comparisons=self.comparisons,
             )
         else:
             outcome = run_grid(
@@ -163,6 +175,9 @@ class SweepCommand:
                 rules=rules,
                 max_hours=self.max_hours,
                 allow_mixed=self.allow_mixed,
+                split=self.split,
+                again=self.again,
+                comparisons=self.comparisons,
             )
         if outcome.signal:
             return 128 + outcome.signal

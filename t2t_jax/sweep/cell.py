@@ -4,6 +4,7 @@ GRID/VARIANT/seedN/              the run directory
 GRID/VARIANT/seedN/rung-STEP.json   the perplexity on dev at a step where the training paused, or
                                  a note that it diverged before that step
 GRID/VARIANT/seedN/result.json   the score on dev, written last: a cell with this file is finished
+GRID/VARIANT/seedN/result-test.json   the score on test, where the grid is scored on it at its end
 GRID/VARIANT/seedN.log           the output of the cell's process
 """
 
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
     from t2t_jax.tasks.task import CorpusLoss, GridMeasures
 
-SPLIT = "dev"
-"""The split on which variants are compared, as in Table 3."""
+SPLIT: Final = "dev"
+"""The split by which a grid chooses, and on which it compares variants, as in Table 3."""
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 RESULT = "result.json"
@@ -91,6 +92,8 @@ class Cell:
     """The run directory of the cell."""
     pause: int | None = None
     """The step at which the training pauses for a decision; None is for its end."""
+    split: str = SPLIT
+    """The split on which the trained cell is scored."""
 
     @property
     def until(self) -> int:
@@ -101,6 +104,11 @@ class Cell:
     def name(self) -> str:
         """Return the variant and the seed as one name, such as `A-h1/seed0`."""
         return f"{self.variant}/{self.workdir.name}"
+
+    @property
+    def result_file(self) -> Path:
+        """Return the file with the scores of the trained cell on its split."""
+        return self.workdir / _result_name(self.split)
 
     @property
     def log(self) -> Path:
@@ -122,7 +130,7 @@ class Cell:
         """
         from t2t_jax.workdir import check_registered
 
-        path = self.workdir / RESULT
+        path = self.result_file
         if not path.is_file():
             return None
         result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
@@ -306,39 +314,48 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
 
 
 def train_and_score(
-    config: Config, workdir: Path, track: Sequence[str] = (), until: int | None = None
+    config: Config,
+    workdir: Path,
+    track: Sequence[str] = (),
+    until: int | None = None,
+    split: str = SPLIT,
 ) -> int:
-    """Train or resume a cell, then score it on dev and write the score.
+    """Train or resume a cell, then score it on a split and write the score.
 
-    At the end of the training it translates dev and writes the result. If the training pauses
+    At the end of the training it translates the split and writes the result. If the training pauses
     before its end, or diverges, it writes `rung-STEP.json`.
 
     Args:
       track: trackers for the log of the cell, as in `trackers.following.followed`.
       until: the step at which the training pauses; None trains to the end.
+      split: the split on which the trained cell is scored, dev or test.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
 
     Raises:
-      UserError: the corpus has no dev split, or the cell cannot be trained, loaded or scored.
+      UserError: the corpus lacks dev or the split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.trackers.following import followed
     from t2t_jax.run.trainer import train
 
     corpus = open_corpus(config.data)
-    if SPLIT not in corpus.splits:
-        raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
+    for needed in (SPLIT, split):
+        if needed not in corpus.splits:
+            raise UserError(f"{corpus.name} has no {needed} split to compare variants on; add one")
     end = config.training.num_train_steps
     last = end if until is None else until
     try:
         with followed(workdir, track):
             code = train(config, workdir, until=until).exit_code
-        if not code:
-            score = _write_result if last >= end else _score_at_pause
-            score(config, workdir, corpus, last)
+        if not code and last >= end:
+            _write_result(config, workdir, corpus, last, split)
+        elif not code:
+            _score_at_pause(config, workdir, corpus, last)
     except DivergedError as error:
+        if split != SPLIT:
+            raise UserError(f"{workdir}: {error}; it has no scores on {split}") from error
         print(f"diverged: {error}", flush=True)
         _write_rung(workdir, config, last, {"perplexity": None, "diverged": str(error)})
         return 0
@@ -366,8 +383,12 @@ def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) 
     _write_rung(workdir, config, step, record)
 
 
-def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> None:
-    """Translate dev, and write the result of a fully trained cell."""
+def _result_name(split: str) -> str:
+    return RESULT if split == SPLIT else f"result-{split}.json"
+
+
+def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int, split: str) -> None:
+    """Translate a split, and write the result of a fully trained cell."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
@@ -375,12 +396,12 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
     from t2t_jax.workdir import read_config, read_fingerprints, read_log, record_scores
 
     translator = load(workdir)
-    evaluation = evaluate(translator, corpus, SPLIT)
+    evaluation = evaluate(translator, corpus, split)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
     figures = {name: value for name, value in record.items() if isinstance(value, float)}
     if nonfinite := [name for name, value in figures.items() if not math.isfinite(value)]:
-        raise DivergedError(f"not a finite number on {SPLIT}: {', '.join(nonfinite)}")
+        raise DivergedError(f"not a finite number on {split}: {', '.join(nonfinite)}")
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
         "config": to_dict(config),
@@ -397,7 +418,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int) -> 
         "references": evaluation.references,
         **_sentence_losses(evaluation.loss),
     }
-    write_whole(workdir / RESULT, json.dumps(result).encode())
+    write_whole(workdir / _result_name(split), json.dumps(result).encode())
 
 
 def _sentence_losses(loss: "CorpusLoss") -> Record:
@@ -424,17 +445,17 @@ def _scored(config: Config) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Train the cell in a directory, the first argument, with the config on the standard input.
 
-    The second argument is the step at which the training pauses, and the third the id of the
-    sweep's process. When that process ends, this one stops as by SIGTERM, so that a killed sweep
-    leaves no process unknown to the next sweep. Further arguments are trackers.
+    The second argument is the step at which the training pauses, the third the id of the sweep's
+    process, and the fourth the split. When that process ends, this one stops as by SIGTERM, so that
+    a killed sweep leaves no process unknown to the next sweep. Further arguments are trackers.
     """
-    workdir, track = as_path(arguments[0]), arguments[3:]
+    workdir, split, track = as_path(arguments[0]), arguments[3], arguments[4:]
     until, parent = int(arguments[1]), int(arguments[2])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
-    return train_and_score(Config.from_json(sys.stdin.read()), workdir, track, until)
+    return train_and_score(Config.from_json(sys.stdin.read()), workdir, track, until, split)
 
 
 if __name__ == "__main__":

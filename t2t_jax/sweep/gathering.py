@@ -3,13 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from t2t_jax.config.file import Grid
 from t2t_jax.sweep.budget import mean_budgets
-from t2t_jax.sweep.cell import cells, num_seeds_in
+from t2t_jax.sweep.cell import SPLIT, cells, num_seeds_in
 from t2t_jax.sweep.cell_report import (
     LEFT_OUT,
     CellReport,
@@ -18,10 +19,10 @@ from t2t_jax.sweep.cell_report import (
     results_by_variant,
 )
 from t2t_jax.sweep.plan import decided, score_at
-from t2t_jax.sweep.rules import by_variant, recorded_plan
+from t2t_jax.sweep.rules import PlannedGrid, by_variant, recorded_plan
 from t2t_jax.sweep.rung_table import rung_table
 from t2t_jax.sweep.same_settings import devices_and_dtypes
-from t2t_jax.sweep.stored_grid import rows_outside
+from t2t_jax.sweep.stored_grid import rows_outside, scorings
 from t2t_jax.sweep.tables import Beside
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.records import Record
@@ -42,12 +43,15 @@ class Gathered(NamedTuple):
     """The names of the cells that are not trained as far as they are wanted."""
 
 
-def gathered(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> Gathered:
+def gathered(
+    grid: Grid, workdir: Path, seeds: int, only: Iterable[str], split: str = SPLIT
+) -> Gathered:
     """Gather the state of a grid's cells, by the rules of its directory.
 
     Args:
       seeds: the requested seeds; results of further ones count too.
       only: the requested variants, as names or patterns; empty for all.
+      split: the split of the results; the rules go by dev.
 
     Raises:
       UserError: the rules of the directory are damaged, or do not fit the grid.
@@ -55,7 +59,8 @@ def gathered(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> Gath
     planned = recorded_plan(grid, workdir, seeds, only)
     wanted, scores = decided(planned.for_reading)
     of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
-    reports = cell_reports(wanted if planned.candidates else of_grid)
+    compared = wanted if planned.candidates else of_grid
+    reports = cell_reports(replace(cell, split=split) for cell in compared)
     results = results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
@@ -73,8 +78,32 @@ def gathered(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> Gath
         names = ", ".join(cell.name for cell in broken)
         notes = [f"Diverged, and so worse than every other: {names}.", *notes]
     open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
-    beside = Beside(notes, further, over, diverged, mean_budgets(results, reports))
-    return Gathered(results, reports, outside, beside, open_ones)
+    to_score = {name for one in scorings(workdir, split) for name in one["cells"]}
+    unscored = [r.cell.name for r in reports if r.result is None and r.cell.name in to_score]
+    if unscored:
+        notes = [f"Not scored on {split}: {', '.join(unscored)}.", *notes]
+    selected = frozenset[str]()
+    # Candidates compete within their row, by cross-fitting. The base always continues.
+    if given_up is not None and not planned.candidates and split == SPLIT:
+        selected = frozenset(results) - {grid.base}
+    if results:
+        notes = [_split_note(planned, workdir, split), *notes]
+    beside = Beside(notes, further, over, diverged, mean_budgets(results, reports), selected)
+    return Gathered(results, reports, outside, beside, (*open_ones, *unscored))
+
+
+def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
+    """Return a note on the split that chose, and on the split that reports."""
+    choices = ["tuned values"] * bool(planned.candidates) + ["finalists"] * bool(planned.halved)
+    trainings = [one.training for one in planned.grid.variants.values()]
+    if any(one.stop_after_evaluations_without_gain for one in trainings):
+        choices.append("early ends of trainings")
+    note = f"Splits: dev chose {', '.join(choices) or 'nothing by rule'}; {split} reports"
+    if split != SPLIT:
+        dates = [one["date"] for one in scorings(workdir, split)]
+        note += f", scored {'once' if len(dates) == 1 else f'{len(dates)} times'}"
+        note += f" ({', '.join(dates)})"
+    return f"{note}."
 
 
 def _outside(grid: Grid, workdir: Path) -> list[CellReport]:

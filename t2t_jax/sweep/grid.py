@@ -1,16 +1,17 @@
 """Train and score every variant of a grid, and compare them in a table."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import check_cells
+from t2t_jax.sweep.cell import SPLIT, check_cells
 from t2t_jax.sweep.dev_split import warn_of_other_dev_sets
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.plan import Prioritized
@@ -23,7 +24,7 @@ from t2t_jax.sweep.rules import (
 )
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.same_code import check_same_code, software_of_result
-from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid
+from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid, plan_note
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -31,6 +32,8 @@ from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.comparison import VariantRow
+    from t2t_jax.sweep.rules import PlannedGrid
+    from t2t_jax.sweep.scoring import SplitScoring
 
 
 class GridOutcome(NamedTuple):
@@ -61,6 +64,9 @@ def run_grid(
     rules: GridRules | None = None,
     max_hours: float | None = None,
     allow_mixed: bool = False,
+    split: Literal["dev", "test"] = SPLIT,
+    again: bool = False,
+    comparisons: Literal["base", "all"] = "base",
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
 
@@ -83,6 +89,10 @@ def run_grid(
       max_hours: the hours after which nothing more begins, and local processes stop.
       allow_mixed: whether to pool cells of different code, or whose runs chose different settings,
         and mark their rows.
+      split: the split of the table; with "test" the cells are scored on it after all wanted ones
+        are finished, and dev still makes all choices.
+      again: whether to score new and changed cells on the test split in a further scoring.
+      comparisons: the pairs of rows for which p-values are adjusted: with the base, or all.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
@@ -93,6 +103,8 @@ def run_grid(
         than a run of its config, or another grid, or cells of other code or settings; at the end,
         if no cell is finished.
     """
+    from t2t_jax.sweep.scoring import SplitScoring
+
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_counts(seeds=seeds, jobs=jobs)
@@ -100,24 +112,46 @@ def run_grid(
     workdir = as_path(workdir)
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
+    scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
+    plan = _checked_plan(planned, scoring, first, launcher, allow_mixed=allow_mixed)
+    launcher, console = launcher or Local(jobs), console or ProgressConsole()
+    keep_grid(grid, workdir, seeds, chosen, comparisons)
+    record_rules(planned, workdir)
+    began = time.monotonic()
+    signal, scored = run_cells(plan, launcher, console, max_hours), None
+    if not signal:
+        left = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
+        scored = scoring.run(launcher, console, left)
+    if signal or scored:
+        return GridOutcome({}, [], signal or scored or 0)
+    return collect(
+        *(grid, workdir, seeds, console, chosen),
+        may_be_empty=max_hours is not None,
+        allow_mixed=allow_mixed,
+        split=SPLIT if scored is None else split,
+        comparisons=comparisons,
+    )
+
+
+def _checked_plan(
+    planned: "PlannedGrid",
+    scoring: "SplitScoring",
+    first: Iterable[str],
+    launcher: Launcher | None,
+    *,
+    allow_mixed: bool,
+) -> Prioritized:
+    """Return the plan of a grid, after the checks that precede all training."""
     ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
-    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
+    check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
     here = launcher is None or isinstance(launcher, Local)
     check_cells(plan.cells({}), allow_mixed=allow_mixed, here=here)
-    check_same_grid(grid, workdir)
+    check_same_grid(scoring.grid, scoring.workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     warn_of_other_dev_sets(planned.grid)
-    launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    keep_grid(grid, workdir, seeds)
-    record_rules(planned, workdir)
-    signal = run_cells(plan, launcher, console, max_hours)
-    if signal:
-        return GridOutcome({}, [], signal)
-    limited = max_hours is not None
-    return collect(
-        grid, workdir, seeds, console, chosen, may_be_empty=limited, allow_mixed=allow_mixed
-    )
+    scoring.check()
+    return plan
 
 
 def collect(
@@ -130,6 +164,8 @@ def collect(
     may_be_empty: bool = False,
     allow_mixed: bool = False,
     columns: Sequence[str] = (),
+    split: Literal["dev", "test"] = SPLIT,
+    comparisons: Literal["base", "all"] = "base",
 ) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
@@ -142,6 +178,8 @@ def collect(
       may_be_empty: whether to accept that no cell is finished.
       allow_mixed: as in `run_grid`.
       columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
+      split: the split of the table, "test" only for a grid that was scored on it.
+      comparisons: as in `run_grid`.
 
     Raises:
       UserError: no cell is finished, a column is unknown, or the results cannot be compared. If
@@ -151,7 +189,11 @@ def collect(
     from t2t_jax.sweep.gathering import gathered
     from t2t_jax.sweep.tables import write_tables
 
-    found = gathered(grid, workdir, seeds, only)
+    found = gathered(grid, workdir, seeds, only, split)
+    if split != SPLIT and not found.results:  # and the tables may have those of dev
+        raise UserError(
+            f"no cell of {workdir} has scores on {split}; run the sweep with --split {split}"
+        )
     for one in (*found.reports, *found.outside):
         if one.state == LEFT_OUT:
             line = f"{one.cell.name} is left out: {one.reason}"
@@ -171,7 +213,10 @@ def collect(
         found = found._replace(
             beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])
         )
-    rows = write_tables(grid, found.results, workdir, found.beside, columns=columns)
+    elif found.results:
+        notes = [plan_note(workdir, comparisons), *found.beside.notes]
+        found = found._replace(beside=found.beside._replace(notes=notes))
+    rows = write_tables(grid, found.results, workdir, found.beside, comparisons, columns)
     return GridOutcome(found.results, rows, unfinished=found.unfinished)
 
 

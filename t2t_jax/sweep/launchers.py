@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
-from t2t_jax.sweep.cell import Cell, train_and_score
+from t2t_jax.sweep.cell import SPLIT, Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -114,8 +114,9 @@ class Local:
             except BlockingIOError:
                 return None
             cell_program = [sys.executable, "-m", "t2t_jax.sweep.cell"]
+            described = str(cell.workdir), str(cell.until), str(os.getpid()), cell.split
             process = subprocess.Popen(
-                [*cell_program, *map(str, (cell.workdir, cell.until, os.getpid())), *self._track],
+                [*cell_program, *described, *self._track],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -237,6 +238,7 @@ class Cluster:
                 environment_of(cell.config),
                 self._track,
                 cell.until,
+                cell.split,
             )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {in_one_line(error)}") from error
@@ -295,6 +297,7 @@ def _run_cell(
     environment: Mapping[str, str],
     track: Sequence[str] = (),
     until: int | None = None,
+    split: str = SPLIT,
 ) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
@@ -307,7 +310,7 @@ def _run_cell(
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        code = train_and_score(Config.from_json(config), Path(workdir), track, until)
+        code = train_and_score(Config.from_json(config), Path(workdir), track, until, split)
         return Outcome(code, "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import Cell, measures_of
+from t2t_jax.sweep.cell import SPLIT, Cell, measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
 from t2t_jax.sweep.plan import GridPlan
 from t2t_jax.system.records import Record
@@ -230,7 +230,8 @@ def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
         score = measures_of(results[0]).score
         shown = _short(score)
         signatures = {str(r[score.signature_field]) for r in results if score.signature_field}
-    caption = f"dev perplexity per subword; {shown}: {', '.join(sorted(signatures))}"
+    split = next((status.cell.split for status in statuses), SPLIT)
+    caption = f"{split} perplexity per subword; {shown}: {', '.join(sorted(signatures))}"
     table = Table(title=title, caption=caption, box=None, title_justify="left")
     table.add_column("variant")
     table.add_column("seeds")

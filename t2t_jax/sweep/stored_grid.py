@@ -1,12 +1,16 @@
 """The grid's record in its directory, from which a later sweep resumes.
 
 GRID/grid.py     the config file of the grid; users may edit it, and pass it as --config
-GRID/grid.json   the configs of its rows, to compare with a later sweep, and the seeds
+GRID/grid.json   the configs of its rows, to compare with a later sweep, and the seeds; the plan at
+                 its start, each later addition, and each scoring on another split than dev
 """
 
 import hashlib
 import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
@@ -16,9 +20,21 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.lock import is_held
 from t2t_jax.system.records import Each, Record, Schema, read_object
+from t2t_jax.tasks import task_of
 
 _FILE, _ROWS = "grid.py", "grid.json"
-_SCHEMA = Schema({"variants": Each(dict, dict)}, {"written": str, "seeds": int})
+_PLANNED = Schema(
+    {"date": str, "rows": Each(list, str), "seeds": int, "comparisons": str, "score": str}
+)
+_SCORING = Schema({"split": str, "date": str, "cells": Each(dict, str)})
+_SCHEMA = Schema(
+    {"variants": Each(dict, dict)},
+    {"written": str, "seeds": int, "plan": Each(list, _PLANNED), "scorings": Each(list, _SCORING)},
+)
+_TESTS = {
+    "base": "comparisons with the base by Dunnett's test",
+    "all": "comparisons of all pairs by Holm's method",
+}
 
 
 def stored_grid(workdir: Path) -> Grid:
@@ -87,19 +103,130 @@ def stored_seeds(workdir: Path) -> int:
     return (_read(workdir) or {}).get("seeds", 1)
 
 
-def keep_grid(grid: Grid, workdir: Path, seeds: int = 1) -> None:
+def keep_grid(
+    grid: Grid,
+    workdir: Path,
+    seeds: int = 1,
+    chosen: Iterable[str] = (),
+    comparisons: Literal["base", "all"] = "base",
+) -> None:
     """Write the config file of a grid, and the configs of its rows, into the grid's directory.
 
-    If the grid raises the steps of rows, the tables of the shorter grid are copied first.
+    The first sweep of a directory also writes the plan: all rows of the grid, with these seeds. A
+    later one adds the chosen rows and seeds that were not planned, with the date. If the grid
+    raises the steps of rows, the tables of the shorter grid are copied first.
+
+    Args:
+      chosen: the rows to train now; empty for all.
+      comparisons: the comparisons for which p-values are adjusted.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     _keep_shorter_tables(grid, workdir)
+    before = _read(workdir)
     rows = {name: to_dict(one) for name, one in grid.variants.items()}
     record: Record = {"seeds": max(seeds, stored_seeds(workdir)), "variants": rows}
+    record |= {k: v for k, v in (before or {}).items() if k in ("plan", "scorings")}
+    data = grid.variants[grid.base].data
+    score = task_of(data.corpus, data.task).grid.score.name
+    entry = {"date": _today(), "seeds": seeds, "comparisons": comparisons, "score": score}
+    if plan := record.get("plan"):
+        known = _num_seeds(plan)
+        if later := [name for name in chosen or rows if known.get(name, 0) < seeds]:
+            record["plan"] = [*plan, {**entry, "rows": later}]
+    elif before is None and not any((workdir / name).is_dir() for name in rows):
+        record["plan"] = [{**entry, "rows": [*rows]}]
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
         record["written"] = _hash(grid.source.encode())
+    _write(record, workdir)
+
+
+def _write(record: Record, workdir: Path) -> None:
     write_whole(workdir / _ROWS, f"{json.dumps(record, indent=1)}\n".encode())
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def _num_seeds(plan: Iterable[Record]) -> dict[str, int]:
+    """Return the number of seeds of each row in entries of a plan."""
+    seeds: dict[str, int] = {}
+    for entry in plan:
+        for name in entry["rows"]:
+            seeds[name] = max(seeds.get(name, 0), entry["seeds"])
+    return seeds
+
+
+def added_later(workdir: Path) -> set[tuple[str, int]] | None:
+    """Return the cells that a later sweep added to the plan of a directory's grid.
+
+    Returns:
+      The variant and the `training.seed` of each; None if no plan is recorded.
+
+    Raises:
+      UserError: the record of the grid there is damaged.
+    """
+    record = _read(workdir) or {}
+    if not record.get("plan"):
+        return None
+    first, *later = record["plan"]
+    planned, added = _num_seeds([first]), set[tuple[str, int]]()
+    for name, last in _num_seeds(later).items():
+        if name in record["variants"]:
+            seed = from_dict(record["variants"][name]).training.seed
+            added |= {(name, seed + index) for index in range(planned.get(name, 0), last)}
+    return added
+
+
+def plan_note(workdir: Path, comparisons: str) -> str:
+    """Return a note on the plan of a directory's grid, and on what was added to it later.
+
+    Args:
+      comparisons: the comparisons of the table, which may differ from those of the plan.
+
+    Raises:
+      UserError: the record of the grid there is damaged.
+    """
+    plan, *later = (_read(workdir) or {}).get("plan") or [None]
+    if plan is None:
+        return "Plan: not recorded."
+    note = (
+        f"Planned on {plan['date']}: {len(plan['rows'])} rows, {plan['seeds']} seed(s), "
+        f"{_TESTS.get(plan['comparisons'])}, primary score {plan['score']}."
+    )
+    for entry in later:
+        rows = ", ".join(entry["rows"])
+        note += f" Added later, on {entry['date']}: {rows} with {entry['seeds']} seed(s)."
+    if comparisons != plan["comparisons"]:
+        note += f" This table has {_TESTS[comparisons]}, which was not planned."
+    return note
+
+
+def scorings(workdir: Path, split: str) -> Sequence[Record]:
+    """Return the scorings of a directory's grid on a split, the oldest first.
+
+    Each has its `date`, and in `cells` the fingerprint of the dev result by the name of the cell.
+
+    Raises:
+      UserError: the record of the grid there is damaged.
+    """
+    every = (_read(workdir) or {}).get("scorings", [])
+    return [one for one in every if one["split"] == split]
+
+
+def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
+    """Add a scoring of today to the record of a directory's grid.
+
+    Args:
+      cells: the fingerprint of the dev result by the name of each cell.
+
+    Raises:
+      UserError: the record of the grid there is damaged.
+    """
+    record = _read(workdir) or {"variants": {}}
+    scoring = {"split": split, "date": _today(), "cells": dict(cells)}
+    _write({**record, "scorings": [*record.get("scorings", []), scoring]}, workdir)
 
 
 def _keep_shorter_tables(grid: Grid, workdir: Path) -> None:
@@ -167,7 +294,14 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     if (workdir / old).is_dir():
         (workdir / old).rename(workdir / new)
     record["variants"] = {new if name == old else name: one for name, one in rows.items()}
-    write_whole(workdir / _ROWS, f"{json.dumps(record, indent=1)}\n".encode())
+    for entry in record.get("plan", ()):
+        entry["rows"] = [new if name == old else name for name in entry["rows"]]
+    for scoring in record.get("scorings", ()):
+        scoring["cells"] = {
+            new + name.removeprefix(old) if name.startswith(f"{old}/") else name: mark
+            for name, mark in scoring["cells"].items()
+        }
+    _write(record, workdir)
     return old, new
 
 

@@ -221,7 +221,7 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     job.wait()
     assert job.poll() == (2, refused)
     monkeypatch.setattr(
-        launchers, "train_and_score", lambda config, workdir, track, until: track[0]
+        launchers, "train_and_score", lambda config, workdir, track, until, split: track[0]
     )
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)

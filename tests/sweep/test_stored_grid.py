@@ -12,10 +12,19 @@ from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.errors import UserError
+from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.plan import Prioritized, WholeGrid
-from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid, rename_row
+from t2t_jax.sweep.stored_grid import (
+    added_later,
+    check_same_grid,
+    keep_grid,
+    plan_note,
+    record_scoring,
+    rename_row,
+    scorings,
+)
 from tests.sweep.test_cell import RESULT
 
 BASE = Config()
@@ -192,3 +201,63 @@ def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
     assert order("c", "a1", "a2") == "c:0 c:1 a1:0 a1:1 a2:0 a2:1 b1:0 b1:1"
     with pytest.raises(UserError, match="no variant of the grid is called 'd'"):
         run_grid(grid, tmp_path, first=["d"])
+
+
+def planned(workdir, monkeypatch, *sweeps, rename=None):
+    """The note and the later cells of a directory after sweeps: (date, rows, seeds, chosen)."""
+    for date, rows, seeds, chosen in sweeps:
+        monkeypatch.setattr(stored_grid, "_today", lambda date=date: date)
+        keep_grid(Grid(dict.fromkeys(rows, BASE), {}), workdir, seeds, chosen)
+        started(workdir, *(name for name in rows if not (workdir / name).exists()))
+    if rename:
+        rename_row(workdir, rename)
+    return plan_note(workdir, "base"), added_later(workdir)
+
+
+def test_a_grid_that_is_trained_in_parts_goes_by_its_plan(tmp_path, monkeypatch):
+    note, later = planned(
+        *(tmp_path, monkeypatch),
+        ("2026-11-01", ["base", "wide"], 3, ["base"]),
+        ("2026-11-02", ["base", "wide"], 2, ["wide"]),
+    )
+    assert note == (
+        "Planned on 2026-11-01: 2 rows, 3 seed(s), comparisons with the base by Dunnett's test, "
+        "primary score sacreBLEU."
+    )
+    assert later == set()
+    assert plan_note(tmp_path, "all").endswith(
+        " This table has comparisons of all pairs by Holm's method, which was not planned."
+    )
+
+
+def test_later_rows_and_seeds_are_recorded_with_their_dates(tmp_path, monkeypatch):
+    note, later = planned(
+        *(tmp_path, monkeypatch),
+        ("2026-11-01", ["base", "wide"], 1, []),
+        ("2026-11-02", ["base", "wide"], 3, ["wide"]),
+        ("2026-11-03", ["base", "wide", "deep"], 1, []),
+    )
+    assert note.endswith(
+        " Added later, on 2026-11-02: wide with 3 seed(s). Added later, on 2026-11-03: deep with "
+        "1 seed(s)."
+    )
+    assert later == {("wide", 1), ("wide", 2), ("deep", 0)}
+
+
+def test_a_renamed_row_keeps_its_place_in_plan_and_scorings(tmp_path, monkeypatch):
+    first = ("2026-11-01", ["base", "wide"], 1, [])
+    planned(tmp_path, monkeypatch, first)
+    record_scoring(tmp_path, "test", {"wide/seed0": "a", "wider/seed0": "b"})
+    second = ("2026-11-02", ["base", "wide"], 2, ["wide"])
+    assert planned(tmp_path, monkeypatch, second, rename="wide=deep")[1] == {("deep", 1)}
+    (scoring,) = scorings(tmp_path, "test")
+    assert scoring["cells"] == {"deep/seed0": "a", "wider/seed0": "b"}
+
+
+def test_a_grid_of_an_earlier_version_has_no_plan(tmp_path, monkeypatch):
+    record = {"seeds": 1, "variants": {"base": to_dict(BASE)}}
+    (tmp_path / "grid.json").write_text(json.dumps(record))
+    again = ("2026-11-02", ["base"], 2, [])
+    assert planned(tmp_path, monkeypatch, again) == ("Plan: not recorded.", None)
+    (tmp_path / "grid.json").unlink()  # which begins no plan where cells are trained
+    assert planned(tmp_path, monkeypatch, again) == ("Plan: not recorded.", None)

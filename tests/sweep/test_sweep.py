@@ -384,11 +384,11 @@ def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, fin
     assert re.search(r"base +✓ .* \d+\.\d{3} +\d+\.\d\d", seen)
 
 
-@pytest.mark.thorough
-def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.mrg").write_text("(TOP (S (DT the) (NN dog) (VB runs)))\n" * 8)
-    base = Config().replace(
+def tiny_tagger(folder, **sentences):
+    """Return a config over trees in a folder, which get these numbers of sentences by split."""
+    for split, count in sentences.items():
+        (folder / f"{split}.mrg").write_text("(TOP (S (DT the) (NN dog) (VB runs)))\n" * count)
+    return Config().replace(
         {
             "model.architecture": "encoder_only",
             "model.d_model": 8,
@@ -397,8 +397,8 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
             "model.num_encoder_layers": 1,
             "model.share_embeddings": False,
             "data.task": "tagging",
-            "data.corpus": f"trees:{tmp_path}",
-            "data.cache_dir": str(tmp_path / "cache"),
+            "data.corpus": f"trees:{folder}",
+            "data.cache_dir": str(folder / "cache"),
             "data.vocab_size": 16,
             "data.max_length": 16,
             "data.source_tokens_per_step": 64,
@@ -409,6 +409,11 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
             "checkpoint.every_steps": 2,
         }
     )
+
+
+@pytest.mark.thorough
+def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
+    base = tiny_tagger(tmp_path, train=8, dev=8)
     grid = Grid({"base": base, "wide": base.replace({"model.d_ff": 16})}, {})
     results = {}
     for cell in cells(grid, tmp_path / "grid", 1):

@@ -1,0 +1,125 @@
+"""Score the finished cells of a grid on the test split at its end, once.
+
+Scores on dev choose tuned values, finalists of halving, and what a researcher tries next, so they
+are too good for the choices. The test split chooses nothing, as long as it is scored only once.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import SPLIT, Cell
+from t2t_jax.sweep.gathering import Gathered, gathered
+from t2t_jax.sweep.launchers import Launcher
+from t2t_jax.sweep.plan import WholeGrid
+from t2t_jax.sweep.run import run_cells
+from t2t_jax.sweep.stored_grid import record_scoring, scorings
+from t2t_jax.system.records import Record
+
+
+class SplitScoring(NamedTuple):
+    """The scoring of a grid's finished cells on a split at its end."""
+
+    grid: Grid
+    """The grid."""
+    workdir: Path
+    """The directory of the grid."""
+    seeds: int
+    """The requested seeds."""
+    variants: list[str]
+    """The names of the requested variants."""
+    split: str
+    """The split; the cells have their scores on dev already."""
+    again: bool
+    """Whether to score new and changed cells although the grid was scored before."""
+
+    def check(self) -> None:
+        """Refuse the scoring before anything is trained.
+
+        Raises:
+          UserError: a corpus has no such split, or the grid was scored on it before and cells are
+            new or changed since.
+        """
+        from t2t_jax.data.corpus import open_corpus
+
+        if self.split == SPLIT:
+            return
+        for data in {self.grid.variants[name].data: None for name in self.variants}:
+            if self.split not in open_corpus(data).splits:
+                raise UserError(
+                    f"{data.corpus} has no {self.split} split to score at the end of the grid; add "
+                    "one, or leave --split out"
+                )
+        if scorings(self.workdir, self.split):
+            self._new_cells(gathered(self.grid, self.workdir, self.seeds, self.variants))
+
+    def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
+        """Score the cells that the table compares, after all wanted cells have come to their end.
+
+        Args:
+          launcher: starts the processes.
+          console: shows the progress.
+          max_hours: the hours after which nothing more begins; None for no limit.
+
+        Returns:
+          The number of the signal that stopped the scoring, 0 if none came; None if nothing was
+          scored, because the split is dev or cells are not finished.
+
+        Raises:
+          UserError: the grid was scored on this split before and cells are new or changed since.
+        """
+        if self.split == SPLIT:
+            return None
+        found = gathered(self.grid, self.workdir, self.seeds, self.variants)
+        if found.unfinished:
+            line = f"{self.split} is not scored before all cells are finished"
+            console.print(f"{line}: {', '.join(found.unfinished)}", soft_wrap=True)
+            return None
+        cells = [replace(cell, split=self.split) for cell, _ in self._compared(found)]
+        if new := self._new_cells(found):
+            for cell in cells:
+                if cell.name in new:  # the old scores stay in the run's record of scores
+                    cell.result_file.unlink(missing_ok=True)
+            record_scoring(self.workdir, self.split, new)
+        return run_cells(WholeGrid(cells), launcher, console, max_hours)
+
+    def _compared(self, found: Gathered) -> list[tuple[Cell, Record]]:
+        """Return the cells that the table compares, with their results."""
+        names = {
+            (one.get("tuned_to", variant), one["config"]["training"]["seed"])
+            for variant in self.variants
+            for one in found.results.get(variant, ())
+        }
+        return [
+            (one.cell, one.result)
+            for one in found.reports
+            if one.result and (one.cell.variant, one.cell.config.training.seed) in names
+        ]
+
+    def _new_cells(self, found: Gathered) -> dict[str, str]:
+        """Return the fingerprints of cells that no scoring has; refuse them without `again`."""
+        before = scorings(self.workdir, self.split)
+        known = {name: mark for one in before for name, mark in one["cells"].items()}
+        marks = {cell.name: _fingerprint(result) for cell, result in self._compared(found)}
+        new = {name: mark for name, mark in marks.items() if known.get(name) != mark}
+        names = [*new, *found.unfinished]
+        if before and names and not self.again:
+            raise UserError(
+                f"{self.workdir} was scored on {self.split} on {before[-1]['date']}, and these "
+                f"cells are new or changed since: {', '.join(names)}. A split that is scored again "
+                "and again chooses, too: leave --split out, or score it once more with --again, "
+                "which the table says"
+            )
+        return new
+
+
+def _fingerprint(result: Record) -> str:
+    """Return a hash of a dev result, which changes with the scored model and its search."""
+    facts = [result["config"], result.get("checkpoints"), result["perplexity"]]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
