@@ -53,7 +53,7 @@ class Scripted:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
-    monkeypatch.setattr("t2t_jax.sweep.tables._plot", lambda *_: b"")
+    monkeypatch.setattr("t2t_jax.sweep.tables.effect_figure", lambda *_: {})
     monkeypatch.setattr("t2t_jax.sweep.cell.Cell.progress", lambda cell: {})
     monkeypatch.setattr(stored_grid, "_today", lambda: "2026-11-28")
 
