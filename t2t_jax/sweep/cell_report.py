@@ -15,6 +15,7 @@ from t2t_jax.run.history import History, scalars
 from t2t_jax.sweep.budget import Budget, budget_of
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.launchers import last_words
+from t2t_jax.sweep.stored_grid import added_later
 from t2t_jax.sweep.tables import csv_text
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record
@@ -133,14 +134,26 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
     There is a column for each config field that varies between variants, under its dotted path,
-    for each figure of the budget, and for all numbers and texts of the results. The variants are
-    in the grid's order.
+    for each figure of the budget, and for all numbers and texts of the results. `planned` is no for
+    cells that were added to the grid's plan later, and empty without a plan. The variants are in
+    the grid's order.
     """
+    added = added_later(workdir)
     figures = [_scalars(one.result or {}) for one in reports]
     measures = {name: None for own in figures for name in own}
     varied = _varied_fields([one.cell.config for one in reports])
     base = grid.variants[grid.base]
-    heads = ["variant", "seed", "state", "differs_in", *varied, "steps", "hours", "parameters"]
+    heads = [
+        "variant",
+        "seed",
+        "planned",
+        "state",
+        "differs_in",
+        *varied,
+        "steps",
+        "hours",
+        "parameters",
+    ]
     # A result counts the target tokens of the scored split, a budget those of training.
     renamed = ("scored_target_tokens" if name == "target_tokens" else name for name in measures)
     lines: list[list[Any]] = [[*heads, *Budget._fields, *renamed, "reason"]]
@@ -148,8 +161,9 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
         config, seed = one.cell.config, one.cell.config.training.seed
         differs = describe_difference(base.replace({"training.seed": seed}), config)
         values = _values(config)
+        planned = "" if added is None else "no" if (one.cell.variant, seed) in added else "yes"
         lines.append(
-            [one.cell.variant, seed, one.state, differs]
+            [one.cell.variant, seed, planned, one.state, differs]
             + [str(values.get(path, "")) for path in varied]
             + [one.steps, one.hours, num_parameters(config.model, config.data.vocab_size)]
             + [*budget_of(one), *(own.get(name, "") for name in measures), one.reason]

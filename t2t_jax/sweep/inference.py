@@ -310,6 +310,13 @@ def _dunnett(estimates: Sequence[_Estimate], contrasts: Sequence[Weights]) -> li
     return adjusted
 
 
+def noise_of_seeds(scores: Mapping[str, Mapping[int, float]]) -> float:
+    """Return the variance over seeds that rows share, by the pool that compares them."""
+    paired = pooled(scores, by_seed=True)
+    pool = paired if paired.degrees >= _LEAST_DEGREES else pooled(scores, by_seed=False)
+    return pool.variance
+
+
 def seeds_needed(difference: float, seed_variance: float, sentence_variance: float) -> int | None:
     """Return how many seeds of each of two rows find a true difference with a probability of 80%.
 

@@ -27,7 +27,7 @@ from t2t_jax.sweep.comparison import (
 )
 from t2t_jax.sweep.contrasts import factorial, pairs
 from t2t_jax.sweep.effect_figure import FIGURES, effect_figure
-from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, pooled, seeds_needed
+from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
 from t2t_jax.sweep.latex import grid_latex, latex
 from t2t_jax.sweep.paper_columns import (
     FIELDS,
@@ -318,9 +318,8 @@ def power_notes(grid: Grid, rows: Sequence[VariantRow], results: Results) -> lis
         compared = [e for e in effects_of(grid, scores, "base").values() if "seeds" in e.noise]
         if not compared:
             continue
-        noise = pooled(scores.scores, by_seed=False).variance
         sentences = statistics.median(effect.sentence_variance for effect in compared)
-        number = seeds_needed(difference, noise, sentences)
+        number = seeds_needed(difference, noise_of_seeds(scores.scores), sentences)
         of_rows = f"{number} seeds of each row" if number else "more sentences, not more seeds"
         notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {of_rows}.")
     return notes

@@ -10,8 +10,9 @@ from rich.console import Console
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.cell_report import cell_reports
+from t2t_jax.sweep.cell_report import cell_reports, write_seeds
 from t2t_jax.sweep.grid import collect
+from t2t_jax.sweep.stored_grid import keep_grid
 from tests.sweep.test_cell import RESULT
 
 BASE = Config().replace({"training.num_train_steps": 40})
@@ -113,6 +114,17 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
     assert (second["steps"], second["bleu_signature"]) == ("40", "nrefs:1")
     assert by_name["A-h1/seed0"]["differs_in"] == "num_heads=1"
     assert by_name["lost/seed0"]["perplexity"] == ""
+    assert {row["planned"] for row in rows} == {""}  # a grid without a plan
+
+
+def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
+    for seeds in (1, 2):
+        keep_grid(WHOLE, tmp_path, seeds)
+    write_seeds(WHOLE, cell_reports(cells(WHOLE, tmp_path, 2)), tmp_path)
+    rows = csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines())
+    planned = {f"{row['variant']}/seed{row['seed']}": row["planned"] for row in rows}
+    assert (planned["base/seed0"], planned["base/seed1"]) == ("yes", "no")
+    assert (planned["late/seed5"], planned["late/seed6"]) == ("yes", "no")
 
 
 def test_seeds_csv_has_the_varied_fields_and_the_budget_of_every_cell(grid):

@@ -121,7 +121,7 @@ def test_a_sweep_trains_scores_and_compares_every_variant(finished):
     assert sum(result["sentence_tokens"]) == result["target_tokens"]
     nll = result["nll"] * result["target_tokens"]
     assert sum(result["sentence_nll"]) == pytest.approx(nll, rel=1e-5)
-    assert "less that of `base`" in (finished / "table.md").read_text()
+    assert "minus that of `base`" in (finished / "table.md").read_text()
 
 
 @pytest.mark.thorough
