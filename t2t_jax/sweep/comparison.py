@@ -69,11 +69,6 @@ class Change(NamedTuple):
     """The sources of noise in `error`: "seeds and sentences", one of them, or ""."""
 
     @property
-    def within_noise(self) -> bool:
-        """Return whether the confidence interval of the difference contains zero."""
-        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
-
-    @property
     def shown(self) -> tuple[str, str]:
         """Return the mean and the difference as text, each with its deviation."""
         mean = f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
@@ -133,10 +128,13 @@ class VariantRow(NamedTuple):
         "" means an unknown difference, as of a variant with a diverged seed. Where the base has
         another vocabulary, bits per byte replace the perplexity.
         """
-        found = {"perplexity": self.perplexity, self.measures.score.name: self.score}
+        compared = {"perplexity": self.perplexity, self.measures.score.name: self.score}
         if self.perplexity.difference is None and self.bits_per_byte:
-            found = {"bits per byte": self.bits_per_byte} | found
-        return {name: "" if self.num_diverged else verdict_on(one) for name, one in found.items()}
+            compared = {"bits per byte": self.bits_per_byte} | compared
+        return {
+            name: "" if self.num_diverged else verdict_on(change)
+            for name, change in compared.items()
+        }
 
     @property
     def verdict(self) -> str:
@@ -177,19 +175,37 @@ def compare(
     """
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
-    broken, measures = diverged or {}, _measures_of_all(results)
-    fields = ["perplexity", *(one.field for one in (measures.score, measures.beside) if one)]
+    measures, base = _measures_of_all(results), grid.variants[grid.base]
+    fields = ["perplexity", *(m.field for m in (measures.score, measures.beside) if m)]
     if BITS not in fields and _has_other_subwords(grid, results):
         results = {name: [_with_bits(one) for one in seeds] for name, seeds in results.items()}
         fields += [BITS] * all(BITS in one for seeds in results.values() for one in seeds)
-    found = {field: changes(grid, results, field, comparisons) for field in fields}
-    mixed = other_code(results)
-    rows = (
-        _row(grid, results, variant, broken.get(variant, 0), measures, found)
-        for variant in grid.variants
-        if variant in results
-    )
-    return [row._replace(other_code=mixed.get(row.variant, "")) for row in rows]
+    by_field = {field: changes(grid, results, field, comparisons) for field in fields}
+    code = other_code(results)
+    rows = []
+    for variant, config in grid.variants.items():
+        if not (seeds := results.get(variant)):
+            continue
+        change = {field: changes_of[variant] for field, changes_of in by_field.items()}
+        rows.append(
+            VariantRow(
+                variant,
+                describe_difference(base, config),
+                len(seeds),
+                (diverged or {}).get(variant, 0),
+                change["perplexity"],
+                measures,
+                change[measures.score.field],
+                measures.beside and change[measures.beside.field],
+                None if measures.score.field == BITS else change.get(BITS),
+                _num_parameters(config, seeds),
+                max(int(result["steps"]) for result in seeds),
+                statistics.fmean(result["target_tokens_per_second"] for result in seeds),
+                code.get(variant, ""),
+                grid.published.get(variant),
+            )
+        )
+    return rows
 
 
 def _has_other_subwords(grid: Grid, results: Results) -> bool:
@@ -211,9 +227,9 @@ def _measures_of_all(results: Results) -> "GridMeasures":
     These are the task's, or with the config's metric as the second if every result has the same
     metric.
     """
-    every = [result for seeds in results.values() for result in seeds]
-    found = {measures_of(result) for result in every}
-    return found.pop() if len(found) == 1 else measures_of(every[0], with_metric=False)
+    cells = [result for seeds in results.values() for result in seeds]
+    kinds = {measures_of(result) for result in cells}
+    return kinds.pop() if len(kinds) == 1 else measures_of(cells[0], with_metric=False)
 
 
 def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: str) -> object:
@@ -229,34 +245,6 @@ def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: st
         one.field: one.signature_field for one in (measures.score, measures.beside) if one
     }
     return sentences, result.get(signatures.get(measure) or "")
-
-
-def _row(
-    grid: Grid,
-    results: Results,
-    variant: str,
-    num_diverged: int,
-    measures: "GridMeasures",
-    found: Mapping[str, Mapping[str, Change]],
-) -> VariantRow:
-    """Return the row of a variant, given the changes of all variants by the field of a measure."""
-    config, base, seeds = grid.variants[variant], grid.variants[grid.base], results[variant]
-    return VariantRow(
-        variant,
-        describe_difference(base, config),
-        len(seeds),
-        num_diverged,
-        found["perplexity"][variant],
-        measures,
-        found[measures.score.field][variant],
-        measures.beside and found[measures.beside.field][variant],
-        found[BITS][variant] if BITS in found and measures.score.field != BITS else None,
-        _num_parameters(config, seeds),
-        max(int(result["steps"]) for result in seeds),
-        statistics.fmean(result["target_tokens_per_second"] for result in seeds),
-        "",
-        grid.published.get(variant),
-    )
 
 
 def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
@@ -279,19 +267,19 @@ def changes(
       comparisons: the comparisons for which p-values are adjusted.
     """
     rows = row_scores(grid, results, measure)
-    compared = effects_of(grid, rows, comparisons)
-    found = {}
+    differences = effects_of(grid, rows, comparisons)
+    changed = {}
     for variant, seeds in results.items():
         figures = [result[measure] for result in seeds]
         has_sd = len(figures) > 1 and all(map(math.isfinite, figures))
         sd = statistics.stdev(figures) if has_sd else None
-        found[variant] = Change(statistics.fmean(figures), sd)
-        if effect := compared.get(variant):
-            unit = 1.0
-            if measure == "perplexity":
-                unit = _unit(effect, rows.scores[grid.base])
-            found[variant] = _change(found[variant], effect, unit)
-    return found
+        change = Change(statistics.fmean(figures), sd)
+        if effect := differences.get(variant):
+            is_relative = measure == "perplexity"
+            unit = _unit(effect, rows.scores[grid.base]) if is_relative else 1.0
+            change = _with_effect(change, effect, unit)
+        changed[variant] = change
+    return changed
 
 
 def effects_of(grid: Grid, rows: RowScores, comparisons: Comparisons) -> dict[str, Effect]:
@@ -300,9 +288,9 @@ def effects_of(grid: Grid, rows: RowScores, comparisons: Comparisons) -> dict[st
         return {}
     if comparisons == "base":
         return effects(rows, against(grid.base, rows.scores), "dunnett")
-    found = effects(rows, pairs(grid.base, rows.scores), "holm")
+    of_pairs = effects(rows, pairs(grid.base, rows.scores), "holm")
     others = (name for name in rows.scores if name != grid.base)
-    return {name: found[pair_name(name, grid.base)] for name in others}
+    return {name: of_pairs[pair_name(name, grid.base)] for name in others}
 
 
 def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
@@ -312,27 +300,24 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
     """
     if not (of_base := results.get(grid.base)):
         return RowScores({})
-    defined = _definition(grid, grid.base, of_base[0], measure)
-    is_relative, kind = measure == "perplexity", measure
-    if is_relative:
-        kind = "log_perplexity"
+    definition = _definition(grid, grid.base, of_base[0], measure)
+    is_relative = measure == "perplexity"
+    sampled = "log_perplexity" if is_relative else measure
     scores, draws = dict[str, dict[int, float]](), dict[str, dict[int, np.ndarray]]()
-    for name, seeds in results.items():
-        figures = [float(result[measure]) for result in seeds]
-        if not all(map(math.isfinite, figures)) or any(
-            _definition(grid, name, result, measure) != defined for result in seeds
+    for name, results_of_row in results.items():
+        seeds = {int(one["config"]["training"]["seed"]): one for one in results_of_row}
+        if any(
+            not math.isfinite(one[measure]) or _definition(grid, name, one, measure) != definition
+            for one in seeds.values()
         ):
             continue
-        numbers = [_seed(result) for result in seeds]
-        scores[name] = {
-            seed: math.log(y) if is_relative else y
-            for seed, y in zip(numbers, figures, strict=True)
-        }
-        if kind in SAMPLED:
-            sampled = {_seed(result): sampled_scores(result, kind) for result in seeds}
-            draws[name] = {seed: one for seed, one in sampled.items() if one is not None}
-    uncertain = [name for name in scores if _differ_in_value(results[name])]
-    return RowScores(scores, draws, uncertain)
+        figures = {seed: float(one[measure]) for seed, one in seeds.items()}
+        scores[name] = {s: math.log(y) if is_relative else y for s, y in figures.items()}
+        if sampled in SAMPLED:
+            samples = {seed: sampled_scores(one, sampled) for seed, one in seeds.items()}
+            draws[name] = {seed: values for seed, values in samples.items() if values is not None}
+    tuned = {name: {one.get("tuned_to") for one in results[name]} for name in scores}
+    return RowScores(scores, draws, [name for name, values in tuned.items() if len(values) > 1])
 
 
 def _unit(effect: Effect, base: Mapping[int, float]) -> float:
@@ -346,29 +331,18 @@ def _unit(effect: Effect, base: Mapping[int, float]) -> float:
     return of_base if tiny else of_base * math.expm1(effect.estimate) / effect.estimate
 
 
-def _change(change: Change, effect: Effect, unit: float) -> Change:
-    """Return a change with the difference, whose estimate and error are in a given unit."""
+def _with_effect(change: Change, effect: Effect, unit: float) -> Change:
+    """Return a change with its difference, whose estimate and error are in a given unit."""
     difference = unit * effect.estimate
     if effect.error is None:
         return change._replace(difference=difference)
-    return Change(
-        change.mean,
-        change.sd,
-        difference,
-        unit * effect.error,
-        effect.degrees,
-        difference - unit * effect.margin,
-        difference + unit * effect.margin,
-        effect.p_value,
-        effect.p_adjusted,
-        effect.noise,
+    return change._replace(
+        difference=difference,
+        error=unit * effect.error,
+        degrees=effect.degrees,
+        low=difference - unit * effect.margin,
+        high=difference + unit * effect.margin,
+        p_value=effect.p_value,
+        p_adjusted=effect.p_adjusted,
+        noise=effect.noise,
     )
-
-
-def _differ_in_value(results: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the seeds of a tuned row have different values of the tuned fields."""
-    return len({result.get("tuned_to") for result in results}) > 1
-
-
-def _seed(result: dict[str, Any]) -> int:
-    return int(result["config"]["training"]["seed"])

@@ -131,8 +131,8 @@ def test_a_variant_with_one_seed_is_compared_with_the_base_under_that_seed():
 def test_differences_that_another_seed_could_make_are_within_the_noise():
     noisy = {"base": [result(5.0, 20.0), result(6.0, 22.0, seed=1)], "A-h1": [result(5.8, 20.5)]}
     row = rows(noisy)["A-h1"]
-    assert row.perplexity.within_noise
-    assert row.score.within_noise
+    assert row.perplexity.low < 0 < row.perplexity.high
+    assert row.score.low < 0 < row.score.high
     assert row.verdict == (
         "perplexity: within the noise of seeds; sacreBLEU: within the noise of seeds and sentences"
     )

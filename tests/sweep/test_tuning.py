@@ -67,7 +67,8 @@ def _coverage(base, other, fair=True):
                 | ({"tuned_to": name} if fair else {})
                 for seed, name in enumerate(chosen)
             ]
-        inside += changes(grid, results, "perplexity")["other"].within_noise
+        change = changes(grid, results, "perplexity")["other"]
+        inside += change.low <= 0 <= change.high
     return inside / times
 
 
