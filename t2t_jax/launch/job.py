@@ -121,6 +121,17 @@ class TrainJob:
         """Return the name of the job."""
         return self.name or training.workdir.name
 
+    def filled(self, training: LaunchedTraining, **values: object) -> str:
+        """Return the template of the job's file, filled with values and what all jobs share."""
+        shared = {
+            "directory": shlex.quote(str(Path.cwd())),
+            "setup": "\n".join(self.setup),
+            "retries": self.retries,
+            "excluded": excluded_hosts(training),
+            "train": self.train_command(training),
+        }
+        return from_template(self.file, **{**shared, **values})
+
     def train_command(self, training: LaunchedTraining) -> str:
         """Return the command line of the training on a host, quoted for a shell."""
         here = shlex.join([sys.executable, "-m", "t2t_jax"]) if self.shares_files else "t2t-jax"

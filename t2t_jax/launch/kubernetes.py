@@ -18,7 +18,6 @@ from t2t_jax.launch.job import (
     LaunchedTraining,
     TrainJob,
     check_mesh_fits,
-    from_template,
     split_option,
 )
 from t2t_jax.system.bucket import BucketPath
@@ -131,11 +130,10 @@ class Kubernetes(GpuHosts, TrainJob):
             annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
         account, claim = self.service_account, self.claim
         selectors = [f"  {label}: {json.dumps(value)}" for label, value in labels.items()]
-        return from_template(
-            self.file,
+        return self.filled(
+            training,
             name=name,
             annotations=annotations,
-            retries=self.retries,
             slices=self.slices,
             hosts=self.hosts,
             grace=self.grace,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, from_template, split_option
+from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, split_option
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,11 @@ class SkyPilot(GpuHosts, TrainJob):
         """Return the task."""
         resources = [("accelerators", f"{self.gpu}:{self.gpus}")] if self.gpus else []
         resources += map(split_option, self.option)
-        return from_template(
-            self.file,
+        return self.filled(
+            training,
             name=json.dumps(self.title(training)),
             hosts=self.hosts,
             resources="\n".join(f"{name}: {value}" for name, value in resources),
-            retries=self.retries,
-            setup="\n".join(self.setup),
             script=self.script(
                 self.train_command(training),
                 host="$SKYPILOT_NODE_RANK",

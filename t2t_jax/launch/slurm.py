@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.launch.job import (
-    GpuHosts,
-    LaunchedTraining,
-    TrainJob,
-    excluded_hosts,
-    fewest_hosts,
-    from_template,
-)
+from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, fewest_hosts
 from t2t_jax.system.atomic_file import write_whole
 
 
@@ -79,23 +72,18 @@ class Slurm(GpuHosts, TrainJob):
         share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
         one_for_all = self.gpus and self.one_process_per == "host"
         log = path.absolute().with_name("slurm-%j.log")
-        return from_template(
-            self.file,
+        return self.filled(
+            training,
             name=shlex.quote(self.title(training)),
             nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
             share=share,
             time=self.time,
             grace=self.grace,
-            directory=shlex.quote(str(Path.cwd())),
             log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
             options="\n".join(f"#SBATCH --{option}" for option in [*gpus, *self.options()]),
-            setup="\n".join(self.setup),
             devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if one_for_all else "",
             processes=len(self.devices),
-            train=self.train_command(training),
-            retries=self.retries,
             path=shlex.quote(str(path)),
-            excluded=excluded_hosts(training),
             fewest=self._fewest,
         )
 

@@ -11,7 +11,6 @@ from t2t_jax.launch.job import (
     GpuHosts,
     LaunchedTraining,
     TrainJob,
-    excluded_hosts,
     fewest_hosts,
     from_template,
 )
@@ -56,16 +55,12 @@ class Ssh(GpuHosts, TrainJob):
         """Return the script, which is called on the hosts, too."""
         train = self.train_command(training)
         options = [word for option in self.options() for word in ("-o", option)]
-        return from_template(
-            self.file,
+        return self.filled(
+            training,
             hosts=shlex.join(self.hosts),
             path=shlex.quote(str(path.absolute())),
-            directory=shlex.quote(str(Path.cwd())),
-            setup="\n".join(self.setup),
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
             options=shlex.join(options),
             together=from_template("together.sh"),
-            retries=self.retries,
-            excluded=excluded_hosts(training),
             fewest=self._fewest,
         )

@@ -56,15 +56,12 @@ class Tpu(TrainJob):
         """Return the script."""
         train = self.train_command(training)
         options = [f"--{option}" for option in self.options()]
-        return from_template(
-            self.file,
-            directory=shlex.quote(str(Path.cwd())),
+        return self.filled(
+            training,
             name=self.title(training),
             zone=shlex.quote(str(self.zone)),
             accelerator=shlex.quote(str(self.accelerator)),
             runtime=shlex.quote(str(self.runtime)),
             options=shlex.join(options),
-            setup="\n".join(self.setup),
-            retries=self.retries,
             train=from_template("again.sh", train=train, retries=self.retries),
         )
