@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import types
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -103,11 +104,16 @@ def _is_one_of(value: Any, *kinds: Any) -> bool:
     return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
 
 
-def check_range(config: Any, low: float, high: float, *names: str) -> None:
-    """Refuse a field of these names whose value is not within `[low, high]`."""
+def _labelled(config: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the value of each field of these names, after its path and value for errors."""
     for name in names:
         value = getattr(config, name)
-        label = f"{_section(config)}.{name}={value}"
+        yield f"{_section(config)}.{name}={value}", value
+
+
+def check_range(config: Any, low: float, high: float, *names: str) -> None:
+    """Refuse a field of these names whose value is not within `[low, high]`."""
+    for label, value in _labelled(config, names):
         require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
 
 
@@ -116,10 +122,8 @@ def check_fits(config: Any, *names: str) -> None:
 
     Fields that are only compared, such as intervals of steps, need no such check.
     """
-    for name in names:
-        value = getattr(config, name)
+    for label, value in _labelled(config, names):
         most = _LARGEST if isinstance(value, float) else _MOST
-        label = f"{_section(config)}.{name}={value}"
         kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
         require(value is None or value <= most, f"{label} is more than the largest, {kind}")
 
@@ -130,7 +134,5 @@ def check_positive(config: Any, *names: str) -> None:
     Raises:
       UserError: a field is 0 or below.
     """
-    for name in names:
-        value = getattr(config, name)
-        label = f"{_section(config)}.{name}={value}"
+    for label, value in _labelled(config, names):
         require(value is None or value > 0, f"{label} is not positive; use None")

@@ -50,8 +50,21 @@ class _Tasks(Rows[TaskFacts]):
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
-_OF_LABELS = ("predict",)
 _ENCODER_ONLY = "t2t_jax.tasks.encoder_only"
+
+
+def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> TaskFacts:
+    """Return the facts of a task whose targets are labels, which an encoder predicts."""
+    return TaskFacts(
+        (network,),
+        corpora,
+        ("accuracy", "accuracy"),
+        ("predict",),
+        predicts_labels=True,
+        hub_task=hub_task,
+        task=f"{_ENCODER_ONLY}:{task}",
+    )
+
 
 TASKS = _Tasks(
     translation=TaskFacts(
@@ -86,32 +99,14 @@ TASKS = _Tasks(
         hub_task="fill-mask",
         task=f"{_ENCODER_ONLY}:MASKED",
     ),
-    classification=TaskFacts(
-        ("encoder_only",),
-        "t2t_jax.data.corpus:label_splits",
-        ("accuracy", "accuracy"),
-        _OF_LABELS,
-        predicts_labels=True,
-        hub_task="text-classification",
-        task=f"{_ENCODER_ONLY}:CLASSIFICATION",
+    classification=_predicting_labels(
+        "encoder_only", "t2t_jax.data.corpus:label_splits", "text-classification", "CLASSIFICATION"
     ),
-    tagging=TaskFacts(
-        ("encoder_only",),
-        "t2t_jax.data.corpus:tag_splits",
-        ("accuracy", "accuracy"),
-        _OF_LABELS,
-        predicts_labels=True,
-        hub_task="token-classification",
-        task=f"{_ENCODER_ONLY}:TAGGING",
+    tagging=_predicting_labels(
+        "encoder_only", "t2t_jax.data.corpus:tag_splits", "token-classification", "TAGGING"
     ),
-    image_classification=TaskFacts(
-        ("image_encoder",),
-        "t2t_jax.data.images:image_splits",
-        ("accuracy", "accuracy"),
-        _OF_LABELS,
-        predicts_labels=True,
-        hub_task="image-classification",
-        task=f"{_ENCODER_ONLY}:IMAGES",
+    image_classification=_predicting_labels(
+        "image_encoder", "t2t_jax.data.images:image_splits", "image-classification", "IMAGES"
     ),
 )
 """The tasks by name."""
