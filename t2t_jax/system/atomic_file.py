@@ -81,19 +81,15 @@ def writing_directory(path: Path) -> Iterator[Path]:
     check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not empty; choose another directory")
-    unfinished = _hidden_name(path.absolute())
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _opening:
-            _unfinished.add(unfinished)
-            unfinished.mkdir()
-        yield unfinished
-        unfinished.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        _remove(unfinished)
-        _unfinished.discard(unfinished)
+    with removed_at_end(_hidden_name(path.absolute())) as unfinished:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _opening:
+                unfinished.mkdir()
+            yield unfinished
+            unfinished.replace(path)
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
 
 def check_writable(directory: Path) -> None:
@@ -144,8 +140,7 @@ def _sent(path: BucketPath) -> Iterator[BinaryIO]:
 @contextmanager
 def _renamed(path: Path) -> Iterator[BinaryIO]:
     """Open a file under a hidden name, which takes the name of `path` once it is on the disk."""
-    unfinished = _hidden_name(path)
-    try:
+    with removed_at_end(_hidden_name(path)) as unfinished:
         file = _open(unfinished, path)
         try:
             yield file
@@ -159,9 +154,6 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
             _finish(file, unfinished, path)
         except OSError as error:
             raise cannot_write(path, error) from error
-    finally:
-        _remove(unfinished)
-        _unfinished.discard(unfinished)
 
 
 @contextmanager
@@ -197,7 +189,6 @@ def _hidden_name(path: Path) -> Path:
 def _open(unfinished: Path, path: Path) -> BinaryIO:
     try:
         with _opening:
-            _unfinished.add(unfinished)
             return io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
     except OSError as error:
         raise cannot_write(path, error) from error
