@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import tyro
 
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields
 from t2t_jax.commands.flags import parse_flags, stored_config, with_family
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.config import Config, differences
@@ -35,9 +35,7 @@ class ConfigCommand:
     """Config to compare with, named in the same ways: each field with another value is printed,
     with the value there -> the value here. Without a value, it is the paper's base model, which is
     every default."""
-    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
-        default_factory=Config
-    )
+    fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:
         """Print the config or the differences, and return the exit code."""

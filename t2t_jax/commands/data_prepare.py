@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import tyro
 
 from t2t_jax.commands.config import command_of_config
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields
 from t2t_jax.commands.tables import counted, grid, print_result
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
@@ -34,9 +34,7 @@ class DataPrepareCommand:
     """Address of a cluster of Ray whose machines tokenise, one shard each at a time, as
     ray://HOST:10001; without a value, the one that RAY_ADDRESS names, or all cores of this
     machine."""
-    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
-        default_factory=Config
-    )
+    fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:
         """Tokenise the shards, print what was kept, and return the exit code."""

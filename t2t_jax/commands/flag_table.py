@@ -28,6 +28,9 @@ OneRun: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar=
 Runs: TypeAlias = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The type of the field `workdir` of a command that takes several runs."""
 
+ConfigFields: TypeAlias = Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
+"""The type of the field of a command that makes each field of a config a flag, without a prefix."""
+
 MAY_STAND_ALONE = "may stand alone"
 """Marks, in an annotation, a flag that also stands without a value, and then gives an empty one."""
 

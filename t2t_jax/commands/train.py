@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE, OneRun
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields, OneRun
 from t2t_jax.commands.flags import parse_flags, peek, stored_config, with_family
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
@@ -54,9 +54,7 @@ class TrainCommand:
     """For a run of several processes: the number of processes."""
     process_id: int | None = None
     """For a run of several processes: the number of this process, from 0."""
-    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
-        default_factory=Config
-    )
+    fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
