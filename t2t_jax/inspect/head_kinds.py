@@ -60,12 +60,8 @@ class HeadCounts:
 
     def __add__(self, other: "HeadCounts") -> "HeadCounts":
         """Return the sums over the queries of both."""
-        return HeadCounts(
-            self.shares + other.shares,
-            self.entropy + other.entropy,
-            self.relative_entropy + other.relative_entropy,
-            self.queries + other.queries,
-        )
+        sums = vars(self).items()
+        return HeadCounts(**{name: own + getattr(other, name) for name, own in sums})
 
     @property
     def mean_entropy(self) -> Float[np.ndarray, "n h"]:
