@@ -176,8 +176,7 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
     table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
     best, speed = f"best dev {score}".rstrip(), f"{unit_of(run.config for run in runs)}s/s"
-    heads = ("step", "loss", best, speed, "waiting", "left")
-    for head in (*heads, "warnings"):
+    for head in ("step", "loss", best, speed, "waiting", "left", "warnings"):
         table.add_column(head, justify="right")
     for number, run in enumerate(runs):
         name = Text(run.name)
