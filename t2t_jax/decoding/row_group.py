@@ -12,20 +12,9 @@ import jax
 import numpy as np
 
 from t2t_jax.batch import padded
+from t2t_jax.decoding import programs
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.programs import (
-    Arrivals,
-    Progress,
-    Search,
-    Sizes,
-    begin_work,
-    encode,
-    let_in,
-    pad_memory,
-    proceed,
-    resize_work,
-)
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.sources import Source
 from t2t_jax.parallel.mesh import on_host, put_rows
@@ -60,9 +49,9 @@ class RowGroup:
 
     def __init__(
         self,
-        search: Search,
+        search: programs.Search,
         params: Parameters,
-        sizes: Sizes,
+        sizes: programs.Sizes,
         seed: int = 0,
         constraints: Constraints | None = None,
     ) -> None:
@@ -78,7 +67,7 @@ class RowGroup:
         self._positions: Any = np.zeros(sizes.rows, int)
         self._best: Any = None  # the hypotheses of all rows, when they were last collected
         self._released: set[int] = set()  # rows whose sentence the device still searches for
-        self._work = begin_work(search, sizes, params, constraints)
+        self._work = programs.begin_work(search, sizes, params, constraints)
 
     @property
     def held(self) -> list[tuple[int, Sentence]]:
@@ -107,17 +96,17 @@ class RowGroup:
         taken = [row for row, held in enumerate(self._held) if held is not None]
         return max([*taken, *self._released], default=-1) + 1
 
-    def resize(self, sizes: Sizes) -> None:
+    def resize(self, sizes: programs.Sizes) -> None:
         """Change the sizes of the arrays; there have to be at least `last_row` rows."""
         if sizes == self.sizes:
             return
-        self._work = resize_work(self._search.model, self._search.mesh, sizes, self._work)
+        self._work = programs.resize_work(self._search.model, self._search.mesh, sizes, self._work)
         new = max(0, sizes.rows - self.sizes.rows)
         self._held = [*self._held, *[None] * new][: sizes.rows]
         self._positions = np.append(self._positions, np.zeros(new, int))[: sizes.rows]
         self.sizes = sizes
 
-    def launch(self, arrivals: Sequence[tuple[int, Sentence]], leave: int) -> Progress:
+    def launch(self, arrivals: Sequence[tuple[int, Sentence]], leave: int) -> programs.Progress:
         """Let sentences in and continue the search.
 
         Args:
@@ -132,7 +121,7 @@ class RowGroup:
         inputs = self._inputs(sentences, self.sizes.arrivals, self.sizes.source_length)
         return self._proceed(coming._replace(inputs=inputs), leave, None)
 
-    def search_on(self, leave: int, most_steps: int) -> Progress:
+    def search_on(self, leave: int, most_steps: int) -> programs.Progress:
         """Continue the search for at most `most_steps` positions; see `launch`."""
         return self._proceed(None, leave, np.int32(most_steps))
 
@@ -162,14 +151,14 @@ class RowGroup:
             inputs = self._inputs(sentences, several, length)
             search = self._search
             with _launching:
-                memory = encode(search.model, self._params, inputs)
+                memory = programs.encode(search.model, self._params, inputs)
                 if length < self.sizes.source_length:
-                    memory = pad_memory(search.model, memory, self.sizes.source_length)
-                self._work = let_in(
+                    memory = programs.pad_memory(search.model, memory, self.sizes.source_length)
+                self._work = programs.let_in(
                     search, self._work, memory, coming, self._seed, self._constraints
                 )
 
-    def collect(self, progress: Progress) -> list[tuple[int, SearchResult]]:
+    def collect(self, progress: programs.Progress) -> list[tuple[int, SearchResult]]:
         """Wait for the device; remove and return the sentences that have ended.
 
         Returns:
@@ -197,10 +186,10 @@ class RowGroup:
                 yield held[0], self._best.tokens[row, 0, :length].tolist()
 
     def _proceed(
-        self, arrivals: Arrivals | None, leave: int, most_steps: np.int32 | None
-    ) -> Progress:
+        self, arrivals: programs.Arrivals | None, leave: int, most_steps: np.int32 | None
+    ) -> programs.Progress:
         with _launching:
-            self._work, progress = proceed(
+            self._work, progress = programs.proceed(
                 self._search,
                 self._params,
                 self._work,
@@ -225,7 +214,7 @@ class RowGroup:
 
     def _arrivals(
         self, rows: Sequence[int], sentences: Sequence[Sentence], places: int
-    ) -> Arrivals:
+    ) -> programs.Arrivals:
         """Make the arrays of new sentences, without the tokens of their sources."""
         sizes = self.sizes
         arrays: Any = np.full((3, places), [[sizes.rows], [0], [0]], np.int32)
@@ -237,7 +226,7 @@ class RowGroup:
         if sizes.prefix:
             given = [sentence.prefix for sentence in sentences]
             prefixes = padded(given, places, sizes.prefix, fill=-1)
-        return Arrivals(taken, None, limits, numbers, prefixes)
+        return programs.Arrivals(taken, None, limits, numbers, prefixes)
 
     def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
         model, mesh = self._search.model, self._search.mesh

@@ -256,14 +256,14 @@ def test_a_search_that_is_closed_ends_what_it_has_taken(opened, sources):
 
 def test_a_failure_is_told_and_the_search_goes_on(tiny, params, opened, sources, monkeypatch):
     search = opened()
-    real, failures = row_group.proceed, [RuntimeError("out of memory")]
+    real, failures = row_group.programs.proceed, [RuntimeError("out of memory")]
 
     def fail_once(*arguments, **options):
         if failures:
             raise failures.pop()
         return real(*arguments, **options)
 
-    monkeypatch.setattr(row_group, "proceed", fail_once)
+    monkeypatch.setattr(row_group.programs, "proceed", fail_once)
     with pytest.raises(RuntimeError, match="out of memory"):
         search.submit(sources[0]).result(60)
     (expected,) = _closed(tiny, params, sources[:1], 1)

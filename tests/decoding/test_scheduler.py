@@ -154,14 +154,14 @@ def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_siz
 @pytest.mark.thorough
 def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, monkeypatch):
     calls = []
-    real = row_group.proceed
+    real = row_group.programs.proceed
 
     def counted(*arguments, **options):
         work, progress = real(*arguments, **options)
         calls.append(int(np.sum(progress.searching)))
         return work, progress
 
-    monkeypatch.setattr(row_group, "proceed", counted)
+    monkeypatch.setattr(row_group.programs, "proceed", counted)
     decoding = DecodingConfig(beam_size=1, max_extra_length=20, tokens_per_batch=52 * 16)
     list(decode_with(decoding, sentences=_sentences([5] * 100)))
     assert any(0 < searching < 8 for searching in calls[:-2])

@@ -111,7 +111,7 @@ def test_blank_lines_stay_blank_in_their_place(translator):
 
 
 def test_nothing_and_only_blanks_need_no_search(translator, monkeypatch):
-    monkeypatch.setattr(row_group, "proceed", None)
+    monkeypatch.setattr(row_group.programs, "proceed", None)
     assert translator.translate([]) == []
     assert translator.translate(["", " "]) == ["", ""]
 
@@ -159,7 +159,7 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
 def test_programs_are_few_and_used_again(translator):
     lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    program = row_group.proceed
+    program = row_group.programs.proceed
     before = program._cache_size()
     translator.translate(lines, **decoding)
     first = program._cache_size() - before
