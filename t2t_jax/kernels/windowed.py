@@ -15,14 +15,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
+from t2t_jax.functional import masks
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.functional.masks import (
-    SegmentMask,
-    distances,
-    keys_in_window,
-    segment_mask,
-    window_mask,
-)
 
 
 def windowed_attention(
@@ -30,7 +24,7 @@ def windowed_attention(
     query: Float[Array, "b t h d_k"],
     key: Float[Array, "b t h d_k"],
     value: Float[Array, "b t h d_v"],
-    mask: SegmentMask,
+    mask: masks.SegmentMask,
     dropout_key: DropoutKey | None,
 ) -> Float[Array, "b t h d_v"]:
     """Compute an attention whose queries and keys are less than `mask.window` apart.
@@ -45,13 +39,13 @@ def windowed_attention(
     window = mask.window
     assert window is not None
     batch, length, *_ = query.shape
-    keys = keys_in_window(window, mask.causal)
-    apart = distances(window, keys, first_key=-window)
-    near = window_mask(apart, window)
+    keys = masks.keys_in_window(window, mask.causal)
+    apart = masks.distances(window, keys, first_key=-window)
+    near = masks.window_mask(apart, window)
     if mask.causal:
         near &= apart >= 0
     queries = _blocks(mask.query_segments, window)
-    alike = segment_mask(queries, _neighbours(mask.key_segments, window, keys))
+    alike = masks.segment_mask(queries, _neighbours(mask.key_segments, window, keys))
     blocks = -(-length // window)
     if dropout_key is not None:
         dropout_key = dropout_key._replace(first_row=dropout_key.first_row * blocks)

@@ -20,14 +20,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.config.tables import SCORE_FUNCTIONS
 from t2t_jax.functional.attention import Score
-from t2t_jax.kernels.attention import (
-    Kept,
-    attention_to_both,
-    attention_with_new,
-    cached_attention,
-    fused_cached_attention,
-    has_fused_widths,
-)
+from t2t_jax.kernels import attention
 from t2t_jax.kernels.choice import Kernels
 
 # Keys and values of the positions attended to. "_" binds no name, as their number differs from use
@@ -94,7 +87,7 @@ def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> 
       config: the sizes and options of the attention, whose scores have no bias.
     """
     is_plain = SCORE_FUNCTIONS[config.score_function].function is None
-    fits = has_fused_widths(config.d_k, config.d_v, dtype)
+    fits = attention.has_fused_widths(config.d_k, config.d_v, dtype)
     return kernels.cached_attention == "cudnn" and is_plain and fits
 
 
@@ -153,7 +146,7 @@ def attend_and_keep(
     cache: LayerCache,
     write_at: int | Array,
     mask: Bool[Array, "b #h #k _"],
-    before: Kept | None,
+    before: attention.Kept | None,
     bias: Float32[Array, "h #k _"] | None,
     score: Score | None,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
@@ -171,18 +164,20 @@ def attend_and_keep(
     """
     if isinstance(cache, OfStack):
         own = OfStack(*(x.swapaxes(1, 2) for x in new))
-        attended = attention_with_new(query, cache, own, write_at, mask, bias=bias, score=score)
+        attended = attention.attention_with_new(
+            query, cache, own, write_at, mask, bias=bias, score=score
+        )
         return attended, own
     if isinstance(cache, InOrder):
         key, value = (_write(write_at, *each, axis=1) for each in zip(cache, new, strict=True))
-        return fused_cached_attention(query, key, value, mask), InOrder(key, value)
+        return attention.fused_cached_attention(query, key, value, mask), InOrder(key, value)
     turned = cached_order(*new)
     key, value = (_write(write_at, *each) for each in zip(cache, turned, CACHED_AXES, strict=True))
     if before is None:
-        attended = cached_attention(query, key, value, mask, bias=bias, score=score)
+        attended = attention.cached_attention(query, key, value, mask, bias=bias, score=score)
     else:
-        after = Kept(key, value, mask, bias)
-        attended = attention_to_both(query, before, after, score=score)
+        after = attention.Kept(key, value, mask, bias)
+        attended = attention.attention_to_both(query, before, after, score=score)
     return attended, (key, value)
 
 
