@@ -1,6 +1,6 @@
 """Rewriting of parameters to the same function, for formats that lack an option of the model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -8,17 +8,14 @@ from jaxtyping import Float32, Int
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Part
 from t2t_jax.config.registry import load_named
+from t2t_jax.modules.gates import PLACES
 from t2t_jax.modules.names import Arrays
 
 _STACKS = "encoder", "decoder"
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
 _OUTWARD = ("W_O", "b_O", "W_2", "b_2")
 
-_ATTENTIONS: Mapping[tuple[str, str], Part] = {
-    ("encoder", "self_attention"): "encoder",
-    ("decoder", "self_attention"): "decoder",
-    ("decoder", "cross_attention"): "cross",
-}
+_ATTENTIONS = {place: attention for attention, place in PLACES.items()}
 _AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O": 0, "v": 0}
 """The axis of a parameter along which its heads lie side by side."""
 

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.model import PARTS, Part
 from t2t_jax.modules.matrices import Parameters
 
 
@@ -26,11 +27,12 @@ class HeadGates(NamedTuple):
     """Factors for attention of the decoder's layers to the encoder's output."""
 
 
-_PLACES = {
+PLACES: dict[Part, tuple[str, str]] = {
     "encoder": ("encoder", "self_attention"),
     "decoder": ("decoder", "self_attention"),
     "cross": ("decoder", "cross_attention"),
 }
+"""The stack and the name of each kind of attention in the parameters."""
 
 
 def open_gates(model: ModelConfig) -> HeadGates:
@@ -40,11 +42,8 @@ def open_gates(model: ModelConfig) -> HeadGates:
       model: a config with an encoder and a decoder.
     """
     n, m = (stack.num_layers for stack in model.stacks)
-    return HeadGates(
-        encoder=jnp.ones((n, model.attention_of("encoder").num_heads)),
-        decoder=jnp.ones((m, model.attention_of("decoder").num_heads)),
-        cross=jnp.ones((m, model.attention_of("cross").num_heads)),
-    )
+    heads = (model.attention_of(part).num_heads for part in PARTS)
+    return HeadGates(*map(jnp.ones, zip((n, m, m), heads, strict=True)))
 
 
 def gated(params: Parameters, gates: HeadGates) -> Parameters:
@@ -54,7 +53,7 @@ def gated(params: Parameters, gates: HeadGates) -> Parameters:
       params: the training parameters, with stacked layers.
     """
     leaves = flatten_dict(params)
-    for name, (stack, attention) in _PLACES.items():
+    for name, (stack, attention) in PLACES.items():
         path = stack, "layers", attention, "output", "kernel"
         rows, of_heads = leaves[path], getattr(gates, name)  # W^O: [n, h d_v, d_model]
         by_head = rows.reshape(*of_heads.shape, -1, rows.shape[-1]) * of_heads[:, :, None, None]
