@@ -26,14 +26,7 @@ from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.data.shards.listing import shard_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
-from t2t_jax.data.text_files import (
-    TextFile,
-    corpus_directory,
-    find_text,
-    other_names,
-    split_of,
-    text_splits,
-)
+from t2t_jax.data.text_files import TextFile, corpus_directory, find_text, other_names, text_splits
 from t2t_jax.data.tfds import tfds_splits
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
 from t2t_jax.errors import UserError
@@ -186,7 +179,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
             f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
         )
     return {
-        name: split_of(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
+        name: Split.of(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
     }
 
 
@@ -211,7 +204,7 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
             )
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
     shards = [shard for corpus, _ in mixed for shard in corpus.parts["train"].shards]
-    train = split_of(_survey_mixture, partial(_read_mixture, Corpus.pairs), *mixed)
+    train = Split.of(_survey_mixture, partial(_read_mixture, Corpus.pairs), *mixed)
     sample = partial(_read_mixture, Corpus.sample, *mixed)
     train = train._replace(sample=sample, shards=shards)
     return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
@@ -257,7 +250,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if not files:
         raise UserError(f"corpus directory {directory} has no train.{suffix} (nor with .gz)")
     return {
-        split: split_of(_survey_documents, _read_documents, config.documents, file)
+        split: Split.of(_survey_documents, _read_documents, config.documents, file)
         for split, file in files.items()
     }
 
@@ -306,7 +299,7 @@ def _labels_of(
     def fingerprint(part: Split) -> str:
         return digest("labels", part.fingerprint())
 
-    return {split: split_of(fingerprint, read, part) for split, part in whole.items()}
+    return {split: Split.of(fingerprint, read, part) for split, part in whole.items()}
 
 
 def _read_tags(part: Split) -> Iterator[Chunk]:

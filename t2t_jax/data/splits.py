@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,6 +29,13 @@ class Split(NamedTuple):
     """The shards of the split, each a `data.shards.reading.Shard`, if it has any."""
     hashes: Callable[[], Sequence[Sequence[str]]] = tuple
     """A function that gives the hashes of the files of each shard."""
+
+    @staticmethod
+    def of(
+        fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
+    ) -> "Split":
+        """Return a split of two functions, both called with `given`; the first is called once."""
+        return Split(cache(partial(fingerprint, *given)), partial(read, *given))
 
 
 def digest(*parts: str) -> str:

@@ -1,12 +1,10 @@
 """Files of text in a directory: one a split, or one a side of each split of parallel text."""
 
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
@@ -46,7 +44,7 @@ class TextFile:
 def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
     """Return the splits of a directory of parallel text, by its files' names."""
     files = _parallel_files(directory, source_language, target_language)
-    return {name: split_of(_aligned_digest, _read_text, *pair) for name, pair in files.items()}
+    return {name: Split.of(_aligned_digest, _read_text, *pair) for name, pair in files.items()}
 
 
 def _parallel_files(
@@ -101,13 +99,6 @@ def find_text(directory: Path, name: str) -> TextFile | None:
                 f"{path} is a directory, a pipe or a broken link; put a file in its place"
             )
     return TextFile(*files) if files else None
-
-
-def split_of(
-    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
-) -> Split:
-    """Return a split of two functions, both called with `given`; the first is called once."""
-    return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
 
 
 def _aligned_digest(source: TextFile, target: TextFile) -> str:

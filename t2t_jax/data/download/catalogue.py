@@ -57,6 +57,11 @@ class Text:
         """Return the name of the text in errors."""
         return f"{self.archive.name}:{self.member}" if self.member else self.archive.name
 
+    @property
+    def label(self) -> str:
+        """Return the name of the text with its language, if the archive has several."""
+        return self.name + (f" ({self.language})" if self.language else "")
+
 
 @dataclass(frozen=True)
 class ParallelTexts:

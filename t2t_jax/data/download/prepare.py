@@ -14,13 +14,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.data.download.catalogue import (
-    Archive,
-    ParallelTexts,
-    PublicCorpus,
-    Text,
-    public_corpus,
-)
+from t2t_jax.data.download.catalogue import Archive, ParallelTexts, PublicCorpus, public_corpus
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.errors import UserError
@@ -289,9 +283,5 @@ def _describe(
         lines.append(f"| {archive.name} | {archive.url} | {sums[archive.name]}{known} |")
     lines += ["", "| split | texts |", "|---|---|"]
     for split, parts in {"train": corpus.train, **corpus.evaluation}.items():
-        lines += [f"| {split} | {_shown(part.source)}, {_shown(part.target)} |" for part in parts]
+        lines += [f"| {split} | {part.source.label}, {part.target.label} |" for part in parts]
     return "\n".join(lines) + "\n"
-
-
-def _shown(text: Text) -> str:
-    return text.name + (f" ({text.language})" if text.language else "")
