@@ -17,15 +17,7 @@ from safetensors.numpy import save
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.interchange.formats import READ, REMOVED_FORMATS
-from t2t_jax.interchange.model_files import (
-    DEPTH,
-    ID,
-    RATE,
-    SIZE,
-    beside,
-    config_of,
-    read_json,
-)
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, config_of, read_json
 from t2t_jax.interchange.tensors import Spellings, Tensors, as_written
 from t2t_jax.interchange.torch_file import read_torch_file
 from t2t_jax.modules.names import Arrays

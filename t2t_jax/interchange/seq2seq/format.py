@@ -8,12 +8,7 @@ from typing import Any, ClassVar, Literal
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.interchange import pretrained
-from t2t_jax.interchange.carried import (
-    Carried,
-    any_value,
-    common_search,
-    sizes_of_transformers,
-)
+from t2t_jax.interchange.carried import Carried, any_value, common_search, sizes_of_transformers
 from t2t_jax.interchange.portable import PortableModel
 
 EPSILON = 1e-5
