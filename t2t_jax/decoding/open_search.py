@@ -348,7 +348,9 @@ class OpenSearch:
             free = self._rows - num_held
             first = self._due(_CHOICE * free if number else free)
             if number:
-                first.sort(key=self._preference)
+                first.sort(
+                    key=lambda one: one.passed < _PASSES and self._length(one.sentence.length, 0)
+                )
             for request in first[free:]:
                 request.passed += 1
                 heapq.heappush(self._waiting, request)
@@ -362,11 +364,6 @@ class OpenSearch:
             if not request.is_over():
                 found.append(request)
         return found
-
-    def _preference(self, request: _Request) -> int:
-        if request.passed >= _PASSES:
-            return 0
-        return self._length(request.sentence.length, 0)
 
     def _fitting(self, group: RowGroup | None, arrivals: Sequence[Sentence]) -> RowGroup:
         """Return a group whose arrays hold all sentences: the same, resized, or a new one."""

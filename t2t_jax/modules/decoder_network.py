@@ -6,7 +6,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -174,8 +174,7 @@ class CachedDecoding(NetworkScoring):
         memory: Memory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
-        arguments = tokens, positions, clock, ancestry_mask, cache, memory
-        return cast(Any, self._cached("step", params, *arguments))
+        return self._cached("step", params, tokens, positions, clock, ancestry_mask, cache, memory)
 
     def _cached(self, method: str, params: Parameters, *arguments: Any) -> Any:
         network = self.network.clone(is_cached=True)

@@ -18,7 +18,6 @@ from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.kernels import attention
 from t2t_jax.kernels.choice import Kernels
-from t2t_jax.modules import cache
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.state import create_state
@@ -135,8 +134,7 @@ def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_siz
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
     # In float32, which cuDNN does not take, rounding cannot change a token.
-    for module in (cache, attention):
-        monkeypatch.setattr(module, "has_fused_widths", lambda *_: True)
+    monkeypatch.setattr(attention, "has_fused_widths", lambda *_: True)
     decoding = DecodingConfig(beam_size=beam_size, max_extra_length=20, tokens_per_batch=52 * 8)
     sentences = _sentences([5, 30, 3, 12, 9, 7, 31, 4] * 3)
     found = []
