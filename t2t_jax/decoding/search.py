@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32, Key
 
+from t2t_jax.decoding import hypotheses
 from t2t_jax.decoding.constraints import (
     Constraints,
     allowed_tokens,
@@ -42,18 +43,7 @@ from t2t_jax.decoding.constraints import (
     follow_automaton,
     with_told_tokens,
 )
-from t2t_jax.decoding.hypotheses import (
-    IMPOSSIBLE,
-    WU_OFFSET,
-    Hypotheses,
-    SearchResult,
-    SearchRows,
-    SearchState,
-    StepCache,
-    add_finished,
-    choose_rows,
-    is_possible,
-)
+from t2t_jax.decoding.hypotheses import Hypotheses, SearchResult, SearchRows, SearchState, StepCache
 from t2t_jax.decoding.strategies import Given, Strategy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
@@ -95,7 +85,7 @@ def begin(
       prefixes: tokens with which each output must begin, padded with -1.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
-    nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
+    nothing = jnp.full(slots.shape, hypotheses.IMPOSSIBLE, jnp.float32)
     empty = jnp.zeros((*slots.shape, room), jnp.int32)
     # One hypothesis in slot 0; the other slots are impossible until it has split.
     log_probs = jnp.where(slots == 0, 0.0, nothing)
@@ -215,14 +205,16 @@ def _step(
     live, finished, more = strategy.extend(given)
     live = follow_automaton(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
-    live, finished = choose_rows(rows.searching, (live, finished), (rows.live, rows.finished))
+    live, finished = hypotheses.choose_rows(
+        rows.searching, (live, finished), (rows.live, rows.finished)
+    )
     searching = rows.searching & more & (state.positions + 1 < rows.limits)
     rows = rows._replace(searching=searching, live=live, finished=finished)
     return SearchState(state.clock + 1, rows, cache)
 
 
 def results(
-    state: SearchState, alpha: float, pad_id: int = 0, offset: float = WU_OFFSET
+    state: SearchState, alpha: float, pad_id: int = 0, offset: float = hypotheses.WU_OFFSET
 ) -> SearchResult:
     """Return each sentence's best hypotheses, which are final once its search is over.
 
@@ -235,9 +227,9 @@ def results(
       if their length were the limit.
     """
     rows = state.rows
-    none_ended = ~is_possible(rows.finished.scores[:, :1])
+    none_ended = ~hypotheses.is_possible(rows.finished.scores[:, :1])
     entering = jnp.broadcast_to(none_ended, rows.live.last.shape)
-    found = add_finished(rows.finished, rows.live, entering, rows.limits, alpha, offset)
+    found = hypotheses.add_finished(rows.finished, rows.live, entering, rows.limits, alpha, offset)
     positions = jnp.arange(state.room)
     places = (rows.starts[:, None] + positions) % state.room
     tokens = jnp.take_along_axis(found.tokens, places[:, None], axis=2)

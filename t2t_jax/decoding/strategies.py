@@ -7,17 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
-from t2t_jax.decoding.hypotheses import (
-    IMPOSSIBLE,
-    WU_OFFSET,
-    Hypotheses,
-    SearchResult,
-    SearchState,
-    add_finished,
-    choose_rows,
-    scores_of,
-    take_hypotheses,
-)
+from t2t_jax.decoding import hypotheses
+from t2t_jax.decoding.hypotheses import Hypotheses, SearchResult, SearchState
 from t2t_jax.decoding.top_k import top_k
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
@@ -52,7 +43,7 @@ class Greedy:
     eos_id: int
     beam_size: int = field(default=1, init=False)
     alpha: float = field(default=0.0, init=False)
-    offset: float = field(default=WU_OFFSET, init=False)
+    offset: float = field(default=hypotheses.WU_OFFSET, init=False)
     draws: bool = field(default=False, init=False)
 
     def extend(self, given: Given) -> Extended:
@@ -86,7 +77,7 @@ class Sampling:
     top_p: float = 1.0
     beam_size: int = field(default=1, init=False)
     alpha: float = field(default=0.0, init=False)
-    offset: float = field(default=WU_OFFSET, init=False)
+    offset: float = field(default=hypotheses.WU_OFFSET, init=False)
     draws: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +122,7 @@ class BeamSearch:
     @property
     def offset(self) -> float:
         """Return the offset in the length penalty; see `length_penalty`."""
-        return 0.0 if self.by_transformers else WU_OFFSET
+        return 0.0 if self.by_transformers else hypotheses.WU_OFFSET
 
     def __post_init__(self) -> None:
         """Refuse settings that the search cannot honour."""
@@ -153,7 +144,7 @@ class BeamSearch:
             final_lengths, wanted = lengths, self.beam_size
             entering |= (lengths >= rows.limits)[:, None] & may_enter  # cut at the limit
         penalty = self.alpha, self.offset
-        finished = add_finished(rows.finished, candidates, entering, lengths, *penalty)
+        finished = hypotheses.add_finished(rows.finished, candidates, entering, lengths, *penalty)
         worst = finished.scores[:, wanted - 1]
         return live, finished, _can_improve(live, worst, final_lengths, *penalty)
 
@@ -182,7 +173,7 @@ def _append(
     ended = chosen[:, 0] == eos_id
     lengths = (state.positions + 1)[:, None]
     new = SearchResult(live.tokens, log_probs, log_probs, lengths)
-    return live, choose_rows(ended, new, state.rows.finished), ~ended
+    return live, hypotheses.choose_rows(ended, new, state.rows.finished), ~ended
 
 
 @fixed_random_bits()
@@ -246,7 +237,7 @@ def _expand(given: Given) -> Hypotheses:
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]
-    candidates = take_hypotheses(live, chosen // width)
+    candidates = hypotheses.take_hypotheses(live, chosen // width)
     last = jnp.take_along_axis(tokens.reshape(flat), chosen, axis=1)
     tokens = jax.lax.dynamic_update_index_in_dim(candidates.tokens, last, place, axis=2)
     return candidates._replace(last=last, tokens=tokens, log_probs=log_probs)
@@ -254,9 +245,9 @@ def _expand(given: Given) -> Hypotheses:
 
 def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
     """Return the k best candidates that did not end."""
-    log_probs = jnp.where(ended, IMPOSSIBLE, candidates.log_probs)
+    log_probs = jnp.where(ended, hypotheses.IMPOSSIBLE, candidates.log_probs)
     _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
-    return take_hypotheses(candidates._replace(log_probs=log_probs), best)
+    return hypotheses.take_hypotheses(candidates._replace(log_probs=log_probs), best)
 
 
 def _can_improve(
@@ -272,4 +263,4 @@ def _can_improve(
     the limits, no live hypothesis can end with a higher score.
     """
     best = jnp.max(live.log_probs, axis=1, keepdims=True)
-    return scores_of(best, lengths, alpha, offset)[:, 0] > worst
+    return hypotheses.scores_of(best, lengths, alpha, offset)[:, 0] > worst
