@@ -84,12 +84,8 @@ def write_piece(
     Raises:
       UserError: the file cannot be written.
     """
-    arrays = (
-        tokens.source_lengths,
-        tokens.target_lengths,
-        tokens.source_tokens,
-        tokens.target_tokens,
-    )
+    lengths = tokens.source_lengths, tokens.target_lengths
+    arrays = *lengths, tokens.source_tokens, tokens.target_tokens
     dtype = np.result_type(tokens.target_tokens.dtype, np.min_scalar_type(config.max_length))
     file = io.BytesIO()
     np.save(file, np.concatenate([one.astype(dtype) for one in arrays]), allow_pickle=False)
