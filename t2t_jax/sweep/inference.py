@@ -14,6 +14,7 @@ larger is left out of this pool by the G test of 't Lam (2010), and so compared 
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -65,6 +66,10 @@ class Effect(NamedTuple):
     """The variance of the estimate over seeds, with the interaction of seeds and sentences."""
     sentence_variance: float = 0.0
     """The variance of the estimate over sentences, without that interaction."""
+    is_pooled: bool = False
+    """Whether `seed_variance` is from a pool of rows."""
+    draws: np.ndarray | None = None
+    """The estimate on each bootstrap sample, [draws]; None if the sentences are unknown."""
 
     @property
     def margin(self) -> float:
@@ -82,13 +87,6 @@ class Pool(NamedTuple):
     """Its degrees of freedom; 0 if no row has two seeds."""
 
 
-class _Estimate(NamedTuple):
-    effect: Effect
-    pool: Pool | None
-    draws: np.ndarray | None
-    """The estimate on each bootstrap sample, [draws]."""
-
-
 def effects(
     rows: RowScores, contrasts: Mapping[str, Weights], adjust: Literal["dunnett", "holm"]
 ) -> dict[str, Effect]:
@@ -101,80 +99,55 @@ def effects(
         the correlations of the contrasts, or Holm's (1979) for any others.
     """
     pools = pooled(rows.scores, by_seed=True), pooled(rows.scores, by_seed=False)
-    estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
-    tested = [name for name, one in estimates.items() if one.effect.p_value is not None]
-    if not tested:
-        return {name: one.effect for name, one in estimates.items()}
+    found = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
+    p_values = {name: one.p_value for name, one in found.items() if one.p_value is not None}
     if adjust == "holm":
-        adjusted = holm([estimates[name].effect.p_value or 0.0 for name in tested])
+        adjusted = holm([*p_values.values()])
     else:
-        adjusted = _dunnett([estimates[n] for n in tested], [contrasts[n] for n in tested])
-    p_values = dict(zip(tested, adjusted, strict=True))
-    return {
-        name: one.effect._replace(p_adjusted=p_values.get(name)) for name, one in estimates.items()
-    }
+        adjusted = _dunnett([(found[name], contrasts[name]) for name in p_values])
+    for name, p_value in zip(p_values, adjusted, strict=True):
+        found[name] = found[name]._replace(p_adjusted=p_value)
+    return found
 
 
-def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -> _Estimate:
+def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -> Effect:
     """Estimate a contrast by the seeds that its rows share, or by all seeds of each row."""
-    names, own = weights.keys(), {name: rows.scores[name] for name in weights}
-    shared = set.intersection(*(set(scores) for scores in own.values()))
-    pool = None
-    if shared and paired.degrees >= _LEAST_DEGREES and names <= paired.rows:
+    scores = {name: rows.scores[name] for name in weights}
+    shared = set.intersection(*(set(by_seed) for by_seed in scores.values()))
+    pool, is_tuned = None, not weights.keys().isdisjoint(rows.uncertain)
+    if shared and paired.degrees >= _LEAST_DEGREES and weights.keys() <= paired.rows:
         pool = paired
-    elif unpaired.degrees and names <= unpaired.rows:
+    elif unpaired.degrees and weights.keys() <= unpaired.rows:
         pool = unpaired
     if shared and pool is not unpaired:
-        own = {name: {seed: scores[seed] for seed in shared} for name, scores in own.items()}
-    estimate = sum(w * statistics.fmean(own[name].values()) for name, w in weights.items())
-    is_tuned, by_seeds = not names.isdisjoint(rows.uncertain), None
+        scores = {name: {seed: scores[name][seed] for seed in shared} for name in scores}
+    estimate = sum(w * statistics.fmean(scores[name].values()) for name, w in weights.items())
+    by_seeds, degrees, by_sentences, draws = None, 0.0, None, None
     if pool is not None:
-        by_seeds = pool.variance * sum(
-            w**2 * _variance_of_mean(len(own[name]), is_tuned) for name, w in weights.items()
-        )
+        sizes = {name: _variance_of_mean(len(scores[name]), is_tuned) for name in scores}
+        by_seeds = pool.variance * sum(w**2 * sizes[name] for name, w in weights.items())
+        degrees = pool.degrees
     elif len(shared) > 1:  # rows of another spread
-        differences = [sum(w * own[name][seed] for name, w in weights.items()) for seed in shared]
-        by_seeds = statistics.variance(differences) * _variance_of_mean(len(shared), is_tuned)
-    degrees = 0.0 if by_seeds is None else pool.degrees if pool else len(shared) - 1
-    draws = None
-    by_sentences = interaction = 0.0
-    if all(own[name].keys() <= rows.draws.get(name, {}).keys() for name in names):
-        sampled = {name: np.array([rows.draws[name][s] for s in own[name]]) for name in names}
+        by_seed = [sum(w * scores[name][seed] for name, w in weights.items()) for seed in shared]
+        by_seeds = statistics.variance(by_seed) * _variance_of_mean(len(shared), is_tuned)
+        degrees = len(shared) - 1
+    if all(scores[name].keys() <= rows.draws.get(name, {}).keys() for name in scores):
+        sampled = {name: np.array([rows.draws[name][s] for s in scores[name]]) for name in scores}
         draws = sum((w * sampled[name].mean(0) for name, w in weights.items()), np.zeros(()))
         by_sentences = float(draws.var())
-        interaction = sum(w**2 * _interaction(sampled[name]) for name, w in weights.items())
-    effect = _tested(estimate, by_seeds, degrees, draws is not None, by_sentences, interaction)
-    return _Estimate(effect, pool, draws)
-
-
-def _tested(
-    estimate: float,
-    by_seeds: float | None,
-    degrees: float,
-    has_draws: bool,
-    by_sentences: float,
-    interaction: float,
-) -> Effect:
-    """Return the effect of an estimate whose variance has two parts, each of which may be unknown.
-
-    Args:
-      by_seeds: the variance over seeds; None if unknown.
-      degrees: the degrees of freedom of that variance.
-      by_sentences: the variance over sentences; 0 if unknown.
-      interaction: the variance that both contain.
-    """
-    of = [("seeds", by_seeds is not None), ("sentences", has_draws)]
-    noise = " and ".join(name for name, is_known in of if is_known)
-    if not noise:
-        return Effect(estimate, None, math.inf, noise, None, None)
-    if by_seeds is None:
-        by_seeds, interaction, degrees = 0.0, 0.0, math.inf
-    sentences_only = max(by_sentences - interaction, 0.0)
-    variance = by_seeds + sentences_only
-    freedom = _freedom(degrees, by_seeds, variance)
-    error = math.sqrt(variance)
-    p_value = _p_value(estimate, error, freedom)
-    return Effect(estimate, error, freedom, noise, p_value, None, by_seeds, sentences_only)
+        if by_seeds is not None:  # which contains the interaction, too
+            interaction = sum(w**2 * _interaction(sampled[name]) for name, w in weights.items())
+            by_sentences = max(by_sentences - interaction, 0.0)
+    parts = {"seeds": by_seeds, "sentences": by_sentences}
+    noise = " and ".join(name for name, part in parts.items() if part is not None)
+    seeds, sentences = by_seeds or 0.0, by_sentences or 0.0
+    freedom = _freedom(degrees, seeds, seeds + sentences)
+    error = math.sqrt(seeds + sentences) if noise else None
+    p_value = None if error is None else _p_value(estimate, error, freedom)
+    is_pooled = pool is not None
+    return Effect(
+        *(estimate, error, freedom, noise, p_value, None, seeds, sentences, is_pooled, draws)
+    )
 
 
 def _freedom(degrees: float, by_seeds: float, variance: float) -> float:
@@ -265,7 +238,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _dunnett(estimates: Sequence[_Estimate], contrasts: Sequence[Weights]) -> list[float]:
+def _dunnett(tested: Sequence[tuple[Effect, Weights]]) -> list[float]:
     """Return p-values adjusted by the distribution of the largest of correlated t statistics.
 
     The correlations are those of seeds (rows that several contrasts share) and of sentences (the
@@ -273,32 +246,25 @@ def _dunnett(estimates: Sequence[_Estimate], contrasts: Sequence[Weights]) -> li
     """
     from scipy.stats import chi2  # slow to import
 
-    number = len(estimates)
-    names = sorted({name for weights in contrasts for name in weights})
-    matrix = np.array([[weights.get(name, 0.0) for name in names] for weights in contrasts])
-    shared = matrix @ matrix.T / np.outer(*[np.linalg.norm(matrix, axis=1)] * 2)
-    is_pooled = np.array([one.pool is not None for one in estimates])
-    shared = np.where(np.outer(is_pooled, is_pooled), shared, np.eye(number))
-    sd = np.sqrt([one.effect.seed_variance for one in estimates])
-    covariance = shared * np.outer(sd, sd)
-    sampled = [i for i, one in enumerate(estimates) if one.draws is not None]
-    if sampled:
-        correlation = np.zeros((number, number))
-        draws = np.array([estimates[i].draws for i in sampled])
-        scale = draws.std(1)
-        deviations = (draws - draws.mean(1, keepdims=True)) / np.where(scale, scale, 1)[:, None]
-        correlation[np.ix_(sampled, sampled)] = deviations @ deviations.T / draws.shape[1]
-        sd = np.sqrt([one.effect.sentence_variance for one in estimates])
-        covariance += correlation * np.outer(sd, sd)
+    number = len(tested)
+    covariance = np.zeros((number, number))
+    for (i, (a, one)), (j, (b, other)) in product(enumerate(tested), repeat=2):
+        if i == j or (a.is_pooled and b.is_pooled):
+            shared = sum(w * other.get(name, 0.0) for name, w in one.items())
+            norm = math.sqrt(sum(w**2 for w in one.values()) * sum(w**2 for w in other.values()))
+            covariance[i, j] += shared / norm * math.sqrt(a.seed_variance * b.seed_variance)
+        if a.draws is not None and b.draws is not None and a.draws.std() * b.draws.std():
+            correlation = np.corrcoef(a.draws, b.draws)[0, 1]
+            covariance[i, j] += correlation * math.sqrt(a.sentence_variance * b.sentence_variance)
     size = np.sqrt(np.diag(covariance))
     covariance /= np.outer(*[np.where(size, size, 1)] * 2)
     values, vectors = np.linalg.eigh(covariance)
     normal = np.random.default_rng(0).standard_normal((_MAXIMA, number))
-    maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1)
+    maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1, initial=0)
     maxima.sort()
     adjusted = []
-    for one in estimates:
-        effect, p_value = one.effect, one.effect.p_value or 0.0
+    for effect, _ in tested:
+        p_value = effect.p_value or 0.0
         if number > 1 and effect.error and p_value < 1:
             chance = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
             degrees = effect.degrees
