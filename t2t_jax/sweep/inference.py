@@ -132,12 +132,12 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
         by_seeds = statistics.variance(by_seed) * _variance_of_mean(len(shared), is_tuned)
         degrees = len(shared) - 1
     if all(scores[name].keys() <= rows.draws.get(name, {}).keys() for name in scores):
-        sampled = {name: np.array([rows.draws[name][s] for s in scores[name]]) for name in scores}
-        draws = sum((w * sampled[name].mean(0) for name, w in weights.items()), np.zeros(()))
+        sampled = {name: {s: rows.draws[name][s] for s in scores[name]} for name in scores}
+        means = {name: np.mean([*sampled[name].values()], axis=0) for name in sampled}
+        draws = sum((w * means[name] for name, w in weights.items()), np.zeros(()))
         by_sentences = float(draws.var())
         if by_seeds is not None:  # which contains the interaction, too
-            interaction = sum(w**2 * _interaction(sampled[name]) for name, w in weights.items())
-            by_sentences = max(by_sentences - interaction, 0.0)
+            by_sentences = max(by_sentences - _interaction(sampled, weights), 0.0)
     parts = {"seeds": by_seeds, "sentences": by_sentences}
     noise = " and ".join(name for name, part in parts.items() if part is not None)
     seeds, sentences = by_seeds or 0.0, by_sentences or 0.0
@@ -183,15 +183,23 @@ def _variance_of_mean(number: int, is_uncertain: bool) -> float:
     return 1 / number + (1 / (number - 1) if is_uncertain and number > 1 else 0)
 
 
-def _interaction(draws: np.ndarray) -> float:
-    """Return the variance of a row's mean over seeds that sentences cause under each seed alone.
+def _interaction(draws: Mapping[str, Mapping[int, np.ndarray]], weights: Weights) -> float:
+    """Return the variance of a contrast by sentences that matter under single seeds only.
+
+    Effects of a seed on a sentence that rows share cancel in their difference. So the deviations of
+    the rows from their means over seeds are first summed seed by seed.
 
     Args:
-      draws: the row's scores on bootstrap samples, [seeds, draws].
+      draws: the scores on bootstrap samples, [draws], by row and seed.
     """
-    seeds = len(draws)
-    deviations = draws - draws.mean(0)
-    return float(deviations.var(1).sum()) / (seeds * (seeds - 1)) if seeds > 1 else 0.0
+    deviations: dict[int, np.ndarray] = {}
+    for name, weight in weights.items():
+        number = len(draws[name])
+        mean = np.mean([*draws[name].values()], axis=0)
+        for seed, values in draws[name].items():
+            share = weight / math.sqrt(max(number * (number - 1), 1))
+            deviations[seed] = deviations.get(seed, 0.0) + share * (values - mean)
+    return float(sum(one.var() for one in deviations.values()))
 
 
 def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:

@@ -13,7 +13,7 @@ SENTENCES, DRAWS = 300, 1000
 DIFFERENT_SEEDS = {"base": 0, "a": 100, "b": 200, "c": 300, "d": 400}
 
 
-def simulated(rng, counts, rows, seeds, sd=(0.5, 0.3, 0.5), effect=0.0):
+def simulated(rng, counts, rows, seeds, sd=(0.5, 0.3, 0.5), effect=0.0, shared=0.0):
     """Return scores of rows that differ from the base by `effect`.
 
     A score is the mean over sentences of a value that has an effect of the sentence (which all rows
@@ -21,14 +21,16 @@ def simulated(rng, counts, rows, seeds, sd=(0.5, 0.3, 0.5), effect=0.0):
 
     Args:
       sd: the deviations of a score by the last three effects.
+      shared: the deviation of a score by an effect of the seed at a sentence that rows share.
     """
     of_row, of_seed, both = sd
     scale = np.sqrt(SENTENCES / 2)
     sentences = rng.normal(0, 3, SENTENCES)
+    common = rng.normal(0, shared * scale, (seeds, SENTENCES))
     scores, draws = {}, {}
     for name in rows:
         at_row = sentences + rng.normal(0, of_row * scale, SENTENCES) + effect * (name != "base")
-        values = at_row + rng.normal(0, of_seed, (seeds, 1))
+        values = at_row + common + rng.normal(0, of_seed, (seeds, 1))
         values += rng.normal(0, both * scale, (seeds, SENTENCES))
         scores[name] = dict(enumerate(values.mean(1)))
         draws[name] = dict(enumerate(values @ counts.T))
@@ -59,6 +61,13 @@ SEEDS, SENTENCES_ONLY = (0.1, 0.5, 0.1), (0.5, 0.0, 0.0)
 @pytest.mark.parametrize(("seeds", "sd"), [(1, SENTENCES_ONLY), (3, SEEDS), (10, (0.5, 0.3, 0.5))])
 def test_of_equal_rows_about_five_percent_look_different(seeds, sd):
     assert 0.03 <= found(400, PAIR, seeds, sd=sd)[0] <= 0.07
+
+
+@pytest.mark.parametrize("rows", [PAIR, ["base", *"abcd"]])
+def test_an_effect_of_a_seed_at_a_sentence_that_rows_share_cancels(rows):
+    """Two rows are compared by means, five rows seed by seed."""
+    false_positives, _ = found(200, rows, 3, sd=(0.5, 0.1, 0.1), shared=1.0)
+    assert false_positives <= 0.09 * (len(rows) - 1)
 
 
 @pytest.mark.slow
