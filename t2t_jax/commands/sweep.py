@@ -88,18 +88,18 @@ class SweepCommand:
     report: bool = False
     """Write the table of the finished runs, and train nothing."""
     rename: str | None = None
-    """Give a row of the directory another name, as OLD=NEW, and train nothing. Change the name in
-    the config file, too."""
+    """Rename a row of the directory, as OLD=NEW, and train nothing. Change the name in the config
+    file, too."""
     base: str | None = None
     """With --report, the variant with which the table compares the others."""
     split: Literal["dev", "test"] = "dev"
-    """Split of the table. With test, the finished cells are scored on it at the end, once; all
-    choices are still made on dev. With --report: the table of the scores that are there."""
+    """Split of the table. test scores the finished cells on it at the end, once; dev still makes
+    all choices. With --report, the table has the existing scores."""
     again: bool = False
-    """Score cells that are new or changed since the scoring on test. The table says so."""
+    """Score cells that are new or changed since the scoring on test. The table reports it."""
     comparisons: Literal["base", "all"] = "base"
-    """Comparisons for which p-values are adjusted: of rows with the base (Dunnett), or of all pairs
-    (Holm)."""
+    """Comparisons for which p-values are adjusted: of each row with the base (Dunnett), or of all
+    pairs (Holm)."""
     allow_mixed: bool = False
     """Pool cells of different code, or whose runs chose different settings, and mark their rows
     with what differs."""
@@ -132,7 +132,7 @@ class SweepCommand:
                 "--report goes by the rules that the directory has; leave --halving, --tune, "
                 "--sampler and --trials out"
             )
-        grid = self._compared(self._grid())
+        grid = self._with_base(self._grid())
         chosen = chosen_variants(grid, self.only)
         seeds = self._seeds()
         check_counts(seeds=seeds, jobs=self.jobs)
@@ -190,8 +190,8 @@ class SweepCommand:
         if self.workdir is None:
             raise UserError("--rename needs the directory of a grid, as in runs/x --rename a=b")
         old, new = rename_row(self.workdir, names)
-        said = f"{old} is {new} now; change the name in the config file, too"
-        result_console(highlight=False).print(said, markup=False, soft_wrap=True)
+        message = f"{old} is {new} now; change the name in the config file, too"
+        result_console(highlight=False).print(message, markup=False, soft_wrap=True)
         return 0
 
     def _grid(self) -> "Grid":
@@ -216,17 +216,17 @@ class SweepCommand:
             raise UserError(f"{_USAGE}, or the directory of a grid; see --help")
         return stored_grid(self.workdir)
 
-    def _compared(self, grid: "Grid") -> "Grid":
-        """Return the grid with the base that --base names."""
+    def _with_base(self, grid: "Grid") -> "Grid":
+        """Return the grid, compared with the row that --base names."""
         if self.base is None:
             return grid
         if not self.report:
             raise UserError("--base chooses the base of a table; give it with --report")
         if self.base not in grid.variants:
-            known = ", ".join(grid.variants)
-            raise UserError(
-                f"--base: {did_you_mean(self.base, grid.variants, f'the grid has: {known}')}"
+            hint = did_you_mean(
+                self.base, grid.variants, f"the grid has {', '.join(grid.variants)}"
             )
+            raise UserError(f"--base {self.base!r} is no row of the grid; {hint}")
         return grid._replace(compared_with=self.base)
 
     def _seeds(self) -> int:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Budget(NamedTuple):
     """The budget of a training; None for figures that its jobs did not record.
 
-    FLOPs and tokens are those of the steps that led to the result. Steps that a later job repeated
-    count only in `device_hours`.
+    FLOPs and tokens count the steps that led to the result. Steps that a later job repeated count
+    in hours only.
     """
 
     training_flops: float | None = None
@@ -36,8 +36,8 @@ def budget_of(report: "CellReport") -> Budget:
     """Return the budget of a cell's training so far.
 
     Args:
-      report: the state of the cell. If its jobs account for fewer steps than it has taken, as when
-        an account is damaged, no figure of the budget is known.
+      report: the state of the cell. If its jobs account for fewer steps than it has taken, for
+        example because an account is damaged, all figures are None.
     """
     account = report.goodput
     if account is None or sum(job.steps for job in account.jobs) < report.steps:
@@ -55,8 +55,8 @@ def budget_of(report: "CellReport") -> Budget:
 def _over_steps(account: Goodput, name: str) -> float | None:
     """Sum a figure per step over all steps; None if a job did not record it."""
     figures = [(job.account.get(name), job.steps) for job in account.jobs]
-    known = [figure * steps for figure, steps in figures if figure is not None]
-    return sum(known) if len(known) == len(figures) else None
+    products = [figure * steps for figure, steps in figures if figure is not None]
+    return sum(products) if len(products) == len(figures) else None
 
 
 def mean_budgets(
@@ -64,8 +64,7 @@ def mean_budgets(
 ) -> dict[str, Budget]:
     """Return the mean budget of the seeds of each variant.
 
-    The seeds of a tuned variant have the budgets of their chosen values, without the cost of the
-    other values.
+    The budget of a tuned variant counts the chosen values only.
 
     Args:
       results: the results that the table compares, by variant.

@@ -4,7 +4,7 @@ GRID/VARIANT/seedN/              the run directory
 GRID/VARIANT/seedN/rung-STEP.json   the perplexity on dev at a step where the training paused, or
                                  a note that it diverged before that step
 GRID/VARIANT/seedN/result.json   the score on dev, written last: a cell with this file is finished
-GRID/VARIANT/seedN/result-test.json   the score on test, where the grid is scored on it at its end
+GRID/VARIANT/seedN/result-test.json   the score on test, if the grid is scored on it at its end
 GRID/VARIANT/seedN.log           the output of the cell's process
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from t2t_jax.tasks.task import CorpusLoss, GridMeasures
 
 SPLIT: Final = "dev"
-"""The split by which a grid chooses, and on which it compares variants, as in Table 3."""
+"""The split on which a grid chooses and, by default, compares variants, as in Table 3."""
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 RESULT = "result.json"
@@ -122,8 +122,7 @@ class Cell:
     def result(self) -> dict[str, Any] | None:
         """Return the result of the cell; None if there is none, or it was scored differently.
 
-        Its field `settled` has the fields that the config of this cell leaves open, with the values
-        that the run has chosen. It is missing if they are unknown.
+        The result has the return value of `settled` in a field of this name, unless it is None.
 
         Raises:
           UserError: the directory holds the result of another config, or a damaged one.
@@ -168,8 +167,8 @@ class Cell:
         from t2t_jax.workdir import is_run, read_config
 
         if result is not None and "settled" in result:
-            found: Record = result["settled"]
-            return found
+            settled: Record = result["settled"]
+            return settled
         if not is_run(self.workdir):
             return None
         return settled_fields(self.config, read_config(self.workdir))
@@ -295,13 +294,13 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
     """
     from t2t_jax.workdir import check_workdir
 
-    refused, found = {}, []
+    refused, results = {}, []
     for cell in cells:
         try:
             result = cell.result()
             if result is None:
                 check_workdir(cell.config, cell.workdir)
-            found.append((cell, result))
+            results.append((cell, result))
         except UserError as error:
             refused[cell.name] = str(error)
     if refused:
@@ -309,8 +308,8 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
         also = f" (also refused: {', '.join(others)})" if others else ""
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
     if not allow_mixed:
-        dtype = dtype_of_new_runs(found) if here else None
-        check_same_code({cell.name: software_of(cell, result, dtype) for cell, result in found})
+        dtype = dtype_of_new_runs(results) if here else None
+        check_same_code({cell.name: software_of(cell, result, dtype) for cell, result in results})
 
 
 def train_and_score(
@@ -341,9 +340,9 @@ def train_and_score(
     from t2t_jax.run.trainer import train
 
     corpus = open_corpus(config.data)
-    for needed in (SPLIT, split):
-        if needed not in corpus.splits:
-            raise UserError(f"{corpus.name} has no {needed} split to compare variants on; add one")
+    for name in (SPLIT, split):
+        if name not in corpus.splits:
+            raise UserError(f"{corpus.name} has no {name} split to compare variants on; add one")
     end = config.training.num_train_steps
     last = end if until is None else until
     try:
@@ -411,7 +410,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int, spl
         "target_tokens_per_second": _speed(log),
         "provenance": [*training_software(workdir), provenance(config)],
         "settled": settled_fields(config, read_config(workdir)),
-        # A run may continue on other devices.
+        # A run may resume on other devices.
         "device": " and ".join(dict.fromkeys(job["hardware"] for job in jobs if "hardware" in job)),
         "vocabulary": read_fingerprints(workdir)["vocabulary"],
         "hypotheses": evaluation.hypotheses,

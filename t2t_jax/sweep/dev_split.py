@@ -8,32 +8,37 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError, warn
 from t2t_jax.sweep.cell import SPLIT
 
-_OF_DEV_SET = (
-    *("data.corpus", "data.source_language", "data.target_language"),
-    *("data.task", "data.documents", "data.fields"),
+_DEV_SET_FIELDS = (
+    "data.corpus",
+    "data.source_language",
+    "data.target_language",
+    "data.task",
+    "data.documents",
+    "data.fields",
 )
 
 
 def warn_of_other_dev_sets(grid: Grid) -> None:
-    """Warn of rows that will be scored on other sentences than the base, by name.
+    """Warn of rows that will be scored on other sentences than the base.
 
-    Nothing is read if all rows have the same data. A corpus that cannot be read here is left to its
-    cells, which may train on another machine.
+    If all rows have the same data, no corpus is read. A corpus that this machine cannot read is
+    skipped, because its cells may train on another machine.
     """
     rows: dict[Any, list[str]] = {}
     for name, config in grid.variants.items():
-        rows.setdefault(tuple(config.value(path) for path in _OF_DEV_SET), []).append(name)
+        rows.setdefault(tuple(config.value(path) for path in _DEV_SET_FIELDS), []).append(name)
     if len(rows) == 1:
         return
-    found: dict[str, object] = {}
+    sentences: dict[str, object] = {}
     for names in rows.values():
         with suppress(UserError):
-            found |= dict.fromkeys(names, _sentences(grid.variants[names[0]]))
-    others = [name for name, one in found.items() if one != found.get(grid.base, one)]
-    if others:
+            sentences |= dict.fromkeys(names, _sentences(grid.variants[names[0]]))
+    if grid.base not in sentences:
+        return
+    if differing := [name for name in sentences if sentences[name] != sentences[grid.base]]:
         warn(
-            f"the {SPLIT} set of {', '.join(others)} is not that of {grid.base}, so the table will "
-            "not compare their scores; to compare them, give all rows the same one"
+            f"{', '.join(differing)}: the {SPLIT} set differs from {grid.base}'s, so the table "
+            f"will not compare the scores; to compare them, give all rows the same {SPLIT} set"
         )
 
 

@@ -10,7 +10,7 @@ from t2t_jax.sweep.comparison import Change, VariantRow
 from t2t_jax.sweep.paper_columns import MARKED_AS, paper_marks
 
 _METADATA = {"table.png": {"Software": None}, "table.pdf": {"CreationDate": None}}
-"""Metadata that is left out, so that equal figures have equal bytes."""
+"""Metadata that is omitted, so that equal figures have equal bytes."""
 FIGURES = tuple(_METADATA)
 """The files with the figure in a grid's directory."""
 
@@ -39,7 +39,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     _draw(left, [row.perplexity for row in others], of_perplexity, 1 / base.perplexity.mean)
     _draw(right, [row.score for row in others], of_bleu)
     left.set_xlabel(f"perplexity, relative to {grid.base}")
-    right.set_xlabel(f"{base.measures.score.name}, less that of {grid.base}")
+    right.set_xlabel(f"{base.measures.score.name}, difference from {grid.base}")
     left.xaxis.set_major_formatter(PercentFormatter(1))
     left.set_yticks(range(len(others)), [row.shown for row in others])
     # Half a row of room above the first point and below the last; the first row is at the top.
@@ -61,7 +61,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
 def _draw(
     axes: Any, changes: Sequence[Change], marks: Sequence[float | None], scale: float = 1
 ) -> None:
-    """Draw the differences of one measure, a row each, and marks that are scaled already."""
+    """Draw the scaled differences of one measure and the marks, one row each."""
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):

@@ -34,13 +34,13 @@ class Gathered(NamedTuple):
     results: dict[str, list[Record]]
     """The results that are compared, by variant: of tuned variants those of the chosen values."""
     reports: Sequence[CellReport]
-    """What became of each cell."""
+    """The state of each cell."""
     outside: Sequence[CellReport]
     """The state of the cells whose rows the directory's grid has and the given one lacks."""
     beside: Beside
-    """What is said beside the scores."""
+    """The notes and further tables beside the scores."""
     unfinished: tuple[str, ...]
-    """The names of the cells that are not trained as far as they are wanted."""
+    """The names of the cells that still need training or scoring."""
 
 
 def gathered(
@@ -64,32 +64,37 @@ def gathered(
     results = results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
-    broken = [cell for cell in wanted if math.inf in scores[cell.name].values()]
-    diverged: dict[str, int] = Counter(cell.variant for cell in broken)
+    diverged_cells = [cell for cell in wanted if math.inf in scores[cell.name].values()]
+    diverged: dict[str, int] = Counter(cell.variant for cell in diverged_cells)
     if planned.candidates:
-        found = {one.cell.name: one.result for one in reports if one.result is not None}
-        results, diverged, values = tuned_results(planned, by_variant(wanted), scores, found)
+        by_cell = {one.cell.name: one.result for one in reports if one.result is not None}
+        results, diverged, values = tuned_results(planned, by_variant(wanted), scores, by_cell)
         further = [values]
     outside = _outside(grid, workdir)
-    notes = [*left_out_note(reports), *_outside_note(outside)]
-    if trained_on := devices_and_dtypes(results):
-        notes = [trained_on, *notes]
-    if broken:
-        names = ", ".join(cell.name for cell in broken)
-        notes = [f"Diverged, and so worse than every other: {names}.", *notes]
-    open_ones = tuple(c.name for c in wanted if score_at(scores[c.name], c.until) is None)
-    to_score = {name for one in scorings(workdir, split) for name in one["cells"]}
+    untrained = [c.name for c in wanted if score_at(scores[c.name], c.until) is None]
+    to_score = {name for entry in scorings(workdir, split) for name in entry["cells"]}
     unscored = [r.cell.name for r in reports if r.result is None and r.cell.name in to_score]
-    if unscored:
-        notes = [f"Not scored on {split}: {', '.join(unscored)}.", *notes]
     selected = frozenset[str]()
     # Candidates compete within their row, by cross-fitting. The base always continues.
     if given_up is not None and not planned.candidates and split == SPLIT:
         selected = frozenset(results) - {grid.base}
-    if results:
-        notes = [_split_note(planned, workdir, split), *notes]
+    notes = [
+        *([_split_note(planned, workdir, split)] if results else []),
+        *_names_note(f"Not scored on {split}", unscored),
+        *_names_note(
+            "Diverged, and so worse than every other", (cell.name for cell in diverged_cells)
+        ),
+        *devices_and_dtypes(results),
+        *left_out_note(reports),
+        *_outside_note(outside),
+    ]
     beside = Beside(notes, further, over, diverged, mean_budgets(results, reports), selected)
-    return Gathered(results, reports, outside, beside, (*open_ones, *unscored))
+    return Gathered(results, reports, outside, beside, (*untrained, *unscored))
+
+
+def _names_note(title: str, names: Iterable[str]) -> list[str]:
+    listed = ", ".join(names)
+    return [f"{title}: {listed}."] if listed else []
 
 
 def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
@@ -107,17 +112,18 @@ def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
 
 
 def _outside(grid: Grid, workdir: Path) -> list[CellReport]:
-    """Return the state of the cells whose rows the directory has and the grid lacks."""
     lost = Grid(rows_outside(grid, workdir), {})
-    found = cell_reports(cells(lost, workdir, num_seeds_in(lost, workdir)))
-    return [one._replace(state=LEFT_OUT, reason="not in the config file") for one in found]
+    reports = cell_reports(cells(lost, workdir, num_seeds_in(lost, workdir)))
+    return [one._replace(state=LEFT_OUT, reason="not in the config file") for one in reports]
 
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
     """Return a note on rows that the config file lacks, with their seeds and perplexities."""
     results, rows = results_by_variant(outside), []
     for row in dict.fromkeys(one.cell.variant for one in outside):
-        own = [one["perplexity"] for one in results.get(row, [])]
-        seeds = f"{len(own)} seed{'s' if len(own) > 1 else ''}"
-        rows.append(f"{row} ({f'{seeds}, perplexity {fmean(own):.2f}' if own else 'no result'})")
-    return [f"Not in the config file: {', '.join(rows)}."] if rows else []
+        text, perplexities = "no result", [one["perplexity"] for one in results.get(row, [])]
+        if (seeds := len(perplexities)) > 0:
+            plural = "s" if seeds > 1 else ""
+            text = f"{seeds} seed{plural}, perplexity {fmean(perplexities):.2f}"
+        rows.append(f"{row} ({text})")
+    return _names_note("Not in the config file", rows)

@@ -89,9 +89,9 @@ def run_grid(
       max_hours: the hours after which nothing more begins, and local processes stop.
       allow_mixed: whether to pool cells of different code, or whose runs chose different settings,
         and mark their rows.
-      split: the split of the table; with "test" the cells are scored on it after all wanted ones
-        are finished, and dev still makes all choices.
-      again: whether to score new and changed cells on the test split in a further scoring.
+      split: the split of the table. "test" scores the cells on it once all requested cells are
+        finished; dev still makes all choices.
+      again: whether to score new and changed cells although the grid was scored on test before.
       comparisons: the pairs of rows for which p-values are adjusted: with the base, or all.
 
     Returns:
@@ -141,7 +141,7 @@ def _checked_plan(
     *,
     allow_mixed: bool,
 ) -> Prioritized:
-    """Return the plan of a grid, after the checks that precede all training."""
+    """Check a grid before any training, and return the plan of its cells."""
     ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
     check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
@@ -189,35 +189,35 @@ def collect(
     from t2t_jax.sweep.gathering import gathered
     from t2t_jax.sweep.tables import write_tables
 
-    found = gathered(grid, workdir, seeds, only, split)
-    if split != SPLIT and not found.results:  # and the tables may have those of dev
+    state = gathered(grid, workdir, seeds, only, split)
+    reports = [*state.reports, *state.outside]
+    if split != SPLIT and not state.results:  # keep the tables, which may have scores on dev
         raise UserError(
             f"no cell of {workdir} has scores on {split}; run the sweep with --split {split}"
         )
-    for one in (*found.reports, *found.outside):
-        if one.state == LEFT_OUT:
-            line = f"{one.cell.name} is left out: {one.reason}"
+    for report in reports:
+        if report.state == LEFT_OUT:
+            line = f"{report.cell.name} is left out: {report.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    write_seeds(grid, [*found.reports, *found.outside], workdir)
-    write_curves([*found.reports, *found.outside], workdir)
+    write_seeds(grid, reports, workdir)
+    write_curves(reports, workdir)
     if not allow_mixed:
-        results = {one.cell.name: one.result for one in found.reports if one.result is not None}
-        check_same_code({name: software_of_result(one) for name, one in results.items()})
-    if found.outside and not found.results:  # and the tables may have results
-        lost = ", ".join(dict.fromkeys(one.cell.variant for one in found.outside))
+        trained = ((one.cell.name, one.result) for one in state.reports if one.result is not None)
+        check_same_code({name: software_of_result(result) for name, result in trained})
+    if state.outside and not state.results:  # keep the tables, which may have results
+        lost = ", ".join(dict.fromkeys(report.cell.variant for report in state.outside))
         raise UserError(
             f"no row of the config file has a result in {workdir}, which has {lost} instead; bring "
             "these rows back, or give them their new names with --rename OLD=NEW"
         )
-    if may_be_empty and not found.results:
-        found = found._replace(
-            beside=found.beside._replace(notes=["No cell has a result yet.", *found.beside.notes])
-        )
-    elif found.results:
-        notes = [plan_note(workdir, comparisons), *found.beside.notes]
-        found = found._replace(beside=found.beside._replace(notes=notes))
-    rows = write_tables(grid, found.results, workdir, found.beside, comparisons, columns)
-    return GridOutcome(found.results, rows, unfinished=found.unfinished)
+    notes = list(state.beside.notes)
+    if state.results:
+        notes = [plan_note(workdir, comparisons), *notes]
+    elif may_be_empty:
+        notes = ["No cell has a result yet.", *notes]
+    beside = state.beside._replace(notes=notes)
+    rows = write_tables(grid, state.results, workdir, beside, comparisons, columns)
+    return GridOutcome(state.results, rows, unfinished=state.unfinished)
 
 
 def check_counts(**counts: int) -> None:

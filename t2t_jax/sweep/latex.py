@@ -10,8 +10,8 @@ from t2t_jax.system.records import Record
 
 _DEFAULT_COLUMNS = "variant", "perplexity", "score", "parameters"
 _HEADER = r"""% Written by t2t-jax. The document needs \usepackage{booktabs}."""
-_LONGEST_WORDS = 24
-"""The characters of a text column beyond which its lines break."""
+_WRAP_LENGTH = 24
+"""The number of characters above which a text column wraps."""
 _SIGNS = {
     "\\": r"\textbackslash{}",
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
@@ -20,8 +20,8 @@ _SIGNS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # which would else begin an option of the command before
-    "--": "-{}-",  # which would else be a dash
+    "[": "{[}",  # otherwise it begins an option of the preceding command
+    "--": "-{}-",  # otherwise it is a dash
     "->": r"$\to$",
     ">=": r"$\geq$",
     "±": r"$\pm$",
@@ -29,7 +29,7 @@ _SIGNS = {
     "‡": r"\textdaggerdbl{}",
     "Δ": r"$\Delta$",
 }
-"""What stands for the signs that mean something else in LaTeX, or that its fonts lack."""
+"""Replacements for signs that have another meaning in LaTeX, or that its fonts lack."""
 _SIGN = re.compile("|".join(re.escape(sign) for sign in sorted(_SIGNS, key=len, reverse=True)))
 _MINUS = re.compile(r"(?<![\w.)])-(?=[\d.])")
 _FIGURE = re.compile(r"[+-]?\.?\d")
@@ -74,8 +74,8 @@ def latex(
     r"""Return a table as LaTeX, for `\input` in a document.
 
     Args:
-      rows: the cells, one for each head. Columns of numbers are right-aligned, and lines of long
-        texts break.
+      rows: the cells, one for each head. Columns of numbers are right-aligned, and columns of
+        long texts wrap.
       notes: paragraphs below the table, with code between backticks.
     """
     columns = list(zip(*rows, strict=True)) or [()] * len(heads)
@@ -128,7 +128,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[VariantRow, Sequence[Record]], str]]] =
 def _alignment(column: Sequence[str]) -> str:
     if _is_of_figures(column):
         return "r"
-    return "p{40mm}" if max(map(len, column), default=0) > _LONGEST_WORDS else "l"
+    return "p{40mm}" if max(map(len, column), default=0) > _WRAP_LENGTH else "l"
 
 
 def _is_of_figures(column: Sequence[str]) -> bool:
@@ -137,8 +137,9 @@ def _is_of_figures(column: Sequence[str]) -> bool:
 
 def _line(cells: Sequence[str]) -> str:
     escaped = map(_escaped, cells)
-    broken = (re.sub(r",(?=[^\W\d])", r",\\allowbreak{}", cell) for cell in escaped)
-    return f"{' & '.join(broken)} \\\\"
+    # Names of rows, as `d_ff=512,num_heads=1`, may wrap after a comma.
+    breakable = (re.sub(r",(?=[^\W\d])", r",\\allowbreak{}", cell) for cell in escaped)
+    return f"{' & '.join(breakable)} \\\\"
 
 
 def _note(text: str) -> str:

@@ -209,27 +209,39 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
 
 
 def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
-    """Refuse variants that are the same config under one of their seeds.
-
-    Such a cell would be trained twice, and its two rows would not be independent.
+    """Refuse variants with two equal trainings, which would not be independent.
 
     Args:
       variants: the configs by name.
       seeds: the number of seeds, counted from the `training.seed` of each variant.
 
     Raises:
-      UserError: two variants are the same config under the same seed.
+      UserError: two variants are the same config under the same seed, or a variant sets all three
+        seeds, so that `training.seed` changes nothing.
     """
-    trained: dict[Config, str] = {}
+    trained: dict[Config, tuple[str, int]] = {}
     for name, config in variants.items():
         for seed in range(config.training.seed, config.training.seed + seeds):
-            other = trained.setdefault(config.replace({"training.seed": seed}), name)
-            if other != name:
+            other, first = trained.setdefault(_with_explicit_seeds(config, seed), (name, seed))
+            if (other, first) != (name, seed):
                 raise UserError(
-                    f"{other} and {name} are the same config with seed {seed}, which would be "
-                    "trained twice; leave one of these rows out, or give --seeds 1 if the rows "
-                    "differ in training.seed"
+                    f"{other} with seed {first} and {name} with seed {seed} are the same training, "
+                    "which would run twice; leave one of these rows out, or give --seeds 1 if the "
+                    "rows set their seeds"
                 )
+
+
+def _with_explicit_seeds(config: Config, seed: int) -> Config:
+    """Return the config under a `training.seed`, with the three seeds that follow from it."""
+    training = config.replace({"training.seed": seed}).training
+    return config.replace(
+        {
+            "training.seed": 0,
+            "training.init_seed": training.effective_seed(training.init_seed),
+            "training.order_seed": training.effective_seed(training.order_seed),
+            "training.dropout_seed": training.effective_seed(training.dropout_seed),
+        }
+    )
 
 
 def planned_grid(

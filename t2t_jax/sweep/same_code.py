@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from t2t_jax.sweep.comparison import Results
     from t2t_jax.system.records import Record
 
-_ELSE = (
+_WAY_OUT = (
     "choose another --workdir, or move the directories of these cells away; "
     "--allow-mixed pools them and marks their rows"
 )
@@ -37,7 +37,7 @@ def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
 def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None) -> "list[Record]":
     """Return the provenance records of a cell, each as in `software_of_result`.
 
-    A cell without a result also has the record of its further training.
+    For a cell without a result, the software here is the last record, as it continues the training.
 
     Args:
       cell: the cell.
@@ -54,7 +54,7 @@ def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None)
 
 
 def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | None:
-    """Return the dtype that "auto" will be in cells that have not begun, on this machine.
+    """Return the dtype of "auto" on this machine, for the cells that have not begun.
 
     Args:
       cells: the cells, each with its result, or None without one.
@@ -63,13 +63,13 @@ def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | No
       The dtype; None if nothing has to be compared with it.
     """
     settled = [(cell, cell.settled(result)) for cell, result in cells]
-    is_known = any(DTYPE in one for _, one in settled if one)
-    is_open = any(cell.config.value(DTYPE) == "auto" for cell, one in settled if one is None)
-    return same_settings.dtype_here() if is_known and is_open else None
+    has_runs = any(DTYPE in fields for _, fields in settled if fields)
+    has_new = any(cell.config.value(DTYPE) == "auto" for cell, fields in settled if fields is None)
+    return same_settings.dtype_here() if has_runs and has_new else None
 
 
 def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> dict[str, list[str]]:
-    """Return what differs between the code and settings of cells and the first one's, by name.
+    """Return the differences of cells from the code and settings of the first cell, by name.
 
     Args:
       software: names, each with the provenance records of cells; names may repeat.
@@ -81,11 +81,12 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
     for name, records in software:
         for record in records:
             # Files and settings of some cells are compared with the first cell that has them.
-            both = {key: record.get(key, {}) | first.get(key, {}) for key in ("files", "settled")}
-            first = {**record, **first, **both}
-            found = changes(first, record, COMPUTING)
-            found += same_settings.changed_settings(first["settled"], record.get("settled", {}))
-            differences.setdefault(name, []).extend(found)
+            merged = {key: record.get(key, {}) | first.get(key, {}) for key in ("files", "settled")}
+            first = {**record, **first, **merged}
+            differences.setdefault(name, []).extend(
+                changes(first, record, COMPUTING)
+                + same_settings.changed_settings(first["settled"], record.get("settled", {}))
+            )
     return {name: sorted(set(each)) for name, each in differences.items() if each}
 
 
@@ -109,16 +110,17 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
       UserError: a cell has other code or other settings than the first.
     """
     if differences := differences_of_code(software.items()):
-        (name, of_cell), *others = differences.items()
+        (name, changed), *further = differences.items()
         first, records = next(iter(software.items()))
         commit = next((f" (commit {one['commit'][:12]})" for one in records if "commit" in one), "")
-        also = f" (also {', '.join(other for other, _ in others)})" if others else ""
-        reference = "its begin" if name == first else first
-        kind, way_out = f"code than {reference}{commit}", "restore that code"
-        if all(one.startswith(same_settings.LEFT_OPEN) for one in of_cell):
-            kind, way_out = f"settings than {reference}", "set this field in the config file"
+        also = f" (also {', '.join(cell for cell, _ in further)})" if further else ""
+        reference = "its beginning" if name == first else first
+        kind, remedy = f"code than {reference}{commit}", "restore that code"
+        if all(one.startswith(same_settings.OPEN_FIELDS) for one in changed):
+            kind, remedy = f"settings than {reference}", "set this field in the config file"
         raise UserError(
-            f"{name} was computed by different {kind}: {_listed(of_cell)}{also}; {way_out}, {_ELSE}"
+            f"{name} was computed by different {kind}: {_listed(changed)}{also}; {remedy}, "
+            f"{_WAY_OUT}"
         )
 
 

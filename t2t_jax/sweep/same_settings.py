@@ -14,7 +14,7 @@ from t2t_jax.config import Config, differences, from_dict
 DTYPE = "model.compute_dtype"
 """The field of the compute dtype."""
 _END = "training.schedule_steps"
-LEFT_OPEN = DTYPE, "parallel.tokens_per_device", _END
+OPEN_FIELDS = DTYPE, "parallel.tokens_per_device", _END
 """The fields that a config may leave open."""
 _PRINT_FAST_DTYPE = """
 from t2t_jax.config import MeshConfig
@@ -36,31 +36,31 @@ def settled_fields(asked: Config, run: Config) -> dict[str, Any]:
       run: the config that the run directory keeps.
     """
     changed = differences(asked, run)
-    return {path: changed[path][1] for path in LEFT_OPEN if path in changed}
+    return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
 
 
 def compared_settings(asked: Config, settled: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that must agree with those of other cells.
 
-    The compute dtype counts where the config leaves it open; otherwise it belongs to the row. Rows
-    may have different numbers of steps. So the end of a schedule counts only where it is not the
-    end that a new run would choose.
+    The compute dtype counts only if the config leaves it open; otherwise it belongs to the row.
+    Rows may have different numbers of steps, so the end of a schedule counts only if a new run
+    would choose another end.
 
     Args:
       asked: the config of the cell.
       settled: the result of `settled_fields`.
     """
-    found: dict[str, tuple[Any, str]] = {}
+    settings: dict[str, tuple[Any, str]] = {}
     if asked.model.compute_dtype == "auto" and (dtype := settled.get(DTYPE)):
-        found[DTYPE] = dtype, str(dtype)
+        settings[DTYPE] = dtype, str(dtype)
     if (end := asked.training.schedule_end) is not None:
         steps = settled.get(_END, end)
-        found[_END] = steps if steps != end else None, str(steps)
-    return found
+        settings[_END] = steps if steps != end else None, str(steps)
+    return settings
 
 
 def settings_of_result(result: Mapping[str, Any]) -> Settings:
-    """Return `compared_settings` of a result; {} for one of a version that recorded none."""
+    """Return `compared_settings` of a result; {} for a version that did not record them."""
     settled = result.get("settled")
     return {} if settled is None else compared_settings(from_dict(result["config"]), settled)
 
@@ -84,20 +84,20 @@ def dtype_here() -> str | None:
     return words[-1] if words else None
 
 
-def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return a note on the devices that trained a grid and on their dtypes; "" if none is known.
+def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a note on the devices that trained a grid and on their dtypes; [] if none is known.
 
     Args:
       results: the results of the finished seeds by row.
     """
     by_row = {}
     for row, seeds in results.items():
-        if known := [_device_and_dtype(one) for one in seeds if one.get("device")]:
-            by_row[row] = " and ".join(dict.fromkeys(known))
+        if devices := [_device_and_dtype(one) for one in seeds if one.get("device")]:
+            by_row[row] = " and ".join(dict.fromkeys(devices))
     if len({*by_row.values()}) == 1:
-        return f"Trained on {by_row.popitem()[1]}."
-    listed = "; ".join(f"{row} on {each}" for row, each in by_row.items())
-    return listed and f"Trained on different devices or in different dtypes: {listed}."
+        return [f"Trained on {by_row.popitem()[1]}."]
+    listed = "; ".join(f"{row} on {devices}" for row, devices in by_row.items())
+    return [f"Trained on different devices or in different dtypes: {listed}."] if listed else []
 
 
 def _device_and_dtype(result: Mapping[str, Any]) -> str:

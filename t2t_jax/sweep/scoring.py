@@ -60,7 +60,7 @@ class SplitScoring(NamedTuple):
             self._new_cells(gathered(self.grid, self.workdir, self.seeds, self.variants))
 
     def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
-        """Score the cells that the table compares, after all wanted cells have come to their end.
+        """Score the cells that the table compares, once all requested cells are finished.
 
         Args:
           launcher: starts the processes.
@@ -76,50 +76,50 @@ class SplitScoring(NamedTuple):
         """
         if self.split == SPLIT:
             return None
-        found = gathered(self.grid, self.workdir, self.seeds, self.variants)
-        if found.unfinished:
+        state = gathered(self.grid, self.workdir, self.seeds, self.variants)
+        if state.unfinished:
             line = f"{self.split} is not scored before all cells are finished"
-            console.print(f"{line}: {', '.join(found.unfinished)}", soft_wrap=True)
+            console.print(f"{line}: {', '.join(state.unfinished)}", soft_wrap=True)
             return None
-        cells = [replace(cell, split=self.split) for cell, _ in self._compared(found)]
-        if new := self._new_cells(found):
+        cells = [replace(cell, split=self.split) for cell, _ in self._compared(state)]
+        if new := self._new_cells(state):
             for cell in cells:
                 if cell.name in new:  # the old scores stay in the run's record of scores
                     cell.result_file.unlink(missing_ok=True)
             record_scoring(self.workdir, self.split, new)
         return run_cells(WholeGrid(cells), launcher, console, max_hours)
 
-    def _compared(self, found: Gathered) -> list[tuple[Cell, Record]]:
-        """Return the cells that the table compares, with their results."""
+    def _compared(self, state: Gathered) -> list[tuple[Cell, Record]]:
+        """Return the cells that the table compares, with their results on dev."""
         names = {
-            (one.get("tuned_to", variant), one["config"]["training"]["seed"])
+            (result.get("tuned_to", variant), result["config"]["training"]["seed"])
             for variant in self.variants
-            for one in found.results.get(variant, ())
+            for result in state.results.get(variant, ())
         }
         return [
-            (one.cell, one.result)
-            for one in found.reports
-            if one.result and (one.cell.variant, one.cell.config.training.seed) in names
+            (cell, report.result)
+            for report in state.reports
+            if report.result and ((cell := report.cell).variant, cell.config.training.seed) in names
         ]
 
-    def _new_cells(self, found: Gathered) -> dict[str, str]:
-        """Return the fingerprints of cells that no scoring has; refuse them without `again`."""
-        before = scorings(self.workdir, self.split)
-        known = {name: mark for one in before for name, mark in one["cells"].items()}
-        marks = {cell.name: _fingerprint(result) for cell, result in self._compared(found)}
-        new = {name: mark for name, mark in marks.items() if known.get(name) != mark}
-        names = [*new, *found.unfinished]
-        if before and names and not self.again:
+    def _new_cells(self, state: Gathered) -> dict[str, str]:
+        """Return the fingerprints of cells that were never scored; refuse them without `again`."""
+        previous = scorings(self.workdir, self.split)
+        scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
+        marks = {cell.name: _fingerprint(result) for cell, result in self._compared(state)}
+        new = {name: mark for name, mark in marks.items() if scored.get(name) != mark}
+        names = [*new, *state.unfinished]
+        if previous and names and not self.again:
             raise UserError(
-                f"{self.workdir} was scored on {self.split} on {before[-1]['date']}, and these "
-                f"cells are new or changed since: {', '.join(names)}. A split that is scored again "
-                "and again chooses, too: leave --split out, or score it once more with --again, "
-                "which the table says"
+                f"{self.workdir} was scored on {self.split} on {previous[-1]['date']}, and these "
+                f"cells are new or changed since: {', '.join(names)}. Repeated scoring lets the "
+                f"{self.split} split choose, too: leave --split out, or score it once more with "
+                "--again, which the table reports"
             )
         return new
 
 
 def _fingerprint(result: Record) -> str:
-    """Return a hash of a dev result, which changes with the scored model and its search."""
+    """Return a hash of a dev result that changes with the scored model and its decoding."""
     facts = [result["config"], result.get("checkpoints"), result["perplexity"]]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -23,13 +23,18 @@ from t2t_jax.system.records import Each, Record, Schema, read_object
 from t2t_jax.tasks import task_of
 
 _FILE, _ROWS = "grid.py", "grid.json"
-_PLANNED = Schema(
+_PLAN_ENTRY = Schema(
     {"date": str, "rows": Each(list, str), "seeds": int, "comparisons": str, "score": str}
 )
 _SCORING = Schema({"split": str, "date": str, "cells": Each(dict, str)})
 _SCHEMA = Schema(
     {"variants": Each(dict, dict)},
-    {"written": str, "seeds": int, "plan": Each(list, _PLANNED), "scorings": Each(list, _SCORING)},
+    {
+        "written": str,
+        "seeds": int,
+        "plan": Each(list, _PLAN_ENTRY),
+        "scorings": Each(list, _SCORING),
+    },
 )
 _TESTS = {
     "base": "comparisons with the base by Dunnett's test",
@@ -113,8 +118,8 @@ def keep_grid(
     """Write the config file of a grid, and the configs of its rows, into the grid's directory.
 
     The first sweep of a directory also writes the plan: all rows of the grid, with these seeds. A
-    later one adds the chosen rows and seeds that were not planned, with the date. If the grid
-    raises the steps of rows, the tables of the shorter grid are copied first.
+    later sweep adds the chosen rows and seeds that were not planned, with the date. If the grid
+    raises the steps of rows, it copies the tables of the shorter grid first.
 
     Args:
       chosen: the rows to train now; empty for all.
@@ -122,18 +127,18 @@ def keep_grid(
     """
     workdir.mkdir(parents=True, exist_ok=True)
     _keep_shorter_tables(grid, workdir)
-    before = _read(workdir)
-    rows = {name: to_dict(one) for name, one in grid.variants.items()}
+    previous = _read(workdir)
+    rows = {name: to_dict(config) for name, config in grid.variants.items()}
     record: Record = {"seeds": max(seeds, stored_seeds(workdir)), "variants": rows}
-    record |= {k: v for k, v in (before or {}).items() if k in ("plan", "scorings")}
+    record |= {k: v for k, v in (previous or {}).items() if k in ("plan", "scorings")}
     data = grid.variants[grid.base].data
     score = task_of(data.corpus, data.task).grid.score.name
     entry = {"date": _today(), "seeds": seeds, "comparisons": comparisons, "score": score}
     if plan := record.get("plan"):
-        known = _num_seeds(plan)
-        if later := [name for name in chosen or rows if known.get(name, 0) < seeds]:
+        planned = _num_seeds(plan)
+        if later := [name for name in chosen or rows if planned.get(name, 0) < seeds]:
             record["plan"] = [*plan, {**entry, "rows": later}]
-    elif before is None and not any((workdir / name).is_dir() for name in rows):
+    elif previous is None and not any((workdir / name).is_dir() for name in rows):
         record["plan"] = [{**entry, "rows": [*rows]}]
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
@@ -211,12 +216,12 @@ def scorings(workdir: Path, split: str) -> Sequence[Record]:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    every = (_read(workdir) or {}).get("scorings", [])
-    return [one for one in every if one["split"] == split]
+    entries = (_read(workdir) or {}).get("scorings", [])
+    return [entry for entry in entries if entry["split"] == split]
 
 
 def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
-    """Add a scoring of today to the record of a directory's grid.
+    """Add a scoring, with today's date, to the record of a directory's grid.
 
     Args:
       cells: the fingerprint of the dev result by the name of each cell.
@@ -230,26 +235,26 @@ def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
 
 
 def _keep_shorter_tables(grid: Grid, workdir: Path) -> None:
-    """Copy the tables of a grid whose steps are raised, as `table.md` to `table-30-steps.md`."""
+    """Copy `table.md` to `table-30-steps.md`, and so on, if the grid raises the steps of a row."""
     rows = (_read(workdir) or {}).get("variants", {})
-    old = {name: from_dict(one).training.num_train_steps for name, one in rows.items()}
-    new = {name: one.training.num_train_steps for name, one in grid.variants.items()}
-    if raised := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
+    old = {name: from_dict(fields).training.num_train_steps for name, fields in rows.items()}
+    new = {name: config.training.num_train_steps for name, config in grid.variants.items()}
+    if shorter := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
         for path in [*workdir.glob("table.*"), *workdir.glob("seeds.csv")]:
-            copy = path.with_name(f"{path.stem}-{max(raised)}-steps{path.suffix}")
+            copy = path.with_name(f"{path.stem}-{max(shorter)}-steps{path.suffix}")
             write_whole(copy, path.read_bytes())
 
 
 def rows_outside(grid: Grid, workdir: Path) -> dict[str, Config]:
-    """Return the rows of a directory's grid that were started and that the given grid lacks.
+    """Return the started rows of a directory's grid that the given grid lacks.
 
     Raises:
       UserError: the record of the grid there is damaged.
     """
     rows = (_read(workdir) or {}).get("variants", {})
     return {
-        name: from_dict(one)
-        for name, one in rows.items()
+        name: from_dict(fields)
+        for name, fields in rows.items()
         if name not in grid.variants and (workdir / name).is_dir()
     }
 
@@ -257,7 +262,7 @@ def rows_outside(grid: Grid, workdir: Path) -> dict[str, Config]:
 def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     """Rename a row of a directory's grid: its directory, and its name in the record.
 
-    The config file of the grid and the tables stay as they are.
+    The config file of the grid and the tables do not change.
 
     Args:
       workdir: the directory of the grid.
@@ -267,15 +272,14 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
       The old and the new name.
 
     Raises:
-      UserError: the directory has no such row or has the new name already, the new name cannot
-        name a directory, a process trains the row, or the directory has rules, which keep their
-        rows, or is in a bucket.
+      UserError: the directory has no such row, or has the new name already; the new name cannot
+        name a directory; a process trains the row; or the directory has rules or is in a bucket.
     """
     record = _read(workdir)
     if record is None or isinstance(workdir, BucketPath) or (workdir / RULES).is_file():
         raise UserError(
-            f"--rename needs a directory on a disk with {_ROWS} and without {RULES}, whose rows "
-            f"keep their names; {workdir} is none"
+            f"--rename needs a directory on a disk, with {_ROWS} and without {RULES}, whose rows "
+            f"keep their names; {workdir} is no such directory"
         )
     rows = record["variants"]
     # A name may have an equals sign, as d_ff=512.
@@ -287,13 +291,13 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     if new in rows or not can_name_directory(new) or (workdir / new).exists():
         raise UserError(
             f"--rename: {new!r} is a name in {workdir} already, or cannot name a directory; choose "
-            "another"
+            "another name"
         )
     if any(map(is_held, [*(workdir / old).glob("*.log"), *(workdir / old).glob("*/.lock")])):
         raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")
     if (workdir / old).is_dir():
         (workdir / old).rename(workdir / new)
-    record["variants"] = {new if name == old else name: one for name, one in rows.items()}
+    record["variants"] = {new if name == old else name: fields for name, fields in rows.items()}
     for entry in record.get("plan", ()):
         entry["rows"] = [new if name == old else name for name in entry["rows"]]
     for scoring in record.get("scorings", ()):

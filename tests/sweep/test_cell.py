@@ -41,6 +41,13 @@ RESULT = {
 }
 
 
+def write_result(cell, **fields):
+    """Write a result of a cell on its split, with these fields."""
+    cell.workdir.mkdir(parents=True, exist_ok=True)
+    result = RESULT | {"config": to_dict(cell.config)} | fields
+    cell.result_file.write_text(json.dumps(result))
+
+
 @pytest.fixture
 def cell(tmp_path):
     (cell,) = cells(GRID, tmp_path, 1)
@@ -104,12 +111,22 @@ def test_a_directory_that_was_moved_away_is_not_a_seed(cell, tmp_path, name):
 
 def test_rows_of_one_config_under_one_seed_are_refused(tmp_path):
     rows = {f"seed={seed}": Config().replace({"training.seed": seed}) for seed in (0, 1)}
-    with pytest.raises(UserError, match="seed=0 and seed=1 are the same config with seed 1, wh"):
+    with pytest.raises(
+        UserError, match="seed=0 with seed 1 and seed=1 with seed 1 are the same tr"
+    ):
         run_grid(rows, tmp_path, seeds=2)
-    with pytest.raises(UserError, match="base and copy are the same config with seed 0"):
+    with pytest.raises(UserError, match="base with seed 0 and copy with seed 0 are the same"):
         run_grid({"base": Config(), "copy": Config()}, tmp_path)
     assert not [*tmp_path.iterdir()]
     check_distinct(rows, seeds=1)  # a row for each seed
+    seeds = {"training.init_seed": 0, "training.order_seed": 0, "training.dropout_seed": 0}
+    fixed = {"fixed": Config().replace(seeds)}
+    with pytest.raises(UserError, match="fixed with seed 0 and fixed with seed 1 are the same"):
+        check_distinct(fixed, seeds=2)
+    with pytest.raises(UserError, match="base with seed 0 and fixed with seed 5 are the same"):
+        check_distinct(
+            {"base": Config(), "fixed": fixed["fixed"].replace({"training.seed": 5})}, seeds=1
+        )
     check_distinct({"base": Config(), "wide": Config().replace({"model.d_ff": 4096})}, seeds=2)
 
 

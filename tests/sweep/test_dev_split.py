@@ -29,7 +29,7 @@ def test_rows_with_another_dev_set_are_named(corpora, capsys):
     a, b, c = (f"text:{corpora / name}" for name in "abc")
     assert warned(capsys, base=a, more=b, again=a) == ""
     message = warned(capsys, base=a, more=b, other=c, mixed=f"{c}+{a}")
-    assert message.startswith("warning: the dev set of other, mixed is not that of base, so the")
+    assert message.startswith("warning: other, mixed: the dev set differs from base's, so the")
 
 
 def test_a_corpus_of_another_machine_is_left_to_its_cells(corpora, capsys):

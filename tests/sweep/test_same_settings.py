@@ -15,7 +15,7 @@ from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.same_settings import devices_and_dtypes, dtype_here
 from t2t_jax.system.sums import digest_of
-from tests.sweep.test_cell import RESULT
+from tests.sweep.test_cell import write_result
 from tests.sweep.test_same_code import Untrained
 
 QUIET = Console(quiet=True)
@@ -34,12 +34,6 @@ def write_run(cell, settled):
     """Write the config of a cell's run, in which the open fields have values."""
     cell.workdir.mkdir(parents=True, exist_ok=True)
     (cell.workdir / "config.json").write_text(cell.config.replace(settled).to_json())
-
-
-def write_result(cell, **fields):
-    cell.workdir.mkdir(parents=True, exist_ok=True)
-    result = RESULT | {"config": to_dict(cell.config)} | fields
-    (cell.workdir / "result.json").write_text(json.dumps(result))
 
 
 def trained(grid, workdir, seeds=1):
@@ -155,12 +149,12 @@ def test_the_note_on_devices_names_rows_only_where_they_differ():
     on_gpus = old | {"device": H100, "settled": {DTYPE: "bfloat16"}}
     on_cpus = old | {"device": CPU, "settled": {DTYPE: "float32"}}
     same = devices_and_dtypes({"a": [on_gpus, on_gpus], "b": [on_gpus]})
-    assert same == "Trained on 2 × NVIDIA H100 in bfloat16."
-    assert devices_and_dtypes({"a": [on_gpus], "b": [on_cpus, on_gpus], "c": [old]}) == (
+    assert same == ["Trained on 2 × NVIDIA H100 in bfloat16."]
+    assert devices_and_dtypes({"a": [on_gpus], "b": [on_cpus, on_gpus], "c": [old]}) == [
         "Trained on different devices or in different dtypes: a on 2 × NVIDIA H100 in bfloat16; "
         "b on 1 × AMD EPYC in float32 and 2 × NVIDIA H100 in bfloat16."
-    )
-    assert devices_and_dtypes({"a": [old]}) == devices_and_dtypes({}) == ""
+    ]
+    assert devices_and_dtypes({"a": [old]}) == devices_and_dtypes({}) == []
 
 
 @pytest.mark.thorough

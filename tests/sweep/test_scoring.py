@@ -1,23 +1,21 @@
 """The test split of a grid: what is scored on it at the end, when, and how often."""
 
 import io
-import json
 
 import pytest
 from rich.console import Console
 
-from t2t_jax.config import Config, to_dict
+from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep import run, stored_grid
-from t2t_jax.sweep.__main__ import main
 from t2t_jax.sweep.cell import Cell, cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.rules import GridRules
 from t2t_jax.workdir import read_scores
-from tests.sweep.test_cell import RESULT
+from tests.sweep.test_cell import write_result
 from tests.sweep.test_sweep import tiny_tagger
 
 BASE = Config().replace({"training.num_train_steps": 90, "checkpoint.every_steps": 2})
@@ -35,15 +33,12 @@ class Scripted:
         self.launched.append((cell.name, cell.split))
         if (cell.name, cell.split) in self.failing:
             return self
-        cell.workdir.mkdir(parents=True, exist_ok=True)
-        perplexity = self.perplexities.get(cell.name, 5.0) - (cell.split == "test")
-        record = {"config": to_dict(cell.config), "provenance": [provenance(cell.config)]}
-        record |= {"split": cell.split, "perplexity": perplexity, "steps": 90}
-        name = cell.result_file.name
+        fields = {"split": cell.split, "steps": 90, "provenance": [provenance(cell.config)]}
+        fields["perplexity"] = self.perplexities.get(cell.name, 5.0) - (cell.split == "test")
+        write_result(cell, **fields)
         if cell.pause not in (None, 90):
-            name = f"rung-{cell.pause}.json"
+            cell.result_file.rename(cell.workdir / f"rung-{cell.pause}.json")
             (cell.workdir / "config.json").write_text(cell.config.to_json())
-        (cell.workdir / name).write_text(json.dumps(RESULT | record))
         return self
 
     def poll(self):
@@ -156,12 +151,6 @@ def test_a_corpus_without_a_test_split_is_refused_before_training(tmp_path, tiny
     with pytest.raises(UserError, match=r"has no test split to score at the end of the grid"):
         swept(tmp_path, launcher, grid, split="test")
     assert launcher.launched == []
-
-
-@pytest.mark.parametrize("flags", [["--again"], ["--again", "--split", "test", "--report"]])
-def test_again_needs_a_sweep_on_test(tmp_path, flags):
-    with pytest.raises(UserError, match="--again is for a further scoring on test"):
-        main([str(tmp_path), *flags])
 
 
 def test_a_trained_cell_is_scored_on_test_without_training(tmp_path):

@@ -25,7 +25,7 @@ from t2t_jax.sweep.stored_grid import (
     rename_row,
     scorings,
 )
-from tests.sweep.test_cell import RESULT
+from tests.sweep.test_cell import write_result
 
 BASE = Config()
 WIDE = BASE.replace({"model.d_ff": 64})
@@ -47,20 +47,15 @@ def test_a_directory_knows_its_grid_by_the_file_that_made_it(tmp_path):
         sweep_command([str(tmp_path)], "t2t-jax sweep")._grid()
 
 
-def test_a_grid_may_grow_and_take_more_steps(tmp_path):
-    keep_grid(Grid({"base": BASE, "wide": WIDE}, {}), tmp_path)
-    started(tmp_path, "base", "wide")
-    longer = WIDE.replace({"training.num_train_steps": 200_000})
-    check_same_grid(Grid({"new": BASE, "wide": longer, "base": BASE}, {}), tmp_path)
-
-
-def test_another_grid_is_refused_with_what_differs(tmp_path):
+def test_a_grid_may_grow_and_another_grid_is_refused_with_what_differs(tmp_path):
     keep_grid(Grid({"base": BASE, "wide": WIDE}, {}), tmp_path)
     without = Grid({"wide": WIDE}, {})
     changed = Grid({"base": BASE, "wide": BASE}, {})
     for grid in (without, changed):
         check_same_grid(grid, tmp_path)  # nothing is started
     started(tmp_path, "base", "wide")
+    longer = WIDE.replace({"training.num_train_steps": 200_000})
+    check_same_grid(Grid({"new": BASE, "wide": longer, "base": BASE}, {}), tmp_path)
     with pytest.raises(UserError, match=r"rows that this one lacks \(base\); keep these rows"):
         check_same_grid(without, tmp_path)
     with pytest.raises(UserError, match=r"in which wide differs \(model\.d_ff 64 -> 2048\)"):
@@ -87,9 +82,7 @@ def trained(tmp_path):
     grid = Grid({"base": BASE, "wide": WIDE}, {})
     keep_grid(grid, tmp_path)
     for cell, perplexity in zip(cells(grid, tmp_path, 2), (6.0, 5.0, 6.0, 5.06), strict=True):
-        cell.workdir.mkdir(parents=True)
-        result = RESULT | {"config": to_dict(cell.config), "perplexity": perplexity}
-        (cell.workdir / "result.json").write_text(json.dumps(result))
+        write_result(cell, perplexity=perplexity)
     return tmp_path
 
 

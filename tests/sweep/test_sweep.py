@@ -496,7 +496,7 @@ def test_a_dry_run_of_a_grid_of_ones_own_has_no_column_of_the_paper(grid_file, c
 def test_rows_of_seeds_that_overlap_are_refused_by_a_dry_run():
     rows = ["--config", "base", "--vary", "training.seed=0,1", "--dry-run", "--seeds"]
     assert main([*rows, "1"]) == 0
-    with pytest.raises(UserError, match="the same config with seed 1"):
+    with pytest.raises(UserError, match="with seed 1 are the same training"):
         main([*rows, "2"])
 
 
@@ -517,6 +517,8 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         ([], "a sweep needs a directory; name one with --workdir"),
         (["--dry-run", "--report"], "give one of --dry-run, --report and --rename"),
         (["--columns", "variant", "score"], "add --report to write it"),
+        (["--again"], "--again is for a further scoring on test"),
+        (["--again", "--split", "test", "--report"], "--again is for a further scoring on test"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
         (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
     ],
