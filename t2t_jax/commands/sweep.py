@@ -223,9 +223,7 @@ class SweepCommand:
         if not self.report:
             raise UserError("--base chooses the base of a table; give it with --report")
         if self.base not in grid.variants:
-            hint = did_you_mean(
-                self.base, grid.variants, f"the grid has {', '.join(grid.variants)}"
-            )
+            hint = did_you_mean(self.base, grid.variants, f"it has {', '.join(grid.variants)}")
             raise UserError(f"--base {self.base!r} is no row of the grid; {hint}")
         return grid._replace(compared_with=self.base)
 

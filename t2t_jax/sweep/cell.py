@@ -230,10 +230,10 @@ def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "Grid
     from t2t_jax.tasks import task_of
     from t2t_jax.tasks.task import Measure
 
-    found = task_of(result["corpus"], result.get("task", "auto")).grid
+    measures = task_of(result["corpus"], result.get("task", "auto")).grid
     if with_metric and "metric" in result:
-        return found._replace(beside=Measure("metric_score", str(result["metric"])))
-    return found
+        return measures._replace(beside=Measure("metric_score", str(result["metric"])))
+    return measures
 
 
 def _check_scores(result: Record) -> None:
@@ -252,20 +252,20 @@ def _check_scores(result: Record) -> None:
     for name in ("hypotheses", "references"):
         if not all(isinstance(line, str) for line in result[name]):
             raise UserError(f"its field {name!r} has something else than lines of text")
-    counts = len(result["hypotheses"]), len(result["references"])
-    if counts[0] != counts[1]:
-        raise UserError(f"it has {counts[0]} hypotheses of {counts[1]} references")
+    hypotheses, references = len(result["hypotheses"]), len(result["references"])
+    if hypotheses != references:
+        raise UserError(f"it has {hypotheses} hypotheses of {references} references")
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
     """Return the number of seeds up to the last with a result in a grid's directory, at least 1."""
-    found = (
+    counts = (
         int(seed[1]) - config.training.seed + 1
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{RESULT}")
         if (seed := _SEED.fullmatch(path.parent.name))  # others were moved away
     )
-    return max([1, *found])  # the variant's own seed may have been raised
+    return max([1, *counts])  # the variant's own seed may have been raised
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
@@ -375,8 +375,8 @@ def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) 
 
     # A training that its evaluations ended early has no later checkpoint.
     translator = load(workdir, step=min(step, saved_steps(workdir)[-1]))
-    own, longest = translator.config, translator.longest_sentence
-    pairs = prepare_evaluation(own, corpus, translator.vocabulary, SPLIT, longest=longest)
+    vocabulary, longest = translator.vocabulary, translator.longest_sentence
+    pairs = prepare_evaluation(translator.config, corpus, vocabulary, SPLIT, longest=longest)
     figure = perplexity(corpus_loss(translator, pairs).nll)
     record = {"perplexity": figure, "checkpoints": list(translator.steps)}
     _write_rung(workdir, config, step, record)

@@ -64,8 +64,8 @@ def gathered(
     results = results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
-    diverged_cells = [cell for cell in wanted if math.inf in scores[cell.name].values()]
-    diverged: dict[str, int] = Counter(cell.variant for cell in diverged_cells)
+    infinite = [cell for cell in wanted if math.inf in scores[cell.name].values()]
+    diverged: dict[str, int] = Counter(cell.variant for cell in infinite)
     if planned.candidates:
         by_cell = {one.cell.name: one.result for one in reports if one.result is not None}
         results, diverged, values = tuned_results(planned, by_variant(wanted), scores, by_cell)
@@ -81,9 +81,7 @@ def gathered(
     notes = [
         *([_split_note(planned, workdir, split)] if results else []),
         *_names_note(f"Not scored on {split}", unscored),
-        *_names_note(
-            "Diverged, and so worse than every other", (cell.name for cell in diverged_cells)
-        ),
+        *_names_note("Diverged, and so worse than every other", [cell.name for cell in infinite]),
         *devices_and_dtypes(results),
         *left_out_note(reports),
         *_outside_note(outside),

@@ -162,12 +162,12 @@ def _check_tuned(rules: GridRules) -> None:
 
 
 def _check_together(rules: GridRules) -> None:
-    if rules.sampler is None or rules.trials is None:
-        if rules.sampler is not None:
-            raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
+    if rules.sampler is None:
         if rules.trials is not None:
             raise UserError(f"--trials {rules.trials} needs --sampler, as in --sampler optuna:tpe")
         return
+    if rules.trials is None:
+        raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
     if not rules.tune:
         raise UserError(
             f"--sampler {rules.sampler} has nothing to propose values for; name a field and its "
@@ -182,12 +182,12 @@ def _check_together(rules: GridRules) -> None:
         raise UserError(f"--trials {rules.trials} is not positive")
 
 
-def by_variant(made: Sequence[Cell]) -> dict[str, list[Cell]]:
+def by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """Group cells by variant."""
-    found: dict[str, list[Cell]] = {}
-    for cell in made:
-        found.setdefault(cell.variant, []).append(cell)
-    return found
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.variant, []).append(cell)
+    return groups
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
@@ -233,15 +233,10 @@ def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
 
 def _with_explicit_seeds(config: Config, seed: int) -> Config:
     """Return the config under a `training.seed`, with the three seeds that follow from it."""
+    paths = "training.init_seed", "training.order_seed", "training.dropout_seed"
     training = config.replace({"training.seed": seed}).training
-    return config.replace(
-        {
-            "training.seed": 0,
-            "training.init_seed": training.effective_seed(training.init_seed),
-            "training.order_seed": training.effective_seed(training.order_seed),
-            "training.dropout_seed": training.effective_seed(training.dropout_seed),
-        }
-    )
+    seeds = {path: training.effective_seed(config.value(path)) for path in paths}
+    return config.replace({"training.seed": 0, **seeds})
 
 
 def planned_grid(

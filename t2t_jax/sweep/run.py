@@ -237,13 +237,10 @@ def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
     table.add_column("seeds")
     for name in ("step", "loss", "tokens/s", "perplexity", shown):
         table.add_column(name, justify="right")
-    by_variant: dict[str, list[_Status]] = {}
-    for status in statuses:
-        by_variant.setdefault(status.cell.variant, []).append(status)
-    for variant, seeds in by_variant.items():
-        table.add_row(
-            variant, "".join((_SIGNS | _SEEN_ALONE)[s.state] for s in seeds), *_figures(seeds)
-        )
+    for variant in dict.fromkeys(status.cell.variant for status in statuses):
+        seeds = [status for status in statuses if status.cell.variant == variant]
+        signs = "".join((_SIGNS | _SEEN_ALONE)[status.state] for status in seeds)
+        table.add_row(variant, signs, *_figures(seeds))
     return table
 
 
