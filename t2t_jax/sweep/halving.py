@@ -53,26 +53,22 @@ class Halving:
         Raises:
           UserError: the text has another form, or a number is out of range.
         """
-        given: dict[str, str] = {}
+        values: dict[str, str] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
-            if (
-                name in given
-                or name not in ("rungs", "keep", "asha")
-                or (name == "asha") == bool(value)
-            ):
+            is_valid = name in ("rungs", "keep", "asha") and (name == "asha") != bool(value)
+            if not is_valid or name in values:
                 raise UserError(f"--halving {text!r} has {part.strip()!r}; {_USAGE}")
-            given[name] = value
+            values[name] = value
         try:
-            rungs, keep = int(given.get("rungs", 3)), float(given.get("keep", 1 / 3))
+            rungs, keep = int(values.get("rungs", 3)), float(values.get("keep", 1 / 3))
         except ValueError as error:
             raise UserError(f"--halving {text!r} has no number there ({error}); {_USAGE}") from None
-        if rungs < 2 or not 0 < keep < 1:
-            which = (
-                f"rungs={rungs} is not 2 or more" if rungs < 2 else f"keep={keep} is not in (0, 1)"
-            )
-            raise UserError(f"--halving {text!r}: {which}; {_USAGE}")
-        return Halving(rungs, keep, "asha" in given)
+        if rungs < 2:
+            raise UserError(f"--halving {text!r}: rungs={rungs} is not 2 or more; {_USAGE}")
+        if not 0 < keep < 1:
+            raise UserError(f"--halving {text!r}: keep={keep} is not in (0, 1); {_USAGE}")
+        return Halving(rungs, keep, "asha" in values)
 
     def count(self, number: int) -> int:
         """Return how many variants of `number` pass a rung: at least one."""
@@ -88,13 +84,12 @@ class Halving:
         assert every is not None
         shares = (self.keep**left for left in range(self.rungs - 1, 0, -1))
         steps = [*(max(1, int(end * share / every + 0.5)) * every for share in shares), end]
-        for one, other in pairwise(steps):
-            if one >= other:
-                raise UserError(
-                    f"--halving rungs={self.rungs},keep={self.keep:.3g} has rungs at the steps "
-                    f"{', '.join(map(str, steps))}, as a pause lies at a multiple of "
-                    f"checkpoint.every_steps={every}; ask for fewer rungs, or lower that field"
-                )
+        if any(step >= following for step, following in pairwise(steps)):
+            raise UserError(
+                f"--halving rungs={self.rungs},keep={self.keep:.3g} has rungs at the steps "
+                f"{', '.join(map(str, steps))}, as a pause lies at a multiple of "
+                f"checkpoint.every_steps={every}; ask for fewer rungs, or lower that field"
+            )
         return steps
 
 

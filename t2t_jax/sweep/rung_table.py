@@ -13,13 +13,13 @@ from t2t_jax.system.records import Record
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
     """Return the variants that wait at a rung or were stopped there, with the step."""
-    found = {}
+    steps = {}
     for variant, seeds in cells.items():
         step = seeds[0].until
-        known = [score_at(scores[cell.name], step) for cell in seeds]
-        if step < seeds[0].config.training.num_train_steps and None not in known:
-            found[variant] = step
-    return found
+        perplexities = [score_at(scores[cell.name], step) for cell in seeds]
+        if step < seeds[0].config.training.num_train_steps and None not in perplexities:
+            steps[variant] = step
+    return steps
 
 
 def rung_table(
@@ -45,15 +45,15 @@ def rung_table(
         return None, over
     rows = []
     for step in sorted(set(stopped.values())):
-        there = {name: _finite(own, step) for name, own in cells.items()}
-        known = {name: own for name, own in there.items() if own}
-        compared = changes(grid, known, "perplexity")
+        finite = {name: _finite(seeds, step) for name, seeds in cells.items()}
+        compared = changes(
+            grid, {name: seeds for name, seeds in finite.items() if seeds}, "perplexity"
+        )
         for name in (name for name, last in stopped.items() if last == step):
-            change, own = compared.get(name), grid.variants[name]
-            figures = ["diverged", "", ""]
-            if change and len(there[name]) == len(cells[name]):
+            change, figures = compared.get(name), ["diverged", "", ""]
+            if change and len(finite[name]) == len(cells[name]):
                 figures = [*change.shown, verdict_on(change)]
-            differs = describe_difference(grid.variants[grid.base], own)
+            differs = describe_difference(grid.variants[grid.base], grid.variants[name])
             rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
     notes = [
         f"Each of these is compared with `{grid.base}` at the same step, and with no row of "

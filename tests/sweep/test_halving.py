@@ -24,7 +24,7 @@ from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
-from tests.sweep.test_cell import RESULT
+from tests.sweep.test_cell import write_result
 
 BASE = Config().replace(
     {"training.num_train_steps": 90, "checkpoint.every_steps": 2, "training.warmup_steps": 5}
@@ -237,10 +237,8 @@ def test_a_directory_keeps_its_rules(tmp_path):
         with pytest.raises(UserError, match=message):
             planned_grid(grid, tmp_path, *others)
     assert planned_grid(grid, tmp_path, chosen, 2, GridRules("keep=0.3333333333333333")).rules
-    longer = {
-        name: config.replace({"training.num_train_steps": 180})
-        for name, config in grid.variants.items()
-    }
+    steps = {"training.num_train_steps": 180}
+    longer = {name: config.replace(steps) for name, config in grid.variants.items()}
     with pytest.raises(UserError, match="has rungs at the steps 10, 30, 90, and this grid at 20,"):
         planned_grid(grid._replace(variants=longer), tmp_path, chosen, 2, rules)
     (tmp_path / "rules.json").write_text("{}")
@@ -272,15 +270,14 @@ class Trained:
         score, end = self.truth[cell.name][cell.until], cell.config.training.num_train_steps
         cell.workdir.mkdir(parents=True, exist_ok=True)
         (cell.workdir / "config.json").write_text(cell.config.to_json())
+        if score < math.inf and cell.until == end:
+            software = [provenance(cell.config)]
+            write_result(cell, perplexity=score, steps=end, provenance=software)
+            return
         record = {"config": to_dict(cell.config), "perplexity": score}
-        name = f"rung-{cell.until}.json"
         if score == math.inf:
             record |= {"perplexity": None, "diverged": "not finite"}
-        elif cell.until == end:
-            software = [provenance(cell.config)]
-            record = RESULT | record | {"steps": end, "provenance": software}
-            name = "result.json"
-        (cell.workdir / name).write_text(json.dumps(record))
+        (cell.workdir / f"rung-{cell.until}.json").write_text(json.dumps(record))
 
     def poll(self):
         return Outcome(0, "")
@@ -325,9 +322,8 @@ def test_a_sweep_that_is_killed_ten_times_promotes_the_same(tmp_path, quick):
     assert not killed.killed_at
     assert sorted(killed.launched) == sorted(unkilled.launched)  # and nothing twice
     for name in ("table.csv", "table.md"):
-        assert (tmp_path / "killed" / name).read_text() == (
-            tmp_path / "unkilled" / name
-        ).read_text()
+        tables = [(tmp_path / sweep / name).read_text() for sweep in ("killed", "unkilled")]
+        assert tables[0] == tables[1]
     ends = winners(grid, 2, truth)
     assert list(outcome.results) == [name for name, end in ends.items() if end == 90]
     assert outcome.unfinished == ()
@@ -373,10 +369,8 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
     assert outcome.signal == 0
     assert set(outcome.unfinished) == {f"{n}/seed{s}" for n in ("base", "v1") for s in (0, 1)}
     assert "| v2 | d_ff=66 | 2 | 10 | 2.00 ± 0.00 |" in (tmp_path / "table.md").read_text()
-    assert (
-        "Paused before the end, by their perplexity on dev, in a grid that is not fin"
-        in (tmp_path / "table.md").read_text()
-    )
+    paused = "Paused before the end, by their perplexity on dev, in a grid that is not fin"
+    assert paused in (tmp_path / "table.md").read_text()
     assert halve(grid, tmp_path, Trained(truth)).unfinished == ()
     assert "Given up before the end" in (tmp_path / "table.md").read_text()
     with pytest.raises(UserError, match="max_hours=0 is not positive"):
