@@ -138,6 +138,8 @@ class Cell:
             old = from_dict(result["config"])
             ran = old.replace(settled or {})
             _check_scores(result)
+            if result["split"] != self.split:
+                raise UserError(f"its scores are of {result['split']}, not of {self.split}")
         except UserError as error:
             raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
         changed = differences(ran, self.config, only_binding=True)

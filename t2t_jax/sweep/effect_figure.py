@@ -38,8 +38,9 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     of_perplexity, of_bleu = [one.perplexity for one in marks], [one.bleu for one in marks]
     _draw(left, [row.perplexity for row in others], of_perplexity, 1 / base.perplexity.mean)
     _draw(right, [row.score for row in others], of_bleu)
-    left.set_xlabel(f"perplexity, relative to {grid.base}")
-    right.set_xlabel(f"{base.measures.score.name}, difference from {grid.base}")
+    left.set_xlabel("perplexity, relative")
+    right.set_xlabel(base.measures.score.name)
+    figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
     left.xaxis.set_major_formatter(PercentFormatter(1))
     left.set_yticks(range(len(others)), [row.shown for row in others])
     # Half a row of room above the first point and below the last; the first row is at the top.
@@ -67,7 +68,7 @@ def _draw(
     for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):
         if change.low is not None and change.high is not None:
             ends = scale * change.low, scale * change.high
-            axes.plot(ends, (at, at), "|-", color="C0", label="95% interval")
+            axes.plot(ends, (at, at), "|-", color="C0", label="95% interval, not adjusted")
         if change.difference is not None:
             axes.plot(scale * change.difference, at, "o", color="C0", label="this grid")
         if mark is not None:

@@ -195,6 +195,8 @@ def collect(
         raise UserError(
             f"no cell of {workdir} has scores on {split}; run the sweep with --split {split}"
         )
+    if grid.compared_with and grid.compared_with not in state.results:
+        raise UserError(f"--base {grid.compared_with} has no result on {split}; choose another row")
     for report in reports:
         if report.state == LEFT_OUT:
             line = f"{report.cell.name} is left out: {report.reason}"
@@ -212,7 +214,7 @@ def collect(
         )
     notes = list(state.beside.notes)
     if state.results:
-        notes = [plan_note(workdir, comparisons), *notes]
+        notes = [plan_note(workdir, comparisons, grid.compared_with), *notes]
     elif may_be_empty:
         notes = ["No cell has a result yet.", *notes]
     beside = state.beside._replace(notes=notes)

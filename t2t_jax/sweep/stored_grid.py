@@ -184,11 +184,12 @@ def added_later(workdir: Path) -> set[tuple[str, int]] | None:
     return added
 
 
-def plan_note(workdir: Path, comparisons: str) -> str:
+def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
     """Return a note on the plan of a directory's grid, and on what was added to it later.
 
     Args:
       comparisons: the comparisons of the table, which may differ from those of the plan.
+      base: the base of the table, if it is not the grid's.
 
     Raises:
       UserError: the record of the grid there is damaged.
@@ -202,9 +203,11 @@ def plan_note(workdir: Path, comparisons: str) -> str:
     )
     for entry in later:
         rows = ", ".join(entry["rows"])
-        note += f" Added later, on {entry['date']}: {rows} with {entry['seeds']} seed(s)."
+        note += f" Added later, on {entry['date']}: up to {entry['seeds']} seed(s) of {rows}."
     if comparisons != plan["comparisons"]:
         note += f" This table has {_TESTS[comparisons]}, which was not planned."
+    if base:
+        note += f" The base of this table, {base}, was not planned."
     return note
 
 

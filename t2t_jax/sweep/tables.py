@@ -292,6 +292,10 @@ def _notes(
         f"within the noise, of seeds and sentences if both are known, if p >= {SIGNIFICANT}.",
         *power_notes(grid, rows, results),
     ]
+    if rows[0].bits_per_byte:
+        notes.append(
+            f"{BITS}: the negative log-likelihood of all references over their UTF-8 bytes."
+        )
     if any(row.published for row in rows):
         notes += NOTES
     return notes + _notes_on_code(rows)

@@ -53,18 +53,18 @@ def lines(axes):
 def test_differences_and_their_intervals_are_drawn_beside_the_papers(drawn):
     effect_figure(*grid_of(Effect(5.0, None), Effect(5.5, 0.5, 0.25, 1.0)))
     left, right = drawn[0].axes
-    assert left.get_xlabel() == "perplexity, relative to base"
-    assert right.get_xlabel() == "sacreBLEU, difference from base"
+    assert left.get_xlabel() == "perplexity, relative"
+    assert right.get_xlabel() == "sacreBLEU"
     paper = "the paper (BLEU: tokenized_split_bleu)"
     assert lines(left) == {
-        "95% interval": pytest.approx([0.05, 0.2]),
+        "95% interval, not adjusted": pytest.approx([0.05, 0.2]),
         "this grid": pytest.approx([0.1]),
         paper: pytest.approx([5.29 / 4.92 - 1]),
     }
-    assert lines(right)["95% interval"] == [0.25, 1.0]
+    assert lines(right)["95% interval, not adjusted"] == [0.25, 1.0]
     assert lines(right)[paper] == pytest.approx([24.9 - 25.8])
     effect_figure(*grid_of(Effect(5.0, None), Effect(5.5, 0.5)))
-    assert "95% interval" not in lines(drawn[-1].axes[0])
+    assert "95% interval, not adjusted" not in lines(drawn[-1].axes[0])
 
 
 @pytest.mark.parametrize("others", [1, 2, 19])

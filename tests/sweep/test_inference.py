@@ -90,7 +90,7 @@ def test_more_seeds_find_a_true_difference_more_often():
     shares = [found(150, PAIR, seeds, sd=(0.2, 0.5, 0.3), effect=1.0)[0] for seeds in (2, 3, 5, 20)]
     assert shares == sorted(shares)
     assert shares[0] < 0.5
-    assert shares[-1] > 0.95
+    assert shares[-1] > 0.9
 
 
 @pytest.mark.parametrize(("degrees", "of_sentences"), [(2, 0.1), (4, 0.3), (4, 1.0), (10, 0.3)])

@@ -78,6 +78,17 @@ def test_all_cells_are_trained_before_any_is_scored_on_test(tmp_path):
     assert perplexities(collect(GRID, tmp_path, 1, QUIET, split="test")) == perplexities(outcome)
 
 
+def test_scores_of_dev_in_the_file_of_test_are_left_out(tmp_path):
+    swept(tmp_path, Scripted(), split="test")
+    seed = tmp_path / "base" / "seed0"
+    (seed / "result-test.json").write_bytes((seed / "result.json").read_bytes())
+    outcome = collect(GRID, tmp_path, 1, QUIET, split="test")
+    assert list(outcome.results) == ["wide"]
+    assert "its scores are of dev, not of test" in (tmp_path / "seeds.csv").read_text()
+    with pytest.raises(UserError, match="--base base has no result on test"):
+        collect(GRID._replace(compared_with="base"), tmp_path, 1, QUIET, split="test")
+
+
 def test_a_grid_with_an_unfinished_cell_is_not_scored_on_test(tmp_path):
     launcher = Scripted(failing=[("wide/seed0", "dev")])
     outcome = swept(tmp_path, launcher, split="test")

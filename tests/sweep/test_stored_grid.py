@@ -231,8 +231,11 @@ def test_later_rows_and_seeds_are_recorded_with_their_dates(tmp_path, monkeypatc
         ("2026-11-03", ["base", "wide", "deep"], 1, []),
     )
     assert note.endswith(
-        " Added later, on 2026-11-02: wide with 3 seed(s). Added later, on 2026-11-03: deep with "
-        "1 seed(s)."
+        " Added later, on 2026-11-02: up to 3 seed(s) of wide. Added later, on 2026-11-03: up to "
+        "1 seed(s) of deep."
+    )
+    assert plan_note(tmp_path, "base", "wide").endswith(
+        " The base of this table, wide, was not planned."
     )
     assert later == {("wide", 1), ("wide", 2), ("deep", 0)}
 
