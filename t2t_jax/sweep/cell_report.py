@@ -143,17 +143,8 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
     measures = {name: None for own in figures for name in own}
     varied = _varied_fields([one.cell.config for one in reports])
     base = grid.variants[grid.base]
-    heads = [
-        "variant",
-        "seed",
-        "planned",
-        "state",
-        "differs_in",
-        *varied,
-        "steps",
-        "hours",
-        "parameters",
-    ]
+    heads = ["variant", "seed", "planned", "state", "differs_in"]
+    heads += [*varied, "steps", "hours", "parameters"]
     # A result counts the target tokens of the scored split, a budget those of training.
     renamed = ("scored_target_tokens" if name == "target_tokens" else name for name in measures)
     lines: list[list[Any]] = [[*heads, *Budget._fields, *renamed, "reason"]]
@@ -161,7 +152,7 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> Non
         config, seed = one.cell.config, one.cell.config.training.seed
         differs = describe_difference(base.replace({"training.seed": seed}), config)
         values = _values(config)
-        planned = "" if added is None else "no" if (one.cell.variant, seed) in added else "yes"
+        planned = "" if added is None else "no" if one.cell.name in added else "yes"
         lines.append(
             [one.cell.variant, seed, planned, one.state, differs]
             + [str(values.get(path, "")) for path in varied]

@@ -15,6 +15,7 @@ from typing import Literal
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.rules import RULES
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -23,9 +24,7 @@ from t2t_jax.system.records import Each, Record, Schema, read_object
 from t2t_jax.tasks import task_of
 
 _FILE, _ROWS = "grid.py", "grid.json"
-_PLAN_ENTRY = Schema(
-    {"date": str, "rows": Each(list, str), "seeds": int, "comparisons": str, "score": str}
-)
+_PLAN_ENTRY = Schema({"date": str, "cells": Each(list, str), "comparisons": str, "score": str})
 _SCORING = Schema({"split": str, "date": str, "cells": Each(dict, str)})
 _SCHEMA = Schema(
     {"variants": Each(dict, dict)},
@@ -133,13 +132,14 @@ def keep_grid(
     record |= {k: v for k, v in (previous or {}).items() if k in ("plan", "scorings")}
     data = grid.variants[grid.base].data
     score = task_of(data.corpus, data.task).grid.score.name
-    entry = {"date": _today(), "seeds": seeds, "comparisons": comparisons, "score": score}
-    if plan := record.get("plan"):
-        planned = _num_seeds(plan)
-        if later := [name for name in chosen or rows if planned.get(name, 0) < seeds]:
-            record["plan"] = [*plan, {**entry, "rows": later}]
-    elif previous is None and not any((workdir / name).is_dir() for name in rows):
-        record["plan"] = [{**entry, "rows": [*rows]}]
+    plan = record.get("plan", [])
+    planned = {name for entry in plan for name in entry["cells"]}
+    to_plan = {name: grid.variants[name] for name in (chosen if plan else ()) or rows}
+    new = [c.name for c in cells(Grid(to_plan, {}), workdir, seeds) if c.name not in planned]
+    is_first = previous is None and not any((workdir / name).is_dir() for name in rows)
+    if new and (plan or is_first):
+        entry = {"date": _today(), "cells": new, "comparisons": comparisons, "score": score}
+        record["plan"] = [*plan, entry]
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
         record["written"] = _hash(grid.source.encode())
@@ -154,34 +154,17 @@ def _today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
-def _num_seeds(plan: Iterable[Record]) -> dict[str, int]:
-    """Return the number of seeds of each row in entries of a plan."""
-    seeds: dict[str, int] = {}
-    for entry in plan:
-        for name in entry["rows"]:
-            seeds[name] = max(seeds.get(name, 0), entry["seeds"])
-    return seeds
-
-
-def added_later(workdir: Path) -> set[tuple[str, int]] | None:
-    """Return the cells that a later sweep added to the plan of a directory's grid.
+def added_later(workdir: Path) -> set[str] | None:
+    """Return the names of the cells that later sweeps added to the plan of a directory's grid.
 
     Returns:
-      The variant and the `training.seed` of each; None if no plan is recorded.
+      The names, such as `wide/seed1`; None if no plan is recorded.
 
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    record = _read(workdir) or {}
-    if not record.get("plan"):
-        return None
-    first, *later = record["plan"]
-    planned, added = _num_seeds([first]), set[tuple[str, int]]()
-    for name, last in _num_seeds(later).items():
-        if name in record["variants"]:
-            seed = from_dict(record["variants"][name]).training.seed
-            added |= {(name, seed + index) for index in range(planned.get(name, 0), last)}
-    return added
+    plan = (_read(workdir) or {}).get("plan")
+    return {name for entry in plan[1:] for name in entry["cells"]} if plan else None
 
 
 def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
@@ -197,13 +180,13 @@ def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
     plan, *later = (_read(workdir) or {}).get("plan") or [None]
     if plan is None:
         return "Plan: not recorded."
+    rows = len({name.rpartition("/")[0] for name in plan["cells"]})
     note = (
-        f"Planned on {plan['date']}: {len(plan['rows'])} rows, {plan['seeds']} seed(s), "
+        f"Planned on {plan['date']}: {rows} rows, {len(plan['cells']) // rows} seed(s), "
         f"{_TESTS.get(plan['comparisons'])}, primary score {plan['score']}."
     )
     for entry in later:
-        rows = ", ".join(entry["rows"])
-        note += f" Added later, on {entry['date']}: up to {entry['seeds']} seed(s) of {rows}."
+        note += f" Added later, on {entry['date']}: {', '.join(entry['cells'])}."
     if comparisons != plan["comparisons"]:
         note += f" This table has {_TESTS[comparisons]}, which was not planned."
     if base:
@@ -300,14 +283,15 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
         raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")
     if (workdir / old).is_dir():
         (workdir / old).rename(workdir / new)
-    record["variants"] = {new if name == old else name: fields for name, fields in rows.items()}
+    record["variants"] = {new if name == old else name: one for name, one in rows.items()}
+
+    def renamed(cell: str) -> str:
+        return new + cell.removeprefix(old) if cell.startswith(f"{old}/") else cell
+
     for entry in record.get("plan", ()):
-        entry["rows"] = [new if name == old else name for name in entry["rows"]]
+        entry["cells"] = [*map(renamed, entry["cells"])]
     for scoring in record.get("scorings", ()):
-        scoring["cells"] = {
-            new + name.removeprefix(old) if name.startswith(f"{old}/") else name: mark
-            for name, mark in scoring["cells"].items()
-        }
+        scoring["cells"] = {renamed(name): mark for name, mark in scoring["cells"].items()}
     _write(record, workdir)
     return old, new
 

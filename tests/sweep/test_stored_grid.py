@@ -231,13 +231,13 @@ def test_later_rows_and_seeds_are_recorded_with_their_dates(tmp_path, monkeypatc
         ("2026-11-03", ["base", "wide", "deep"], 1, []),
     )
     assert note.endswith(
-        " Added later, on 2026-11-02: up to 3 seed(s) of wide. Added later, on 2026-11-03: up to "
-        "1 seed(s) of deep."
+        " Added later, on 2026-11-02: wide/seed1, wide/seed2. Added later, on 2026-11-03: "
+        "deep/seed0."
     )
     assert plan_note(tmp_path, "base", "wide").endswith(
         " The base of this table, wide, was not planned."
     )
-    assert later == {("wide", 1), ("wide", 2), ("deep", 0)}
+    assert later == {"wide/seed1", "wide/seed2", "deep/seed0"}
 
 
 def test_a_renamed_row_keeps_its_place_in_plan_and_scorings(tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_a_renamed_row_keeps_its_place_in_plan_and_scorings(tmp_path, monkeypatc
     planned(tmp_path, monkeypatch, first)
     record_scoring(tmp_path, "test", {"wide/seed0": "a", "wider/seed0": "b"})
     second = ("2026-11-02", ["base", "wide"], 2, ["wide"])
-    assert planned(tmp_path, monkeypatch, second, rename="wide=deep")[1] == {("deep", 1)}
+    assert planned(tmp_path, monkeypatch, second, rename="wide=deep")[1] == {"deep/seed1"}
     (scoring,) = scorings(tmp_path, "test")
     assert scoring["cells"] == {"deep/seed0": "a", "wider/seed0": "b"}
 
