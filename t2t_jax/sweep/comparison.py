@@ -78,9 +78,12 @@ class Change(NamedTuple):
     @property
     def shown_p(self) -> str:
         """Return the adjusted p-value as text; "" if there is none."""
-        if self.p_adjusted is None:
-            return ""
-        return "<0.001" if self.p_adjusted < 0.001 else f"{self.p_adjusted:.3f}"
+        return "" if self.p_adjusted is None else p_text(self.p_adjusted)
+
+
+def p_text(p_value: float) -> str:
+    """Return a p-value as text with three digits."""
+    return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 class VariantRow(NamedTuple):

@@ -23,6 +23,7 @@ from t2t_jax.sweep.comparison import (
     VariantRow,
     compare,
     effects_of,
+    p_text,
     row_scores,
 )
 from t2t_jax.sweep.contrasts import factorial, pairs
@@ -280,7 +281,9 @@ def _notes(
 ) -> list[str]:
     """Explain the columns of the table, a paragraph for each."""
     base = grid.base
-    test = "all pairs, by Holm's method" if comparisons == "all" else "the base, by Dunnett's test"
+    adjusted = f"by Dunnett's test for all comparisons with `{base}`"
+    if comparisons == "all":
+        adjusted = "by Holm's method for all pairs of rows"
     counts = {name: f"{seeds[0]['target_tokens']:,}" for name, seeds in results.items()}
     notes = [
         f"perplexity: exp of the mean negative log-likelihood per subword "
@@ -288,7 +291,7 @@ def _notes(
         *_definitions(rows, results),
         f"Δ: the mean minus that of `{base}` under the same seeds, with its standard error. It is "
         "empty where the two were scored on other sentences, or by another definition.",
-        f"p: two-sided, adjusted for the comparisons of all rows with {test}. A difference is "
+        f"p: two-sided, adjusted {adjusted}. A difference is "
         f"within the noise, of seeds and sentences if both are known, if p >= {SIGNIFICANT}.",
         *power_notes(grid, rows, results),
     ]
@@ -370,7 +373,7 @@ def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
     return [
         text(effect.estimate),
         f"[{text(ends[0])}, {text(ends[1])}]",
-        f"{effect.p_adjusted:.3f}",
+        p_text(effect.p_adjusted),
     ]
 
 

@@ -63,7 +63,7 @@ def test_the_tables_have_main_effects_and_all_pairs(tmp_path):
     assert lines["warmup_steps=20 - warmup_steps=10"][5].strip() == "+4.00"
     assert lines["(d_ff=1024) x (warmup_steps=20)"][5].strip() == "+0.00"
     assert sum("d_ff" in name and "x" not in name for name in lines) == 1 + 6  # and six pairs
-    assert "p: two-sided, adjusted for the comparisons of all rows with all pairs, by Holm" in text
+    assert "p: two-sided, adjusted by Holm's method for all pairs of rows." in text
     write_tables(grid, results, tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert "Differences of all pairs" not in text
