@@ -290,7 +290,8 @@ def _notes(
         f"({_by_value(counts)} of them).",
         *_definitions(rows, results),
         f"Δ: the mean minus that of `{base}` under the same seeds, with its standard error. It is "
-        "empty where the two were scored on other sentences, or by another definition.",
+        "empty where the two were scored on other sentences or by another definition, and while "
+        f"`{base}` has no result.",
         f"p: two-sided, adjusted {adjusted}. A difference is "
         f"within the noise, of seeds and sentences if both are known, if p >= {SIGNIFICANT}.",
         *power_notes(grid, rows, results),

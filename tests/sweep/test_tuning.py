@@ -13,6 +13,8 @@ from t2t_jax.commands.vary import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import changes
+from t2t_jax.sweep.contrasts import against
+from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
@@ -78,6 +80,36 @@ def test_the_interval_of_tuned_rows_covers_the_truth_and_that_of_the_lowest_scor
     for base, other in ((clear, clear), (clear, level), (level, level), (near, near)):
         assert 0.92 <= _coverage(base, other) <= 0.985
     assert _coverage(clear, level, fair=False) < 0.7
+
+
+def _coverage_of_new_sentences(split, by_sentences=True):
+    """How often the interval of a tuned row has the difference on all sentences, which is 0, in it.
+
+    The base has one value. The other row has five equal ones, which the sentences of dev favour by
+    0.05 at random, as those of test do independently.
+    """
+    rng, inside, times, seeds, size = np.random.default_rng(0), 0, 400, 5, 0.05
+    for _ in range(times):
+        scores, draws = {}, {}
+        for row, values in {"base": 1, "other": 5}.items():
+            noise = rng.normal(0, size, (values, seeds))
+            on = {name: noise + rng.normal(0, size, (values, 1)) for name in ("dev", "test")}
+            group = {str(value): np.exp(on["dev"][value]).tolist() for value in range(values)}
+            chosen = dict(enumerate(map(int, choose(group, group, everyone))))
+            samples = rng.normal(0, size, (values, 500))
+            scores[row] = {seed: on[split][value, seed] for seed, value in chosen.items()}
+            if by_sentences:
+                draws[row] = {s: scores[row][s] + samples[value] for s, value in chosen.items()}
+        tuned = ["other"] if len({*chosen.values()}) > 1 else []
+        one = effects(RowScores(scores, draws, tuned), against("base", scores), "holm")["other"]
+        inside += abs(one.estimate) <= one.margin
+    return inside / times
+
+
+def test_the_interval_of_tuned_rows_covers_new_sentences_if_sentences_are_counted():
+    assert 0.92 <= _coverage_of_new_sentences("dev") <= 0.985
+    assert 0.92 <= _coverage_of_new_sentences("test") <= 0.985
+    assert _coverage_of_new_sentences("dev", by_sentences=False) < 0.7
 
 
 def test_a_best_value_at_the_end_of_its_range_is_known():
