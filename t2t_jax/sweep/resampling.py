@@ -10,13 +10,24 @@ import numpy as np
 from t2t_jax.tasks.measures.significance import bleu_of, sentence_statistics
 
 _DRAWS = 1000
+_MOST_GROUPS = 4000
+"""The number of sentences above which groups of sentences are drawn, to bound time and memory."""
 
 
 @cache
-def _counts(sentences: int) -> np.ndarray:
-    """Return how often each sentence is in each bootstrap sample: [draws, sentences], float64."""
-    rng = np.random.default_rng(sentences)
-    return rng.multinomial(sentences, np.full(sentences, 1 / sentences), _DRAWS).astype(float)
+def _counts(number: int) -> np.ndarray:
+    """Return how often each sentence is in each bootstrap sample: [draws, number], float64."""
+    rng = np.random.default_rng(number)
+    return rng.multinomial(number, np.full(number, 1 / number), _DRAWS).astype(float)
+
+
+def _sampled(statistics: np.ndarray) -> np.ndarray:
+    """Sum statistics of sentences, [sentences, k], over each bootstrap sample: [draws, k]."""
+    if len(statistics) > _MOST_GROUPS:
+        groups = np.zeros((_MOST_GROUPS, statistics.shape[1]))
+        np.add.at(groups, np.arange(len(statistics)) % _MOST_GROUPS, statistics)
+        statistics = groups
+    return _counts(len(statistics)) @ statistics
 
 
 def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None:
@@ -33,20 +44,20 @@ def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None
         return _sampled_bleu(tuple(result["hypotheses"]), tuple(result["references"]))
     if "sentence_nll" not in result:
         return None
-    nll = np.array(result["sentence_nll"])
-    counts = _counts(len(nll))
+    nll, sizes = result["sentence_nll"], utf8_bytes(result["references"])
+    unit = math.log(2)
     if measure == "log_perplexity":
-        return (counts @ nll) / (counts @ np.array(result["sentence_tokens"], float))
-    if len(sizes := utf8_bytes(result["references"])) != len(nll):
+        sizes, unit = result["sentence_tokens"], 1.0
+    if len(sizes) != len(nll):
         return None
-    return (counts @ nll) / math.log(2) / (counts @ np.array(sizes, float))
+    sums = _sampled(np.stack([nll, sizes], axis=1))
+    return sums[:, 0] / sums[:, 1] / unit
 
 
 @lru_cache(maxsize=1000)
 def _sampled_bleu(hypotheses: tuple[str, ...], references: tuple[str, ...]) -> np.ndarray:
     """Return `sampled_scores` for BLEU, which several tables of a grid need."""
-    statistics = sentence_statistics(hypotheses, references)
-    return bleu_of(_counts(len(statistics)) @ statistics)
+    return bleu_of(_sampled(sentence_statistics(hypotheses, references)))
 
 
 def utf8_bytes(lines: Sequence[str]) -> list[int]:
