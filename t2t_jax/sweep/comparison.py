@@ -278,9 +278,9 @@ def changes(
         sd = statistics.stdev(figures) if has_sd else None
         change = Change(statistics.fmean(figures), sd)
         if effect := differences.get(variant):
-            is_relative = measure == "perplexity"
-            unit = _unit(effect, rows.scores[grid.base]) if is_relative else 1.0
-            change = _with_effect(change, effect, unit)
+            of_base = statistics.fmean(rows.scores[grid.base].values())
+            base = math.exp(of_base) if measure == "perplexity" else None
+            change = _with_effect(change, effect, base)
         changed[variant] = change
     return changed
 
@@ -323,28 +323,28 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
     return RowScores(scores, draws, [name for name, values in tuned.items() if len(values) > 1])
 
 
-def _unit(effect: Effect, base: Mapping[int, float]) -> float:
-    """Return the factor from a difference of logarithms to the difference of perplexities.
+def _with_effect(change: Change, effect: Effect, base: float | None) -> Change:
+    """Return a change with its difference.
 
-    It is the logarithmic mean of the two perplexities, so that the difference in perplexity has as
-    many standard errors as that of the logarithms.
+    Args:
+      effect: the difference; of perplexities that of their logarithms.
+      base: the base's perplexity; None for other measures.
     """
-    of_base = math.exp(statistics.fmean(base.values()))
-    tiny = abs(effect.estimate) < 1e-9
-    return of_base if tiny else of_base * math.expm1(effect.estimate) / effect.estimate
 
+    def in_units(estimate: float) -> float:
+        return estimate if base is None else base * math.expm1(estimate)
 
-def _with_effect(change: Change, effect: Effect, unit: float) -> Change:
-    """Return a change with its difference, whose estimate and error are in a given unit."""
-    difference = unit * effect.estimate
+    difference = in_units(effect.estimate)
     if effect.error is None:
         return change._replace(difference=difference)
+    # The difference in perplexity has as many standard errors as that of the logarithms.
+    unit = difference / effect.estimate if abs(effect.estimate) > 1e-9 else base or 1.0
     return change._replace(
         difference=difference,
         error=unit * effect.error,
         degrees=effect.degrees,
-        low=difference - unit * effect.margin,
-        high=difference + unit * effect.margin,
+        low=in_units(effect.estimate - effect.margin),
+        high=in_units(effect.estimate + effect.margin),
         p_value=effect.p_value,
         p_adjusted=effect.p_adjusted,
         noise=effect.noise,

@@ -8,7 +8,8 @@ What both parts contain, the interaction of seeds and sentences, is subtracted o
 of Clark's (1973) test with seeds and sentences as random effects.
 
 Rows share one estimate of the noise of seeds, as each has few of them. A row whose spread is much
-larger is left out of this pool by the G test of 't Lam (2010), and so compared by its own spread.
+larger is left out of this pool by an F test at 1% (between rows the G test of 't Lam 2010), and so
+compared by its own spread.
 """
 
 import math
@@ -31,6 +32,8 @@ _OTHER_SPREAD = 0.01
 """The level of the test that leaves rows out of the pool."""
 _MAXIMA, _QUANTILES = 50_000, 1000  # for Dunnett's test: the error of a p-value of 0.05 is 0.001
 _MOST_SEEDS = 1000
+_ROUNDING = 1e-18
+"""A variance below which all differences are errors of rounding."""
 
 Weights = Mapping[str, float]
 """A contrast: the weight of each row in a linear combination of their means."""
@@ -66,8 +69,8 @@ class Effect(NamedTuple):
     """The variance of the estimate over seeds, with the interaction of seeds and sentences."""
     sentence_variance: float = 0.0
     """The variance of the estimate over sentences, without that interaction."""
-    is_pooled: bool = False
-    """Whether `seed_variance` is from a pool of rows."""
+    shares: Mapping[tuple[str, int], float] = {}
+    """The weights of single scores, by row and seed, if `seed_variance` is from a pool of rows."""
     draws: np.ndarray | None = None
     """The estimate on each bootstrap sample, [draws]; None if the sentences are unknown."""
 
@@ -104,7 +107,7 @@ def effects(
     if adjust == "holm":
         adjusted = holm([*p_values.values()])
     else:
-        adjusted = _dunnett([(found[name], contrasts[name]) for name in p_values])
+        adjusted = _dunnett([found[name] for name in p_values])
     for name, p_value in zip(p_values, adjusted, strict=True):
         found[name] = found[name]._replace(p_adjusted=p_value)
     return found
@@ -119,18 +122,25 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
         pool = paired
     elif unpaired.degrees and weights.keys() <= unpaired.rows:
         pool = unpaired
-    if shared and pool is not unpaired:
+    if pool is paired or (pool is None and len(shared) > 1):
         scores = {name: {seed: scores[name][seed] for seed in shared} for name in scores}
     estimate = sum(w * statistics.fmean(scores[name].values()) for name, w in weights.items())
-    by_seeds, degrees, by_sentences, draws = None, 0.0, None, None
+    by_sentences, draws, shares = None, None, dict[tuple[str, int], float]()
     if pool is not None:
         sizes = {name: _variance_of_mean(len(scores[name]), is_tuned) for name in scores}
-        by_seeds = pool.variance * sum(w**2 * sizes[name] for name, w in weights.items())
+        by_seeds: float | None = pool.variance * sum(
+            w**2 * sizes[name] for name, w in weights.items()
+        )
         degrees = pool.degrees
+        shares = {(n, s): w / len(scores[n]) for n, w in weights.items() for s in scores[n]}
     elif len(shared) > 1:  # rows of another spread
         by_seed = [sum(w * scores[name][seed] for name, w in weights.items()) for seed in shared]
         by_seeds = statistics.variance(by_seed) * _variance_of_mean(len(shared), is_tuned)
         degrees = len(shared) - 1
+    else:
+        by_seeds, degrees = _welch(rows.scores, weights, unpaired, is_tuned)
+    if by_seeds is not None and by_seeds < _ROUNDING:  # equal scores say nothing of the noise
+        by_seeds = None
     if all(scores[name].keys() <= rows.draws.get(name, {}).keys() for name in scores):
         sampled = {name: {s: rows.draws[name][s] for s in scores[name]} for name in scores}
         means = {name: np.mean([*sampled[name].values()], axis=0) for name in sampled}
@@ -144,10 +154,29 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
     freedom = _freedom(degrees, seeds, seeds + sentences)
     error = math.sqrt(seeds + sentences) if noise else None
     p_value = None if error is None else _p_value(estimate, error, freedom)
-    is_pooled = pool is not None
     return Effect(
-        *(estimate, error, freedom, noise, p_value, None, seeds, sentences, is_pooled, draws)
+        *(estimate, error, freedom, noise, p_value, None, seeds, sentences, shares, draws)
     )
+
+
+def _welch(
+    scores: Mapping[str, Mapping[int, float]], weights: Weights, unpaired: Pool, is_tuned: bool
+) -> tuple[float | None, float]:
+    """Return the variance of a contrast over seeds of its own for each row, as by Welch (1947).
+
+    Returns:
+      The variance, None if a row outside the pool has a single seed; and its degrees of freedom.
+    """
+    parts = []
+    for name, weight in weights.items():
+        variance, degrees, number = unpaired.variance, unpaired.degrees, len(scores[name])
+        if name not in unpaired.rows and number > 1:
+            variance, degrees = statistics.variance(scores[name].values()), number - 1
+        elif name not in unpaired.rows or not degrees:
+            return None, 0.0
+        parts.append((weight**2 * variance * _variance_of_mean(number, is_tuned), degrees))
+    total, squares = sum(part for part, _ in parts), sum(part**2 / d for part, d in parts)
+    return total, total**2 / squares if squares else 0.0
 
 
 def _freedom(degrees: float, by_seeds: float, variance: float) -> float:
@@ -212,29 +241,33 @@ def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
     from scipy.stats import f  # slow to import
 
     names = [*scores]
-    while True:
-        cells = [(name, seed, y) for name in names for seed, y in scores[name].items()]
-        levels = [[name for name, _, _ in cells]]
-        if by_seed:
-            levels.append([str(seed) for _, seed, _ in cells])
-        parts = [np.unique(level, return_inverse=True)[1] for level in levels]
-        design = np.concatenate([np.eye(part.max() + 1)[part] for part in parts], axis=1)
-        y = np.array([score for _, _, score in cells])
-        hat = design @ np.linalg.pinv(design)  # [cells, cells]
-        squares, freedoms = (y - hat @ y) ** 2, 1 - np.diag(hat)
-        of_row = np.array(levels[0])
-        by_row = {n: (squares[of_row == n].sum(), freedoms[of_row == n].sum()) for n in names}
-        total, degrees = float(squares.sum()), round(float(freedoms.sum()), 6)
-        widest = max(names, key=lambda n: by_row[n][0] / max(by_row[n][1], 1e-9))
-        square, freedom = by_row[widest]
-        rest = degrees - freedom
-        if total <= 1e-18 or min(freedom, rest) < 0.5:
-            break
-        critical = f.isf(_OTHER_SPREAD / len(names), freedom, rest)
-        if square / total <= 1 / (1 + rest / freedom / critical):
+    total, degrees = _residual(scores, names, by_seed)
+    while len(names) > 1:
+        p_values = {}
+        for name in names:
+            others, rest = _residual(scores, [n for n in names if n != name], by_seed)
+            if rest and (freedom := degrees - rest):
+                ratio = (total - others) / freedom * rest / max(others, _ROUNDING)
+                p_values[name] = f.sf(ratio, freedom, rest)
+        widest = min(p_values, key=p_values.__getitem__, default="")
+        if not widest or p_values[widest] >= _OTHER_SPREAD / len(names):
             break
         names.remove(widest)
+        total, degrees = _residual(scores, names, by_seed)
     return Pool(frozenset(names), total / max(degrees, 1), degrees)
+
+
+def _residual(
+    scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
+) -> tuple[float, int]:
+    """Return the sum of squares that effects of rows and seeds leave, and its degrees."""
+    cells = [(name, str(seed), y) for name in names for seed, y in scores[name].items()]
+    rows, seeds, values = zip(*cells, strict=True)
+    levels = [np.unique(level, return_inverse=True)[1] for level in (rows, seeds)[: 1 + by_seed]]
+    design = np.concatenate([np.eye(level.max() + 1)[level] for level in levels], axis=1)
+    y = np.array(values)
+    fitted, _, rank, _ = np.linalg.lstsq(design, y)
+    return float(((y - design @ fitted) ** 2).sum()), len(y) - int(rank)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -246,7 +279,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _dunnett(tested: Sequence[tuple[Effect, Weights]]) -> list[float]:
+def _dunnett(tested: Sequence[Effect]) -> list[float]:
     """Return p-values adjusted by the distribution of the largest of correlated t statistics.
 
     The correlations are those of seeds (rows that several contrasts share) and of sentences (the
@@ -256,11 +289,12 @@ def _dunnett(tested: Sequence[tuple[Effect, Weights]]) -> list[float]:
 
     number = len(tested)
     covariance = np.zeros((number, number))
-    for (i, (a, one)), (j, (b, other)) in product(enumerate(tested), repeat=2):
-        if i == j or (a.is_pooled and b.is_pooled):
-            shared = sum(w * other.get(name, 0.0) for name, w in one.items())
-            norm = math.sqrt(sum(w**2 for w in one.values()) * sum(w**2 for w in other.values()))
-            covariance[i, j] += shared / norm * math.sqrt(a.seed_variance * b.seed_variance)
+    for (i, a), (j, b) in product(enumerate(tested), repeat=2):
+        norm = math.hypot(*a.shares.values()) * math.hypot(*b.shares.values())
+        if i == j or norm:
+            shared = sum(w * b.shares.get(cell, 0.0) for cell, w in a.shares.items())
+            correlation = 1.0 if i == j else shared / norm
+            covariance[i, j] += correlation * math.sqrt(a.seed_variance * b.seed_variance)
         if a.draws is not None and b.draws is not None and a.draws.std() * b.draws.std():
             correlation = np.corrcoef(a.draws, b.draws)[0, 1]
             covariance[i, j] += correlation * math.sqrt(a.sentence_variance * b.sentence_variance)
@@ -271,7 +305,7 @@ def _dunnett(tested: Sequence[tuple[Effect, Weights]]) -> list[float]:
     maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1, initial=0)
     maxima.sort()
     adjusted = []
-    for effect, _ in tested:
+    for effect in tested:
         p_value = effect.p_value or 0.0
         if number > 1 and effect.error and p_value < 1:
             chance = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
@@ -291,22 +325,26 @@ def noise_of_seeds(scores: Mapping[str, Mapping[int, float]]) -> float:
     return pool.variance
 
 
-def seeds_needed(difference: float, seed_variance: float, sentence_variance: float) -> int | None:
+def seeds_needed(
+    difference: float, seed_variance: float, sentence_variance: float, comparisons: int = 1
+) -> int | None:
     """Return how many seeds of each of two rows find a true difference with a probability of 80%.
 
     Args:
       difference: the true difference of the two rows.
       seed_variance: the variance of a score over seeds.
       sentence_variance: the variance of the difference over sentences, which seeds do not reduce.
+      comparisons: the number of comparisons for which p-values are adjusted, here by Šidák (1967).
 
     Returns:
       The number, at least 2; None if even 1,000 seeds are too few.
     """
+    level = 1 - (1 - SIGNIFICANT) ** (1 / comparisons)
     for number in range(2, _MOST_SEEDS + 1):
         by_seeds = 2 * seed_variance / number
         variance = by_seeds + sentence_variance
         degrees = _freedom(2 * (number - 1), by_seeds, variance)
-        quantiles = _student(1 - SIGNIFICANT / 2, degrees) + _student(POWER, degrees)
+        quantiles = _student(1 - level / 2, degrees) + _student(POWER, degrees)
         if quantiles * math.sqrt(variance) <= difference:
             return number
     return None

@@ -64,7 +64,7 @@ def grid_latex(
     heads = [_COLUMNS[name][0].format(score=score) for name in columns]
     cells = [[_COLUMNS[name][1](row, results[row.variant]) for name in columns] for row in rows]
     if any(name.endswith("_effect") for name in columns):
-        notes = ["Δ: difference from the base, with its 95% interval.", *notes]
+        notes = ["Δ: difference from the base, with its 95% interval, not adjusted.", *notes]
     return latex(caption, heads, cells, notes)
 
 

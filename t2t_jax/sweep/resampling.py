@@ -10,6 +10,8 @@ import numpy as np
 from t2t_jax.tasks.measures.significance import bleu_of, sentence_statistics
 
 _DRAWS = 1000
+_LEAST_SENTENCES = 30
+"""The number of sentences below which a bootstrap finds too little variance, and so is not used."""
 _MOST_GROUPS = 4000
 """The number of sentences above which groups of sentences are drawn, to bound time and memory."""
 
@@ -38,8 +40,11 @@ def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None
       measure: "bleu", "log_perplexity" or "bits_per_byte".
 
     Returns:
-      The scores; None if the result lacks the sentences that they are computed from.
+      The scores; None if the result lacks the sentences that they are computed from, or has fewer
+      than 30.
     """
+    if len(result.get("references", ())) < _LEAST_SENTENCES:
+        return None
     if measure == "bleu":
         return _sampled_bleu(tuple(result["hypotheses"]), tuple(result["references"]))
     if "sentence_nll" not in result:

@@ -327,7 +327,8 @@ def power_notes(grid: Grid, rows: Sequence[VariantRow], results: Results) -> lis
         if not compared:
             continue
         sentences = statistics.median(effect.sentence_variance for effect in compared)
-        number = seeds_needed(difference, noise_of_seeds(scores.scores), sentences)
+        noise = noise_of_seeds(scores.scores)
+        number = seeds_needed(difference, noise, sentences, len(compared))
         of_rows = f"{number} seeds of each row" if number else "more sentences, not more seeds"
         notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {of_rows}.")
     return notes
@@ -340,7 +341,12 @@ def contrast_tables(
     score = rows[0].measures.score
     of_perplexity = row_scores(grid, results, "perplexity")
     of_score = row_scores(grid, results, score.field)
-    compared = [name for name in of_perplexity.scores if name in of_score.scores]
+    compared = [
+        row.variant
+        for row in rows
+        if not row.num_diverged
+        and row.variant in of_perplexity.scores.keys() & of_score.scores.keys()
+    ]
     kinds = {
         "Main effects and interaction of the two fields:": factorial(grid, compared),
         "Differences of all pairs:": pairs(grid.base, compared) if comparisons == "all" else {},
@@ -357,7 +363,10 @@ def contrast_tables(
         ]
         heads = ["contrast", "Δ perplexity", "95% interval", "p"]
         heads += [f"Δ {score.name}", "95% interval", "p"]
-        note = "p: two-sided, adjusted by Holm's method for the lines of this table."
+        note = (
+            "p: two-sided, adjusted by Holm's method for the lines of this table; intervals are "
+            "not adjusted."
+        )
         tables.append(GridTable(caption, heads, body, [note]))
     return tables
 

@@ -144,7 +144,10 @@ def test_a_row_of_a_much_larger_spread_does_not_hide_the_differences_of_others()
     assert pooled(wild, by_seed=False).rows == {"base", "a", "b", "c"}
     found = effects(RowScores(wild), against("base", wild), "dunnett")
     assert found["a"].p_adjusted < 0.001
-    assert found["d"].error is None  # no seed in common with the base, and another spread
+    # No seed in common with the base, and another spread: Welch's test.
+    welch = np.var([*wild["d"].values()], ddof=1) / 5 + pooled(wild, by_seed=False).variance / 5
+    assert found["d"].error == pytest.approx(np.sqrt(welch))
+    assert found["d"].degrees == pytest.approx(4, rel=0.01)
     alike = scores((0, 1), (1, 1), (0, 1), (0, 1), (0, 2))
     assert len(pooled(alike, by_seed=False).rows) == 5
     same_seeds = {name: dict(enumerate(seeds.values())) for name, seeds in wild.items()}
@@ -152,6 +155,33 @@ def test_a_row_of_a_much_larger_spread_does_not_hide_the_differences_of_others()
     assert found["a"].p_adjusted < 0.001
     differences = np.array([*wild["d"].values()]) - [*wild["base"].values()]
     assert found["d"].error == pytest.approx(differences.std(ddof=1) / np.sqrt(5))
+
+
+def test_a_wide_row_is_found_among_few_rows_with_the_same_seeds():
+    """Three rows of three seeds: one with a spread 1,000 times as large."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(100):
+        of_seed = rng.normal(0, 1, 3)
+        sds = {"base": 1, "other": 1, "wide": 1000}
+        rows = {name: dict(enumerate(of_seed + rng.normal(0, sd, 3))) for name, sd in sds.items()}
+        assert "wide" not in pooled(rows, by_seed=True).rows & pooled(rows, by_seed=False).rows
+        tested = effects(RowScores(rows), against("base", rows), "dunnett")
+        wrong += tested["other"].p_value < 0.05
+    assert wrong <= 12
+
+
+def test_a_base_with_many_seeds_makes_comparisons_correlate_more():
+    """scipy's test with its correlations for unequal numbers."""
+    rng = np.random.default_rng(3)
+    rows = {"base": dict(enumerate(rng.normal(0, 1, 20)))}
+    rows |= {
+        name: {100 + n: float(y)}
+        for n, (name, y) in enumerate(zip("abcd", rng.normal(1.5, 1, 4), strict=True))
+    }
+    ours = effects(RowScores(rows), against("base", rows), "dunnett")
+    samples = [[*rows[name].values()] for name in "abcd"]
+    theirs = stats.dunnett(*samples, control=[*rows["base"].values()], rng=np.random.default_rng(0))
+    assert [one.p_adjusted for one in ours.values()] == pytest.approx(theirs.pvalue, abs=0.005)
 
 
 def test_rows_that_are_exactly_equal_have_p_one():
@@ -177,6 +207,7 @@ def test_holms_adjustment_rejects_by_his_procedure(p_values):
 def test_the_seeds_that_are_needed_have_the_power_that_they_promise():
     number = seeds_needed(1.0, seed_variance=0.5**2, sentence_variance=0.0)
     assert number == 6  # G*Power: two groups of 6 for d = 2, alpha 0.05, power 0.8
+    assert seeds_needed(1.0, 0.25, 0.0, comparisons=18) == 10  # the same with alpha 0.0028
     rng = np.random.default_rng(0)
     a, b = (rng.normal(mean, 0.5, (2000, number)) for mean in (0, 1))
     assert 0.78 <= (stats.ttest_ind(a, b, axis=1).pvalue < 0.05).mean() <= 0.9

@@ -88,7 +88,7 @@ def test_an_effect_has_its_interval_and_a_mark_its_note():
         r"base &  \\",
         r"A-h1 \textdagger{} & $-$0.50 {[}$-$1.25, +0.25] \\",
         r"A-h4 & +0.50 \\",
-        r"$\Delta$: difference from the base, with its 95\% interval.\par",
+        r"$\Delta$: difference from the base, with its 95\% interval, not adjusted.\par",
         r"\textdagger{} loss.py\par",
     ]
 
