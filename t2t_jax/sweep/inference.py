@@ -241,33 +241,33 @@ def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
     from scipy.stats import f  # slow to import
 
     names = [*scores]
-    total, degrees = _residual(scores, names, by_seed)
+    squares, degrees = _residual(scores, names, by_seed)
     while len(names) > 1:
-        p_values = {}
-        for name in names:
-            others, rest = _residual(scores, [n for n in names if n != name], by_seed)
-            if rest and (freedom := degrees - rest):
-                ratio = (total - others) / freedom * rest / max(others, _ROUNDING)
-                p_values[name] = f.sf(ratio, freedom, rest)
-        widest = min(p_values, key=p_values.__getitem__, default="")
-        if not widest or p_values[widest] >= _OTHER_SPREAD / len(names):
+        widest = max(names, key=lambda name: squares[name] / len(scores[name]))
+        others, rest = _residual(scores, [name for name in names if name != widest], by_seed)
+        freedom = degrees - rest
+        if not freedom or not rest:
+            break
+        of_others = max(sum(others.values()), _ROUNDING)
+        ratio = (sum(squares.values()) - of_others) / freedom * rest / of_others
+        if f.sf(ratio, freedom, rest) >= _OTHER_SPREAD / len(names):
             break
         names.remove(widest)
-        total, degrees = _residual(scores, names, by_seed)
-    return Pool(frozenset(names), total / max(degrees, 1), degrees)
+        squares, degrees = others, rest
+    return Pool(frozenset(names), sum(squares.values()) / max(degrees, 1), degrees)
 
 
 def _residual(
     scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
-) -> tuple[float, int]:
-    """Return the sum of squares that effects of rows and seeds leave, and its degrees."""
+) -> tuple[dict[str, float], int]:
+    """Return each row's squares without the effects of rows and seeds, and the degrees of all."""
     cells = [(name, str(seed), y) for name in names for seed, y in scores[name].items()]
-    rows, seeds, values = zip(*cells, strict=True)
+    rows, seeds, values = map(np.array, zip(*cells, strict=True))
     levels = [np.unique(level, return_inverse=True)[1] for level in (rows, seeds)[: 1 + by_seed]]
     design = np.concatenate([np.eye(level.max() + 1)[level] for level in levels], axis=1)
-    y = np.array(values)
-    fitted, _, rank, _ = np.linalg.lstsq(design, y)
-    return float(((y - design @ fitted) ** 2).sum()), len(y) - int(rank)
+    fitted, _, rank, _ = np.linalg.lstsq(design, values)
+    squares = (values - design @ fitted) ** 2
+    return {name: float(squares[rows == name].sum()) for name in names}, len(values) - int(rank)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -294,10 +294,13 @@ def _dunnett(tested: Sequence[Effect]) -> list[float]:
         if i == j or norm:
             shared = sum(w * b.shares.get(cell, 0.0) for cell, w in a.shares.items())
             correlation = 1.0 if i == j else shared / norm
-            covariance[i, j] += correlation * math.sqrt(a.seed_variance * b.seed_variance)
-        if a.draws is not None and b.draws is not None and a.draws.std() * b.draws.std():
-            correlation = np.corrcoef(a.draws, b.draws)[0, 1]
-            covariance[i, j] += correlation * math.sqrt(a.sentence_variance * b.sentence_variance)
+            covariance[i, j] = correlation * math.sqrt(a.seed_variance * b.seed_variance)
+    if sampled := [i for i, one in enumerate(tested) if one.draws is not None]:
+        sd = np.sqrt([one.sentence_variance for one in tested])[sampled]
+        of_sentences = np.atleast_2d(np.cov([tested[i].draws for i in sampled]))
+        size = np.sqrt(np.diag(of_sentences))
+        of_sentences /= np.outer(*[np.where(size, size, 1)] * 2)
+        covariance[np.ix_(sampled, sampled)] += of_sentences * np.outer(sd, sd)
     size = np.sqrt(np.diag(covariance))
     covariance /= np.outer(*[np.where(size, size, 1)] * 2)
     values, vectors = np.linalg.eigh(covariance)
