@@ -21,8 +21,8 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the package": 32_175,
-    "lines of code of the tests": 35_360,
+    "lines of code of the package": 32_215,
+    "lines of code of the tests": 35_405,
     "lines of code of the benchmarks": 4_400,
     "words of the documents": 68_000,
     "words of the docstrings": 80_000,

@@ -9,7 +9,9 @@ from scipy import stats
 from t2t_jax.sweep.contrasts import against, pairs
 from t2t_jax.sweep.inference import RowScores, _freedom, effects, holm, pooled, seeds_needed
 
-SENTENCES, DRAWS = 300, 1000
+# Small products are slower with threads of BLAS, above all beside other tests.
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+SENTENCES, DRAWS = 300, 500
 DIFFERENT_SEEDS = {"base": 0, "a": 100, "b": 200, "c": 300, "d": 400}
 
 
@@ -25,16 +27,17 @@ def simulated(rng, counts, rows, seeds, sd=(0.5, 0.3, 0.5), effect=0.0, shared=0
     """
     of_row, of_seed, both = sd
     scale = np.sqrt(SENTENCES / 2)
-    sentences = rng.normal(0, 3, SENTENCES)
-    common = rng.normal(0, shared * scale, (seeds, SENTENCES))
-    scores, draws = {}, {}
-    for name in rows:
-        at_row = sentences + rng.normal(0, of_row * scale, SENTENCES) + effect * (name != "base")
-        values = at_row + common + rng.normal(0, of_seed, (seeds, 1))
-        values += rng.normal(0, both * scale, (seeds, SENTENCES))
-        scores[name] = dict(enumerate(values.mean(1)))
-        draws[name] = dict(enumerate(values @ counts.T))
-    return RowScores(scores, draws)
+    size = (len(rows), seeds, SENTENCES)
+    values = rng.normal(0, 3, SENTENCES) + rng.normal(0, of_row * scale, (len(rows), 1, SENTENCES))
+    values = values + rng.normal(0, of_seed, (len(rows), seeds, 1))
+    values += rng.normal(0, both * scale, size) + rng.normal(0, shared * scale, size[1:])
+    values += effect * np.array([name != "base" for name in rows])[:, None, None]
+    draws = (values.reshape(-1, SENTENCES) @ counts.T).reshape(len(rows), seeds, -1)
+    of_rows = zip(rows, values.mean(2), draws, strict=True)
+    scores = {name: (dict(enumerate(means)), dict(enumerate(of))) for name, means, of in of_rows}
+    return RowScores(
+        {n: one[0] for n, one in scores.items()}, {n: one[1] for n, one in scores.items()}
+    )
 
 
 def found(repeats, rows, seeds, **how):

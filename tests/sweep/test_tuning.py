@@ -74,6 +74,7 @@ def _coverage(base, other, fair=True):
     return inside / times
 
 
+@pytest.mark.usefixtures("one_blas_thread")
 def test_the_interval_of_tuned_rows_covers_the_truth_and_that_of_the_lowest_scores_does_not():
     """With one good value, with five equal ones, and with neighbours that are nearly as good."""
     clear, level, near = [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0.2, 0.05, 0, 0.05, 0.2]
@@ -106,6 +107,7 @@ def _coverage_of_new_sentences(split, by_sentences=True):
     return inside / times
 
 
+@pytest.mark.usefixtures("one_blas_thread")
 def test_the_interval_of_tuned_rows_covers_new_sentences_if_sentences_are_counted():
     assert 0.92 <= _coverage_of_new_sentences("dev") <= 0.985
     assert 0.92 <= _coverage_of_new_sentences("test") <= 0.985
