@@ -33,6 +33,14 @@ from tests.selection import thorough_after
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
 SMOOTHING = 0.1
+TINY = {
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+}
+"""The sizes of the models here."""
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +51,8 @@ def setting(tmp_path_factory):
             text = "".join(f"{line}\n" for line in lines)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
     config = Config().replace(
-        {
-            "model.d_model": 16,
-            "model.num_heads": 2,
-            "model.d_ff": 32,
-            "model.num_encoder_layers": 1,
-            "model.num_decoder_layers": 1,
+        TINY
+        | {
             "data.corpus": f"text:{folder}",
             "data.max_length": 16,  # shorter than the last pair of dev
             "data.source_tokens_per_step": 64,
@@ -166,12 +170,8 @@ def test_a_split_without_some_of_its_sentences_has_no_losses_by_sentence(setting
 def in_parts():
     """Losses by sentence of a model whose rows are split over eight devices."""
     config = Config().replace(
-        {
-            "model.d_model": 16,
-            "model.num_heads": 2,
-            "model.d_ff": 32,
-            "model.num_encoder_layers": 1,
-            "model.num_decoder_layers": 1,
+        TINY
+        | {
             "model.compute_dtype": "float32",
             "data.batching": "pack",
             "data.source_tokens_per_step": 256,
