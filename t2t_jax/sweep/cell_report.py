@@ -124,12 +124,6 @@ def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]
     return results
 
 
-def left_out_note(reports: Iterable[CellReport]) -> list[str]:
-    """Return a note on cells whose results are damaged or of another config."""
-    names = ", ".join(one.cell.name for one in reports if one.state == LEFT_OUT)
-    return [f"Left out, as of another config or damaged: {names}."] if names else []
-
-
 def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 

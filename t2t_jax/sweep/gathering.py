@@ -15,7 +15,6 @@ from t2t_jax.sweep.cell_report import (
     LEFT_OUT,
     CellReport,
     cell_reports,
-    left_out_note,
     results_by_variant,
 )
 from t2t_jax.sweep.plan import decided, score_at
@@ -83,7 +82,10 @@ def gathered(
         *_names_note(f"Not scored on {split}", unscored),
         *_names_note("Diverged, and so worse than every other", [cell.name for cell in infinite]),
         *devices_and_dtypes(results),
-        *left_out_note(reports),
+        *_names_note(
+            "Left out, as of another config or damaged",
+            [report.cell.name for report in reports if report.state == LEFT_OUT],
+        ),
         *_outside_note(outside),
     ]
     beside = Beside(notes, further, over, diverged, mean_budgets(results, reports), selected)

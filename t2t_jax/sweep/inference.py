@@ -102,15 +102,15 @@ def effects(
         the correlations of the contrasts, or Holm's (1979) for any others.
     """
     pools = pooled(rows.scores, by_seed=True), pooled(rows.scores, by_seed=False)
-    found = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
-    p_values = {name: one.p_value for name, one in found.items() if one.p_value is not None}
+    estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
+    p_values = {n: effect.p_value for n, effect in estimates.items() if effect.p_value is not None}
     if adjust == "holm":
         adjusted = holm([*p_values.values()])
     else:
-        adjusted = _dunnett([found[name] for name in p_values])
+        adjusted = _dunnett([estimates[name] for name in p_values])
     for name, p_value in zip(p_values, adjusted, strict=True):
-        found[name] = found[name]._replace(p_adjusted=p_value)
-    return found
+        estimates[name] = estimates[name]._replace(p_adjusted=p_value)
+    return estimates
 
 
 def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -> Effect:
@@ -147,16 +147,14 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
         draws = sum((w * means[name] for name, w in weights.items()), np.zeros(()))
         by_sentences = float(draws.var())
         if by_seeds is not None:  # which contains the interaction, too
-            by_sentences = max(by_sentences - _interaction(sampled, weights), 0.0)
+            by_sentences = max(by_sentences - _interaction(sampled, means, weights), 0.0)
     parts = {"seeds": by_seeds, "sentences": by_sentences}
     noise = " and ".join(name for name, part in parts.items() if part is not None)
     seeds, sentences = by_seeds or 0.0, by_sentences or 0.0
     freedom = _freedom(degrees, seeds, seeds + sentences)
     error = math.sqrt(seeds + sentences) if noise else None
     p_value = None if error is None else _p_value(estimate, error, freedom)
-    return Effect(
-        *(estimate, error, freedom, noise, p_value, None, seeds, sentences, shares, draws)
-    )
+    return Effect(estimate, error, freedom, noise, p_value, None, seeds, sentences, shares, draws)
 
 
 def _welch(
@@ -212,7 +210,9 @@ def _variance_of_mean(number: int, is_uncertain: bool) -> float:
     return 1 / number + (1 / (number - 1) if is_uncertain and number > 1 else 0)
 
 
-def _interaction(draws: Mapping[str, Mapping[int, np.ndarray]], weights: Weights) -> float:
+def _interaction(
+    draws: Mapping[str, Mapping[int, np.ndarray]], means: Mapping[str, np.ndarray], weights: Weights
+) -> float:
     """Return the variance of a contrast by sentences that matter under single seeds only.
 
     Effects of a seed on a sentence that rows share cancel in their difference. So the deviations of
@@ -220,15 +220,15 @@ def _interaction(draws: Mapping[str, Mapping[int, np.ndarray]], weights: Weights
 
     Args:
       draws: the scores on bootstrap samples, [draws], by row and seed.
+      means: their means over seeds, [draws], by row.
     """
     deviations: dict[int, np.ndarray] = {}
     for name, weight in weights.items():
         number = len(draws[name])
-        mean = np.mean([*draws[name].values()], axis=0)
         for seed, values in draws[name].items():
             share = weight / math.sqrt(max(number * (number - 1), 1))
-            deviations[seed] = deviations.get(seed, 0.0) + share * (values - mean)
-    return float(sum(one.var() for one in deviations.values()))
+            deviations[seed] = deviations.get(seed, 0.0) + share * (values - means[name])
+    return float(sum(deviation.var() for deviation in deviations.values()))
 
 
 def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
@@ -295,15 +295,11 @@ def _dunnett(tested: Sequence[Effect]) -> list[float]:
             shared = sum(w * b.shares.get(cell, 0.0) for cell, w in a.shares.items())
             correlation = 1.0 if i == j else shared / norm
             covariance[i, j] = correlation * math.sqrt(a.seed_variance * b.seed_variance)
-    if sampled := [i for i, one in enumerate(tested) if one.draws is not None]:
-        sd = np.sqrt([one.sentence_variance for one in tested])[sampled]
+    if sampled := [i for i, effect in enumerate(tested) if effect.draws is not None]:
+        sd = np.sqrt([tested[i].sentence_variance for i in sampled])
         of_sentences = np.atleast_2d(np.cov([tested[i].draws for i in sampled]))
-        size = np.sqrt(np.diag(of_sentences))
-        of_sentences /= np.outer(*[np.where(size, size, 1)] * 2)
-        covariance[np.ix_(sampled, sampled)] += of_sentences * np.outer(sd, sd)
-    size = np.sqrt(np.diag(covariance))
-    covariance /= np.outer(*[np.where(size, size, 1)] * 2)
-    values, vectors = np.linalg.eigh(covariance)
+        covariance[np.ix_(sampled, sampled)] += _correlations(of_sentences) * np.outer(sd, sd)
+    values, vectors = np.linalg.eigh(_correlations(covariance))
     normal = np.random.default_rng(0).standard_normal((_MAXIMA, number))
     maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1, initial=0)
     maxima.sort()
@@ -319,6 +315,13 @@ def _dunnett(tested: Sequence[Effect]) -> list[float]:
             p_value = max(p_value, float(1 - below.mean()))  # not below by the error of sampling
         adjusted.append(p_value)
     return adjusted
+
+
+def _correlations(covariance: np.ndarray) -> np.ndarray:
+    """Return the correlations of variables; 0 for a variable without variance."""
+    sd = np.sqrt(np.diag(covariance))
+    scale = np.where(sd, sd, 1)
+    return covariance / np.outer(scale, scale)
 
 
 def noise_of_seeds(scores: Mapping[str, Mapping[int, float]]) -> float:
