@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t2t_jax.system.exit_codes import HUNG
+from t2t_jax.system.exit_codes import HUNG, IO_ERROR
 from tests.trained import bits, wait_for_step
 
 pytestmark = pytest.mark.faults
@@ -101,7 +101,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_room_lets_it_go_on(
         time.sleep(0.01)
     _fill(disk)
     said, errors = program.communicate()
-    assert program.returncode == 2, said + errors
+    assert program.returncode == IO_ERROR, said + errors
     (line,) = errors.splitlines()
     assert line.startswith("error: ")
     assert "No space left on device" in line

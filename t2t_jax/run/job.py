@@ -27,6 +27,7 @@ from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
 from t2t_jax.run.provenance import SCHEMA as PROVENANCE_SCHEMA
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.exit_codes import exit_code_of
 from t2t_jax.system.host import host_name
 from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_line, read_object
 
@@ -135,7 +136,7 @@ class JobAccount:
         if error is not None and self._account["ended"] is None:
             name = "error" if isinstance(error, UserError) else type(error).__name__
             text = in_one_line(f"{name}: {error}")[:_LONGEST_REASON]
-            self.end(text, 2 if isinstance(error, UserError) else None)
+            self.end(text, exit_code_of(error))
 
     def step(self, step: int) -> None:
         """Record a launched step."""

@@ -138,7 +138,7 @@ class Outbox:
                         f"{self._workdir} lacks the end of the run ({failure}), which is "
                         f"complete in {self.place}: once the store is back, start the same command "
                         "on this machine, which sends it"
-                    )
+                    ) from failure
 
     def open_log(self) -> io.TextIOWrapper:
         """Open the log of the run in the store for appending, a line at a time."""

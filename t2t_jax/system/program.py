@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from t2t_jax.errors import LostProcessError, UserError, in_one_line, way_out_of
-from t2t_jax.system.exit_codes import HUNG
+from t2t_jax.errors import UserError, in_one_line, way_out_of
+from t2t_jax.system.exit_codes import REFUSED, exit_code_of
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.host import (
     collect_garbage_seldom,
@@ -37,8 +37,8 @@ _begun: float | None = None
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a program on its command line and exit with the code it returns.
 
-    A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2, or
-    `HUNG` if the same command may resume.
+    A `UserError`, or a file that the system refuses, becomes one line on stderr and a code of
+    `system.exit_codes`.
     A reader that goes away (`| head`) ends the program quietly, with the exit code that shells
     report. So does a signal, unless the program takes it as a request to stop.
     """
@@ -123,13 +123,14 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
         sys.stdout.flush()
         return code
     except UserError as error:
-        _refuse(str(error), HUNG if isinstance(error, LostProcessError) else 2)
+        _refuse(str(error), exit_code_of(error))
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        _refuse(f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}")
+        message = f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}"
+        _refuse(message, exit_code_of(error))
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not any(sign in str(error) for sign in _TOO_LARGE):
             raise
@@ -150,7 +151,7 @@ def _name_in(error: OSError) -> str:
     return "the standard output or a file" if is_write else "a file"
 
 
-def _refuse(message: str, code: int = 2) -> NoReturn:
+def _refuse(message: str, code: int | None = REFUSED) -> NoReturn:
     """Print the message in one line, and end the process.
 
     It ends at once: threads of a failed restore would print more errors while Python shuts down.
@@ -159,4 +160,4 @@ def _refuse(message: str, code: int = 2) -> NoReturn:
         print("error:", in_one_line(message), file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    os._exit(code)
+    os._exit(REFUSED if code is None else code)

@@ -17,7 +17,7 @@ from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
-from t2t_jax.errors import LostProcessError, UserError
+from t2t_jax.errors import DivergedError, LostProcessError, UserError
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
@@ -325,6 +325,7 @@ def test_without_a_tpu_its_library_is_told_so(environment, monkeypatch):
     [
         (UserError("no such\n thing"), 2, "error: no such thing\n"),
         (LostProcessError("it is gone"), 75, "error: it is gone\n"),
+        (DivergedError("not finite"), 76, "error: not finite\n"),
         (
             PermissionError(13, "Permission denied", "a/file"),
             2,

@@ -252,7 +252,7 @@ def test_closed_streams_are_replaced_before_a_file_takes_their_numbers(tmp_path,
     [
         (
             "print('x' * 10**6); return 0",
-            2,
+            74,
             "error: the standard output",
         ),
         (
@@ -260,7 +260,11 @@ def test_closed_streams_are_replaced_before_a_file_takes_their_numbers(tmp_path,
             2,
             "error: f: Too many open files; raise",
         ),
-        ("raise OSError(28, 'No space left on device', 'f')", 2, "left on device; make room there"),
+        (
+            "raise OSError(28, 'No space left on device', 'f')",
+            74,
+            "left on device; make room there",
+        ),
         ("raise OSError(27, 'File too large')", 2, "(ulimit -f)"),
         ("raise OSError(30, 'Read-only file system', 'f')", 2, "choose another place"),
         ("raise OSError(12, 'Cannot allocate memory')", 2, "the memory is used up"),
