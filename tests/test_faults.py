@@ -133,7 +133,9 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_the_same_step(
     workdir = tmp_path / "run"
     programs = tiny_run.start(workdir, *LONG, **TWO)
     wait_for_step(programs[0], 9)
-    programs[signalled].terminate()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+        programs[signalled].send_signal(number)
+        time.sleep(0.02)  # of two that wait, the system sends SIGHUP first
     ended = [program.communicate(timeout=120) for program in programs]
     assert [program.returncode for program in programs] == [128 + signal.SIGTERM] * 2, ended
     assert "the same command goes on from there" in ended[0][0]

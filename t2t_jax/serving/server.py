@@ -82,7 +82,7 @@ def serve(app: ASGIApp, bound: socket.socket, timeout: float, ready: Callable[[]
     """Serve until a signal comes, and return the exit code.
 
     On SIGTERM, SIGINT or SIGHUP the socket is closed, and requests under way are answered. A second
-    signal ends the program at once.
+    SIGINT ends the program at once.
 
     Args:
       bound: the socket, from `bound_socket`.

@@ -6,9 +6,11 @@ all. So here a signal never becomes an exception.
 
 Within `watching`, which every program enters before it imports anything large, Python's C handler
 passes the signal's number to a thread, at once, whatever the main thread does. Within a
-`StopSignal`, such as that of the training loop, the thread notes the first signal as a request to
-stop. Any other signal ends the program: the thread removes unfinished files, and ends the process
-by that same signal, as a shell expects it.
+`StopSignal`, such as the one of the training loop, the thread notes the first signal as a request
+to stop. From then on SIGTERM and SIGHUP have no effect, as systemd and launchers send several of
+them to one program; only a second SIGINT ends the program at once. So does any signal before a stop
+outside of a `StopSignal`: the thread removes unfinished files, and ends the process by that same
+signal, as a shell expects it.
 
 A signal that was ignored when the program was started, as by `nohup`, stays ignored.
 """
@@ -35,6 +37,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 _watched: frozenset[int] = frozenset()  # signals that the thread receives
 _stops: list["StopSignal"] = []  # those that are entered, where there is the thread
 _pipe: tuple[int, ...] = ()  # its two ends, while signals are watched
+_is_stopping = False  # whether a `StopSignal` has received a signal since signals are watched
 _settled = threading.Event()
 _SETTLE = b"\0"  # no signal has this number
 _attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
@@ -55,7 +58,7 @@ def safe_point() -> None:
 
 
 class StopSignal:
-    """The first SIGTERM, SIGINT or SIGHUP within a `with` block; a second one ends the program.
+    """The first SIGTERM, SIGINT or SIGHUP within a `with` block; a second SIGINT ends the program.
 
     In a process that does not watch signals, such as a notebook, the block receives them itself.
     This works only on the main thread: on another thread it receives none, and each signal keeps
@@ -68,6 +71,7 @@ class StopSignal:
     def __init__(self) -> None:
         """Start with no signal received; signals are received within a `with` block."""
         self.number = 0
+        self._interrupts = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
@@ -99,16 +103,14 @@ class StopSignal:
             _attempt.reset(before)
 
     def receive(self, number: int) -> bool:
-        """Note a signal; return False if it is the second, which ends the program."""
-        if self.number:
-            return False
-        self.number = number
-        return True
+        """Note a signal; return False if it is the second SIGINT, which ends the program."""
+        self.number = self.number or number
+        self._interrupts += number == signal.SIGINT
+        return self._interrupts < 2
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        is_noted = self.receive(number)
-        self._put_back()
-        if not is_noted:
+        if not self.receive(number):
+            self._put_back()
             signal.raise_signal(number)
 
     def _put_back(self) -> None:
@@ -120,9 +122,11 @@ class StopSignal:
 def watching() -> Iterator[None]:
     """Receive signals for the whole program, on its main thread.
 
-    Afterwards, while Python shuts down, each of them ends the process at once.
+    Afterwards, while Python shuts down, each of them ends the process at once, except SIGTERM and
+    SIGHUP after a stop.
     """
-    global _watched, _pipe
+    global _watched, _pipe, _is_stopping
+    _is_stopping = False
     reading, writing = _pipe = os.pipe()
     os.set_blocking(writing, False)
     threading.Thread(target=_listen, args=(reading,), daemon=True, name="signals").start()
@@ -134,7 +138,8 @@ def watching() -> Iterator[None]:
         yield
     finally:
         for number in _watched:
-            signal.signal(number, signal.SIG_DFL)
+            is_ignored = _is_stopping and number != signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
         _watched, _pipe = frozenset(), ()
         signal.set_wakeup_fd(before)
         os.close(writing)  # which ends the thread
@@ -168,6 +173,7 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 
 def _listen(wakeups: int) -> None:
     """Receive the numbers of signals, each a byte, until the other end is closed."""
+    global _is_stopping
     with open(wakeups, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
             if number == _SETTLE:
@@ -175,7 +181,9 @@ def _listen(wakeups: int) -> None:
                 continue
             if number[0] not in _watched:  # a handler of somebody else's
                 continue
-            if not (_stops and _stops[-1].receive(number[0])):
+            if _stops and _stops[-1].receive(number[0]):
+                _is_stopping = True
+            elif _stops or not _is_stopping or number[0] == signal.SIGINT:
                 _end(number[0])
 
 

@@ -192,23 +192,40 @@ STOPPABLE = """
             time.sleep(0.01)
         say("ready")
         time.sleep(arguments_seconds)
+    say("ready")
+    time.sleep(arguments_seconds)
     return 128 + stop.number
 """
 
 
 @by_name
-def test_a_loop_takes_the_first_signal_as_a_wish_and_the_second_ends_the_program(tmp_path, number):
+def test_a_loop_takes_the_first_signal_as_a_wish_to_stop(tmp_path, number):
     program = start(tmp_path, STOPPABLE.replace("arguments_seconds", "0"))
     wait_until_ready(program)
     program.send_signal(number)
     program.communicate(timeout=5)
     assert program.returncode == 128 + number
+
+
+def test_sigterm_and_sighup_do_not_end_a_program_that_stops(tmp_path):
+    """As systemd sends the pair to the sessions of ssh when a machine shuts down."""
+    program = start(tmp_path, STOPPABLE.replace("arguments_seconds", "0.5"))
+    for again in ([], [signal.SIGTERM], [signal.SIGHUP, signal.SIGTERM]):  # the last is after it
+        wait_until_ready(program)
+        for number in [signal.SIGTERM, signal.SIGHUP, *again]:
+            program.send_signal(number)
+            time.sleep(0.02)  # of two that wait, the system sends SIGHUP first
+    assert program.communicate(timeout=5)[1] == ""
+    assert program.returncode == 128 + signal.SIGTERM
+
+
+def test_a_second_ctrl_c_ends_a_program_that_stops(tmp_path):
     program = start(tmp_path, STOPPABLE.replace("arguments_seconds", "60"))
     for _ in range(2):
         wait_until_ready(program)
-        program.send_signal(number)
+        program.send_signal(signal.SIGINT)
     assert program.communicate(timeout=5)[1] == ""
-    assert program.returncode == -number
+    assert program.returncode == -signal.SIGINT
 
 
 def test_a_forked_process_receives_its_own_signals(tmp_path):

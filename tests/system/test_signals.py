@@ -32,9 +32,11 @@ def ctrl_c():
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_a_second_signal_is_not_held_back():
+def test_only_a_second_ctrl_c_is_not_held_back():
     with StopSignal() as stop:
         _send(signal.SIGINT)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+            _send(number)
         assert stop.number == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             _send(signal.SIGINT)
