@@ -34,7 +34,7 @@ from tests.sweep.test_comparison import GRID, result
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
-BROUGHT = {"fsspec"}  # by s3fs and gcsfs
+BROUGHT = {"fsspec", "pyyaml"}  # by s3fs and gcsfs, and by flax
 OF_USERS = {"torch"}  # a reader of weights, which a user may have
 LAZY_ROOMS = "inspect/figures/", "run/trackers/", "serving/"
 """The folders that are imported within `needs_extra`."""

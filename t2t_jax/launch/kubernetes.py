@@ -8,11 +8,14 @@ place (`--coordinator`, `--process-id`), so it needs neither the package `kubern
 import json
 import math
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from t2t_jax.errors import UserError
+import yaml
+
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.launch.job import (
     GpuHosts,
     LaunchedTraining,
@@ -21,9 +24,20 @@ from t2t_jax.launch.job import (
     split_option,
 )
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.exit_codes import FINAL, STOPPED
+from t2t_jax.workdir import CHECKPOINTS
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _TPU = re.compile(r"([a-z0-9-]+):(\d+(?:x\d+){1,2})")
+_MEMORY = re.compile(r"[1-9]\d*[MGT]i")
+_CPUS_PER_DEVICE, _GIB_PER_DEVICE = 2, 8  # the smallest hosts of a cloud with a GPU have these
+_CACHE_MOUNT = "- name: cache\n  mountPath: /cache"
+_CACHE_VOLUME = "- name: cache\n  emptyDir: {}"
+_ONE_PROCESS = """{train} &
+trap "kill -TERM $! 2>/dev/null" TERM INT
+wait $! # which a signal interrupts
+wait $!"""
+_HEADER = "# Written by t2t-jax launch kubernetes.\n"
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,18 @@ class Kubernetes(GpuHosts, TrainJob):
     """Secret whose keys become variables of the environment, such as AWS_ACCESS_KEY_ID."""
     grace: int = 180
     """Seconds that a pod has for its last checkpoint when it is stopped."""
+    cpus: int | None = None
+    """CPUs that a pod requests; None is 2 for each device."""
+    memory: str | None = None
+    """Memory that a pod requests, such as 64Gi; None is 8 GiB for each device."""
+    patch: Path | None = None
+    """YAML file that is merged into the JobSet: tolerations, labels, a queue, network devices."""
 
     file: ClassVar[str] = "jobset.yaml"
     client: ClassVar[str] = "kubectl"
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse a name, a place of the run or TPUs that Kubernetes would not take.
+        """Refuse a name, a run directory, TPUs or resources that Kubernetes would not take.
 
         Raises:
           UserError: a value is refused.
@@ -81,6 +101,10 @@ class Kubernetes(GpuHosts, TrainJob):
                     f"--workdir {training.workdir} is not below --mount {self.mount}, where pods "
                     f"see the volume of --claim {self.claim}"
                 )
+        if self.cpus is not None and self.cpus < 1:
+            raise UserError(f"--cpus {self.cpus} is no number of CPUs; request 1 at least")
+        if self.memory is not None and not _MEMORY.fullmatch(self.memory):
+            raise UserError(f"--memory {self.memory} is no amount of memory; write it as 64Gi")
         if self.tpu is None and self.slices != 1:
             raise UserError(f"--slices {self.slices} is about TPUs; name them by --tpu")
         if self.tpu is not None:
@@ -119,7 +143,7 @@ class Kubernetes(GpuHosts, TrainJob):
             }
             device, count = "google.com/tpu", self._chips(self.tpu)
             # GKE tells the pods by TPU_* and MEGASCALE_* where the others of all slices are.
-            script = f"exec {train}"
+            script = _ONE_PROCESS.format(train=train)
         else:
             first = f"{name}-train-0-0.{name}"
             script = self.script(
@@ -130,7 +154,7 @@ class Kubernetes(GpuHosts, TrainJob):
             annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
         account, claim = self.service_account, self.claim
         selectors = [f"  {label}: {json.dumps(value)}" for label, value in labels.items()]
-        return self.filled(
+        manifest = self.filled(
             training,
             name=name,
             annotations=annotations,
@@ -140,15 +164,77 @@ class Kubernetes(GpuHosts, TrainJob):
             service_account=f"serviceAccountName: {account}" if account else "",
             selectors="\n".join(["nodeSelector:", *selectors]) if labels else "",
             image=json.dumps(self.image),
+            checkpoints=shlex.quote(str(training.workdir / CHECKPOINTS)),
+            # Kubernetes looks only at the codes of failures.
+            final=", ".join(str(code) for code in FINAL if code),
+            uncounted="|".join(str(code) for code in (*FINAL, STOPPED)),
             script="\n".join([*self.setup, script]),
             secret=f"envFrom:\n- secretRef:\n    name: {self.secret}" if self.secret else "",
-            resources=f"resources:\n  limits:\n    {device}: {count}" if count else "",
-            mount=f"- name: runs\n  mountPath: {self.mount}" if claim else "",
+            cpus=self.cpus or _CPUS_PER_DEVICE * max(count, 1),
+            memory=self.memory or f"{_GIB_PER_DEVICE * max(count, 1)}Gi",
+            limits=f"limits:\n  {device}: {count}" if count else "",
+            cache=f"{self.mount}/.cache" if claim else "/cache",
+            mount=f"- name: runs\n  mountPath: {self.mount}" if claim else _CACHE_MOUNT,
             volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {claim}"
             if claim
-            else "",
+            else _CACHE_VOLUME,
         )
+        return _patched(manifest, self.patch) if self.patch else manifest
 
     def command(self, path: Path) -> list[str]:
         """Return the command of kubectl, which refuses a JobSet of a name that is taken."""
         return ["kubectl", "create", "-f", str(path)]
+
+
+def _patched(manifest: str, patch: Path) -> str:
+    """Return a manifest with a patch merged into it.
+
+    Raises:
+      UserError: the patch cannot be read, or names no item of a list.
+    """
+    try:
+        changes = yaml.safe_load(patch.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"--patch {patch} is no readable YAML: {in_one_line(error)}") from error
+    if not isinstance(changes, dict):
+        raise UserError(f"--patch {patch} has no fields of a JobSet, such as metadata or spec")
+    merged = _merged(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
+    return _HEADER + yaml.dump(merged, Dumper=_Dumper, sort_keys=False, width=1_000_000)
+
+
+def _merged(value: Any, change: Any, place: str) -> Any:
+    """Return a value of a manifest with a change, as Kubernetes merges strategic patches.
+
+    Mappings are merged, and so are lists of items with names or mount paths. null removes a field.
+    """
+    if isinstance(change, dict):
+        fields = dict(value) if isinstance(value, dict) else {}
+        for name, part in change.items():
+            fields[name] = _merged(fields.get(name), part, f"{place}{name}.")
+        return {name: part for name, part in fields.items() if part is not None}
+    if isinstance(value, list) and isinstance(change, list):
+        items = {_key(item): item for item in value}
+        if None in items:  # such as rules of a policy
+            return change
+        for item in change:
+            if (key := _key(item)) is None:
+                raise UserError(f"{place.rstrip('.')} has an item without a name; add its name")
+            items[key] = _merged(items.get(key), item, f"{place}{key}.")
+        return list(items.values())
+    return change
+
+
+def _key(item: Any) -> str | None:
+    """Return what identifies an item of a list, as Kubernetes merges lists; None if nothing."""
+    return item.get("mountPath", item.get("name")) if isinstance(item, dict) else None
+
+
+class _Dumper(yaml.SafeDumper):
+    """A writer of YAML that keeps the lines of scripts."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)

@@ -3,10 +3,12 @@
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -77,9 +79,16 @@ def test_every_script_is_one_for_bash_and_its_linter(form, printed):
             assert found.returncode == 0, found.stdout
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.startswith("kubernetes")])
+KUBERNETES = [form for form in FORMS if form.startswith("kubernetes")]
+
+
+@pytest.mark.parametrize("form", KUBERNETES)
 def test_a_jobset_is_one_by_the_published_schemas(form, printed):
-    manifest = yaml.safe_load(printed(form))
+    _check_jobset(yaml.safe_load(printed(form)))
+
+
+def _check_jobset(manifest):
+    """Validate by the schemas of the JobSet's controller and of Kubernetes."""
     jsonschema.validate(manifest, json.loads((GOLDENS / "jobset_schema.json").read_text()))
     validate = pytest.importorskip("kubernetes_validate").validate
     [replicated] = manifest["spec"]["replicatedJobs"]
@@ -91,6 +100,127 @@ def test_a_jobset_is_one_by_the_published_schemas(form, printed):
         validate(job | replicated["template"], "1.31", strict=True)
 
 
+@pytest.mark.parametrize(
+    ("code", "is_disrupted", "action"),
+    [
+        (2, False, "FailJobSet"),
+        (76, False, "FailJobSet"),  # diverged
+        (130, True, "FailJobSet"),
+        (143, False, "RestartJobSetAndIgnoreMaxRestarts"),
+        (143, True, "RestartJobSetAndIgnoreMaxRestarts"),
+        (137, True, "RestartJobSetAndIgnoreMaxRestarts"),  # preempted, and killed after the grace
+        (137, False, "RestartJobSet"),  # out of memory
+        (75, False, "RestartJobSet"),
+        (74, False, "RestartJobSet"),
+        (1, False, "RestartJobSet"),
+    ],
+)
+def test_only_failures_that_are_no_disruptions_use_up_retries(code, is_disrupted, action, printed):
+    spec = yaml.safe_load(printed("kubernetes"))["spec"]
+    [replicated] = spec["replicatedJobs"]
+    assert _restart_action(spec, replicated["template"]["spec"], code, is_disrupted) == action
+
+
+def _restart_action(jobset, job, code, is_disrupted):
+    """What a JobSet does after a pod failed, as the controllers of Jobs and JobSets decide."""
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        if codes := rule.get("onExitCodes"):
+            cause = f"Container train for pod n/p failed with exit code {code}"
+            is_match = code in codes["values"]
+        else:
+            cause = "Pod n/p has condition DisruptionTarget"
+            is_match = is_disrupted
+            assert rule["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+        if is_match:
+            reason = "PodFailurePolicy"
+            message = f"{cause} matching {rule['action']} rule at index {index}"
+            break
+    for rule in jobset["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        has_match = any(re.search(pattern, message) for pattern in patterns)
+        if reason in rule["onJobFailureReasons"] and has_match:
+            return rule["action"]
+    return "RestartJobSet"
+
+
+_PATCH = """
+metadata: {labels: {kueue.x-k8s.io/queue-name: gpus}}
+spec:
+  replicatedJobs:
+  - name: train
+    template:
+      spec:
+        template:
+          spec:
+            priorityClassName: research
+            securityContext: {fsGroupChangePolicy: null}
+            tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+            containers:
+            - name: train
+              securityContext: {capabilities: {add: [IPC_LOCK]}}
+              env: [{name: NCCL_DEBUG, value: INFO}]
+              resources: {limits: {rdma/ib: 8}}
+            volumes:
+            - {name: shared-memory, emptyDir: {sizeLimit: 64Gi}}
+"""
+
+
+def test_a_patch_is_merged_as_kubernetes_merges_it(printed, tmp_path):
+    patch = tmp_path / "patch.yaml"
+    patch.write_text(_PATCH)
+    manifest = yaml.safe_load(printed("kubernetes"))
+    patched = yaml.safe_load(printed(f"{FORMS['kubernetes']} --patch {patch}"))
+    assert patched["metadata"] == {**manifest["metadata"], **yaml.safe_load(_PATCH)["metadata"]}
+    [one], [other] = (each["spec"].pop("replicatedJobs") for each in (manifest, patched))
+    assert patched["spec"] == manifest["spec"]
+    [change] = yaml.safe_load(_PATCH)["spec"]["replicatedJobs"]
+    pod, made, changes = (each["template"]["spec"]["template"] for each in (one, other, change))
+    [container], [change] = made["spec"]["containers"], changes["spec"]["containers"]
+    assert container["command"] == pod["spec"]["containers"][0]["command"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/ib": 8}
+    assert container["securityContext"] == change["securityContext"]
+    assert {item["name"] for item in container["env"]} == {"NCCL_DEBUG", "XDG_CACHE_HOME"}
+    assert {item["name"] for item in made["spec"]["volumes"]} == {"runs", "shared-memory"}
+    assert made["spec"]["securityContext"] == {"fsGroup": 10001}
+    assert made["spec"]["tolerations"] == changes["spec"]["tolerations"]
+    _check_jobset({**patched, "spec": {**patched["spec"], "replicatedJobs": [other]}})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is no readable YAML: .*No such file"),
+        ("a: [", "is no readable YAML: "),
+        ("- a", "has no fields of a JobSet"),
+        ("spec: {replicatedJobs: [{replicas: 2}]}", "spec.replicatedJobs has an item without a na"),
+    ],
+)
+def test_a_patch_that_cannot_be_merged_is_refused_in_a_line(content, message, printed, tmp_path):
+    patch = tmp_path / "patch.yaml"
+    if content is not None:
+        patch.write_text(content)
+    with pytest.raises(UserError, match=message) as refusal:
+        printed(f"{FORMS['kubernetes']} --patch {patch}")
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_caches_survive_restarts_where_the_run_has_a_volume(printed):
+    def pod(form, *arguments):
+        [replicated] = yaml.safe_load(printed(form, *arguments))["spec"]["replicatedJobs"]
+        return replicated["template"]["spec"]["template"]["spec"]
+
+    there = pod("kubernetes")
+    [container] = there["containers"]
+    assert container["env"] == [{"name": "XDG_CACHE_HOME", "value": "/runs/.cache"}]
+    assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
+    without = pod("kubernetes --image i:1", "gs://bucket/big")
+    [container] = without["containers"]
+    assert container["env"] == [{"name": "XDG_CACHE_HOME", "value": "/cache"}]
+    assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+    assert {"name": "cache", "emptyDir": {}} in without["volumes"]
+
+
 def test_several_slices_are_what_gke_knows_them_by(printed):
     manifest = yaml.safe_load(printed("kubernetes, slices"))
     assert list(manifest["metadata"]["annotations"].values()) == ["cloud.google.com/gke-nodepool"]
@@ -98,7 +228,10 @@ def test_several_slices_are_what_gke_knows_them_by(printed):
     pods = slices["template"]["spec"]
     pod = pods["template"]["spec"]
     assert (slices["replicas"], pods["completions"], pods["parallelism"]) == (2, 4, 4)
-    assert pod["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
+    assert pod["containers"][0]["resources"] == {
+        "requests": {"cpu": 8, "memory": "32Gi"},
+        "limits": {"google.com/tpu": 4},
+    }
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
     assert "--coordinator" not in pod["containers"][0]["command"][2]  # GKE tells them
 
@@ -182,6 +315,40 @@ def test_the_processes_of_a_host_end_together(printed, shims):
     place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
     done = subprocess.run(["bash", "-c", pod], env=place, timeout=30, check=False)
     assert done.returncode == 75
+
+
+@pytest.mark.parametrize("form", ["kubernetes, processes", "kubernetes, slices"])
+@pytest.mark.parametrize(
+    ("code", "has_checkpoint", "expected"),
+    [(75, False, 75), (75, True, 143), (137, True, 143), (76, True, 76), (0, True, 0)],
+)
+def test_a_pod_that_fails_after_a_new_checkpoint_uses_up_no_retry(
+    form, code, has_checkpoint, expected, printed, shims, tmp_path
+):
+    run = tmp_path / "big"
+    (run / "checkpoints/600").mkdir(parents=True)
+    (run / "checkpoints/700.tmp").mkdir()
+    shims("python", f'PYTHONPATH={Path(__file__).parents[2]} exec {sys.executable} "$@"')
+    save = f"mkdir -p {run}/checkpoints/1200; " if has_checkpoint else ""
+    shims("t2t-jax", f"{save}exit {code}")
+    [pod] = _scripts(form, printed(f"{FORMS[form]} --mount {tmp_path}", run))
+    place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
+    assert subprocess.run(["bash", "-c", pod], env=place, check=False).returncode == expected
+
+
+@pytest.mark.parametrize("form", ["kubernetes, processes", "kubernetes, slices"])
+def test_a_pod_that_is_stopped_waits_for_the_last_checkpoint(form, printed, shims, tmp_path):
+    shims(
+        "t2t-jax",
+        'touch "$T/up"; trap "sleep 1; touch $T/saved; exit 143" TERM; read -rt 60 <> <(:)',
+    )
+    [pod] = _scripts(form, printed(form))
+    place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
+    with subprocess.Popen(["bash", "-c", pod], env=place) as process:
+        _wait_for(lambda: (tmp_path / "up").exists())
+        process.terminate()
+        assert process.wait(30) == 143
+    assert (tmp_path / "saved").exists()
 
 
 _SSH = """
@@ -353,6 +520,8 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
         ("kubernetes --image i", "gs://b/X_1", "", "'X_1' is no name of a JobSet"),
         ("kubernetes --image i", "/runs/x", "", "pods have no /runs/x"),
         ("kubernetes --image i --claim c", "/data/x", "", "is not below --mount /runs"),
+        ("kubernetes --image i --cpus 0", "gs://b/x", "", "--cpus 0 is no number of CPUs"),
+        ("kubernetes --image i --memory 64", "gs://b/x", "", "--memory 64 is no amount of memory"),
         ("kubernetes --image i --tpu v6e", "gs://b/x", "", "--tpu v6e is not KIND:TOPOLOGY"),
         ("kubernetes --image i --tpu a:4x4 --hosts 3", "gs://b/x", "", "do not lie on 3 hosts"),
         ("kubernetes --image i --slices 2", "gs://b/x", "", "--slices 2 is about TPUs"),
