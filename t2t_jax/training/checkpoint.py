@@ -12,7 +12,8 @@ A checkpoint is written under a temporary name and renamed when it is complete. 
 its origin, so that a copy of another checkpoint is not mistaken for it.
 
 Several processes write a checkpoint together, each its part of the arrays. Each reads separately
-and they agree afterwards, so that none waits for one that cannot read.
+and they agree afterwards, so that none waits for one that cannot read. If every device holds the
+whole state, process 0 reads it for all.
 
 The config decides which states are averaged (section 6.1): the states after every
 `checkpoint.every_steps` steps and after the last step. A state that a clock or a signal wrote
@@ -54,10 +55,12 @@ from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import (
     Manager,
     UnreadableError,
+    distribute,
     open_manager,
     reading_checkpoints,
     recover,
     restore,
+    restore_arrays,
     writing_checkpoints,
 )
 from t2t_jax.workdir import BEST, CHECKPOINTS
@@ -164,10 +167,10 @@ class Checkpoints:
         def read() -> tuple[Any, Record]:
             stored = restore(reader, directory, step, origin=ocp.args.JsonRestore())["origin"]
             origin = check_origin(stored, place, self._identity)
-            asked = {name: ocp.args.StandardRestore(item) for name, item in items.items()}
-            return restore(reader, directory, step, **asked), origin
+            return restore_arrays(reader, directory, step, items), origin
 
-        restored, origin = _together(place, read)
+        arrays_read, origin = _together(place, read)
+        restored = distribute(arrays_read, items)
         _together(place, partial(check_unaltered, restored, origin, place))
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])

@@ -3,7 +3,7 @@
 import gc
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.parallel.processes import agree, is_main
@@ -221,6 +222,65 @@ def restore(
                 "the right to read it"
             ) from error
         raise UnreadableError(place, reason) from error
+
+
+def restore_arrays(
+    manager: Manager, directory: Path, step: int, like: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Read the arrays of some items of a checkpoint, for `distribute`.
+
+    If every device holds all arrays, process 0 reads them, and the others return `like`.
+
+    Args:
+      like: a `jax.ShapeDtypeStruct` with a sharding for every array, by item.
+
+    Raises:
+      UserError: as `restore`.
+    """
+    # Orbax has a handler for this, but it adds floats, which loses the sign of -0.0. It also needs
+    # whole hosts as replicas, and a damaged file would leave the other processes waiting.
+    if _is_read_once(like):
+        if not is_main():
+            return {**like}
+        like = jax.tree.map(_zeros, like)  # for which Orbax returns arrays in the host's memory
+    asked = {name: ocp.args.StandardRestore(item) for name, item in like.items()}
+    restored = restore(manager, directory, step, **asked)
+    return {name: restored[name] for name in like}
+
+
+def distribute(arrays: dict[str, Any], like: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arrays of `restore_arrays` on the devices; all processes call this together.
+
+    It empties `arrays`.
+    """
+    if not _is_read_once(like):
+        return arrays
+    # One at a time, so that devices need room for one more array, and hosts for none that was sent.
+    waiting, structure = jax.tree.flatten(arrays)
+    arrays.clear()
+    waiting.reverse()
+    return structure.unflatten([_sent(waiting.pop(), place) for place in jax.tree.leaves(like)])
+
+
+def _is_read_once(like: Mapping[str, Any]) -> bool:
+    """Return whether every device of several processes holds all arrays, of 4-byte numbers."""
+    return jax.process_count() > 1 and all(
+        x.sharding.is_fully_replicated and x.dtype.itemsize == 4 for x in jax.tree.leaves(like)
+    )
+
+
+def _zeros(like: Any) -> np.ndarray:
+    """Return an array of zeros that takes no memory."""
+    return np.broadcast_to(np.zeros((), like.dtype), like.shape)
+
+
+def _sent(x: Any, like: Any) -> jax.Array:
+    """Return an array of process 0 on all devices; `x` counts only there."""
+    host = np.asarray(x) if is_main() else _zeros(like)
+    # As integers, whose sum with zeros has the same bits.
+    bits = np.asarray(multihost_utils.broadcast_one_to_all(host.view(np.uint32)))
+    values = bits.view(like.dtype)
+    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: values[index])
 
 
 def _first(error: BaseException) -> BaseException:

@@ -31,14 +31,15 @@ from t2t_jax.training.state import TrainState
 
 CONFIG = Config().replace({"checkpoint.every_steps": 1})
 
-def state(step, mesh):
+def state(step, mesh, axis="data"):
     def put(values, *axes):
         sharding = NamedSharding(mesh, P(*axes))
         return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
     values = np.random.default_rng(step).normal(size=(8, 12)).astype(np.float32)
-    params = {"rows": put(values, "data"), "columns": put(values, None, "data"), "all": put(values)}
+    values[0, :2] = -0.0, np.nan
+    params = {"rows": put(values, axis), "columns": put(values, None, axis), "all": put(values)}
     counts = [put(np.asarray(n, np.int32)) for n in (step, 1, 2)]
-    moments = {"mu": put(2 * values, "data")}
+    moments = {"mu": put(2 * values, axis)}
     return TrainState(counts[0], params, moments, *counts[1:])
 
 def like(x):
@@ -48,19 +49,20 @@ def assert_same(one, other):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a.sharding == b.sharding
         for x, y in zip(a.addressable_shards, b.addressable_shards, strict=True):
-            np.testing.assert_array_equal(x.data, y.data)
+            bits = (np.asarray(one.data).view(np.uint32) for one in (x, y))
+            np.testing.assert_array_equal(*bits)
 
-def save(workdir, steps, mesh):
+def save(workdir, steps, mesh, axis="data"):
     checkpoints = Checkpoints(workdir, Identity(CONFIG, {}))
     for step in steps:
-        checkpoints.save(state(step, mesh))
+        checkpoints.save(state(step, mesh, axis))
     checkpoints.close()
 
-def resume(workdir, mesh):
+def resume(workdir, mesh, axis="data"):
     checkpoints = Checkpoints(workdir, Identity(CONFIG, {}))
     try:
-        restored = checkpoints.restore(jax.tree.map(like, state(0, mesh)))
-        assert_same(restored, state(int(restored.step), mesh))
+        restored = checkpoints.restore(jax.tree.map(like, state(0, mesh, axis)))
+        assert_same(restored, state(int(restored.step), mesh, axis))
         return int(restored.step)
     finally:
         checkpoints.close()
@@ -192,6 +194,35 @@ def test_two_processes_agree_and_their_checkpoints_are_read_by_any_number(tmp_pa
     assert "the run goes on from step 2" in warning
     (alone,) = _finish(_start(_ALONE, tmp_path, devices=4))
     assert alone[0].splitlines()[-1] == "done"
+
+
+_REPLICATED = f"""{_COMMON}
+import shutil
+from t2t_jax.parallel.processes import agree, join
+
+process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+join(coordinator, 2, process)
+mesh = Mesh(np.asarray(jax.devices()), ("data",))
+save(root / "run", [1, 2], mesh, axis=None)
+if process == 0:
+    shutil.copytree(root / "run", root / "no_arrays")
+    for item in ("params", "progress"):
+        shutil.rmtree(root / "no_arrays" / "checkpoints" / "2" / item)
+    shutil.copytree(root / "no_arrays", root / "damaged")
+agree(0)
+assert resume(root / ("no_arrays" if process else "run"), mesh, axis=None) == 2
+assert resume(root / ("run" if process else "damaged"), mesh, axis=None) == 1
+print("done", process)
+"""
+
+
+def test_process_0_reads_a_replicated_state_for_all_processes(tmp_path):
+    # Each process has its own copy of the run. That of process 1 lacks the arrays at first, then
+    # that of process 0, so that both go on from the state before.
+    coordinator = f"127.0.0.1:{_free_port()}"
+    said = _finish(*[_start(_REPLICATED, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
+    assert "the run goes on from step 1" in said[0][1]
 
 
 _AS_SLURM_SAYS = """
