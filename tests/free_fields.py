@@ -11,6 +11,7 @@ MAY_CHANGE = {
     "checkpoint.every_steps": 9,
     "checkpoint.every_minutes": None,
     "checkpoint.keep": 9,
+    "checkpoint.keep_every": 18,
     "checkpoint.average": 9,
     "checkpoint.keep_best": False,
     "evaluation.every_steps": 9,

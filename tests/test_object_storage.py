@@ -621,6 +621,17 @@ def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
 
 
 @on_s3
+def test_checkpoints_for_averages_keep_only_their_parameters(config, place):
+    counts = {"checkpoint.keep": 3, "checkpoint.average": 3, "checkpoint.every_steps": 1}
+    assert train(config.replace(counts), place, until=3).exit_code == 0
+    assert train(config.replace(counts), place).exit_code == 0
+    assert steps_in(place / "checkpoints") == [2, 3, 4]
+    whole = [n for n in (2, 3, 4) if (place / f"checkpoints/{n}/progress").is_dir()]
+    assert whole == [3, 4]
+    assert load(place).steps == (2, 3, 4)
+
+
+@on_s3
 def test_a_second_trainer_is_refused(config, place):
     with (
         lock.holding(place / ".lock", "7"),

@@ -145,7 +145,11 @@ class CheckpointConfig:
     """Minutes from a checkpoint to one for safety, which is never averaged and which the next one
     replaces: a run that is killed loses no more than this time. None makes no such checkpoints."""
     keep: int = field(default=5, metadata=MAY_CHANGE)
-    """Newest checkpoints to keep, apart from one for safety; averages are made of these."""
+    """Newest checkpoints to keep, apart from one for safety; averages are made of these. If there
+    are averages, only the two newest keep the optimizer state."""
+    keep_every: int | None = field(default=None, metadata=MAY_CHANGE)
+    """Steps between the checkpoints that are kept for good, whole, in addition to the newest: a
+    multiple of `checkpoint.every_steps`. None keeps none."""
     average: int = field(default=5, metadata=MAY_CHANGE)
     """Number of the last checkpoints to average (section 6.1; base: 5, big: 20; Table 3: 1), which
     makes the model that is scored and used once training is over, unless the run has a
@@ -162,7 +166,14 @@ class CheckpointConfig:
             f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
             "raise checkpoint.keep or lower checkpoint.average",
         )
-        check_positive(self, "every_steps", "every_minutes")
+        check_positive(self, "every_steps", "every_minutes", "keep_every")
+        require(
+            self.keep_every is None
+            or (self.every_steps is not None and self.keep_every % self.every_steps == 0),
+            f"checkpoint.keep_every={self.keep_every} is not a multiple of "
+            f"checkpoint.every_steps={self.every_steps}, so some steps have no checkpoint to keep; "
+            "give a multiple",
+        )
 
 
 @dataclass(frozen=True)

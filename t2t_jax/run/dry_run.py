@@ -121,14 +121,18 @@ def _bytes_of_checkpoints(plan: Plan) -> int:
     """Return the bytes that the checkpoints of a run still need: those kept, and one more.
 
     Each is written before the oldest is removed. Between two due steps there may be one for safety,
-    and the best parameters are kept twice for a moment.
+    and the best parameters are kept twice for a moment. Three have the optimizer state if there are
+    averages, and all that are kept for good.
     """
     state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
-    whole, best = _num_bytes(state), 2 * _num_bytes(state.evaluated)
+    reduced, best = _num_bytes((state.params, state.ema)), 2 * _num_bytes(state.evaluated)
+    for_good = plan.last // settings.keep_every if settings.keep_every else 0
     there = len(steps_of_run(plan.workdir, CHECKPOINTS))
     due = -(-plan.last // settings.every_steps) if settings.every_steps else settings.keep
-    left = max(1, min(settings.keep, due) + 2 - there)
-    return whole * left + best * (settings.keep_best and plan.has_dev)
+    left = max(1, min(settings.keep, due) + for_good + 2 - there)
+    whole = left if settings.average == 1 else min(left, 3 + for_good)
+    size = whole * _num_bytes(state) + (left - whole) * reduced
+    return size + best * (settings.keep_best and plan.has_dev)
 
 
 def _num_bytes(tree: object) -> int:

@@ -44,6 +44,12 @@ def is_due(config: Config, step: int) -> bool:
     return by_steps or step == config.training.num_train_steps
 
 
+def is_kept_for_good(config: Config, step: int) -> bool:
+    """Return whether `checkpoint.keep_every` keeps the checkpoint after a step."""
+    every = config.checkpoint.keep_every
+    return every is not None and step % every == 0
+
+
 def check_average(config: Config) -> None:
     """Refuse a config that averages checkpoints but writes none for averages."""
     checkpoint = config.checkpoint

@@ -319,6 +319,10 @@ class BucketManager:
         place.remove_tree()
         return True
 
+    def after_uploads(self, work: Callable[[], bool]) -> None:
+        """Do work on the store once all complete checkpoints are uploaded."""
+        self._outbox.put(work)
+
     def close(self) -> None:
         """Wait until everything the run has written is in the store; a reader does nothing.
 

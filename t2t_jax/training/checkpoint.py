@@ -6,7 +6,8 @@
     W/best/STEP/params, ema         the same with the best dev score so far
     W/best/STEP/score               that score
     */STEP/origin                   their step and run, and checksums; see `training.origin`
-    W/damaged/STEP                  a checkpoint that could not be read
+    */STEP/PARAMETERS_ONLY          marks a checkpoint without progress, which only averages read
+    W/damaged/STEP                  a checkpoint that could not be read; the two newest stay
 
 A checkpoint is written under a temporary name and renamed when it is complete. It holds a record of
 its origin, so that a copy of another checkpoint is not mistaken for it.
@@ -42,7 +43,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.records import NUMBER, Record, Schema
-from t2t_jax.training.averaging import is_due
+from t2t_jax.training.averaging import is_due, is_kept_for_good
 from t2t_jax.training.origin import (
     Identity,
     check_origin,
@@ -56,9 +57,12 @@ from t2t_jax.training.storage import (
     Manager,
     UnreadableError,
     distribute,
+    drop_progress,
+    has_progress,
     open_manager,
     reading_checkpoints,
     recover,
+    remove_tree,
     restore,
     restore_arrays,
     writing_checkpoints,
@@ -66,6 +70,9 @@ from t2t_jax.training.storage import (
 from t2t_jax.workdir import BEST, CHECKPOINTS
 
 _DAMAGED = "damaged"
+_NUM_DAMAGED = 2
+# A run that finds the newest state damaged resumes from the one before.
+_NUM_WHOLE = 2
 _SCORE = Schema({"score": NUMBER}, {"measure": dict})
 _T = TypeVar("_T")
 
@@ -73,6 +80,8 @@ _T = TypeVar("_T")
 @dataclass(frozen=True)
 class _NewestAndDue:
     """Orbax's policy for states: once a save is complete, keep the newest and the last due ones.
+
+    It also keeps the due ones of `checkpoint.keep_every`.
 
     The next save removes a state for safety. A run without `checkpoint.every_steps` keeps the last
     `checkpoint.keep` states, due or not.
@@ -84,7 +93,8 @@ class _NewestAndDue:
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
         due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
-        stay = {*due[-settings.keep :], steps[-1]}
+        for_good = [s for s in due if is_kept_for_good(self.config, s)]
+        stay = {*due[-settings.keep :], steps[-1], *for_good}
         return [step in stay for step in steps]
 
 
@@ -114,6 +124,7 @@ class Checkpoints:
         self._identity = identity
         recover(workdir, (CHECKPOINTS, BEST))
         self._last = self._open(CHECKPOINTS, _NewestAndDue(identity.config))
+        self._reduced: set[int] = set()  # steps that `_drop_progress` has been through
         self._best: Manager | None = None
         self._best_score: Record | None = None  # of process 0, once it has read it
         if identity.config.checkpoint.keep_best:
@@ -137,9 +148,12 @@ class Checkpoints:
         """
         directory = self._workdir / CHECKPOINTS
         unreadable: dict[int, str] = {}
-        state = None
+        state, parameters_only = None, False
         with reading_checkpoints(directory) as reader:
             for step in _newest_first(reader.all_steps()):
+                if not of_main(int(has_progress(directory / str(step)))):
+                    parameters_only = True
+                    continue
                 try:
                     state = self._read(reader, step, like)
                     break
@@ -150,6 +164,12 @@ class Checkpoints:
                 f"{next(iter(unreadable.values()))}, and {directory} has none before it that can; "
                 "if config.json and vocabulary.model are still its own, bring back a copy of it, "
                 "or start anew in another --workdir"
+            )
+        if state is None and parameters_only:
+            raise UserError(
+                f"the checkpoints in {directory} hold parameters for averages only, without the "
+                "state of the optimizer: bring back a copy of a newer one, or train in another "
+                "--workdir with training.init_from"
             )
         if state is not None and unreadable:
             self._set_aside(unreadable, int(state.step))
@@ -183,6 +203,8 @@ class Checkpoints:
                 place = _free_name(self._workdir / _DAMAGED / str(number))
                 (self._workdir / CHECKPOINTS / str(number)).rename(place)
                 warn(f"{refusal}; it is now {place}, and the run goes on from step {step}")
+            for older in _by_step(self._workdir / _DAMAGED)[:-_NUM_DAMAGED]:
+                remove_tree(older)
         agree(0)  # until it is done
         self._last.reload()
 
@@ -203,11 +225,22 @@ class Checkpoints:
         """
         before, step = self.wait(), int(state.step)
         if step != before:
+            self._drop_progress()
             for_safety = not is_due(self._identity.config, step)
             arguments = self._arguments(step, _items(state), for_safety=for_safety)
             with writing_checkpoints(self._workdir / CHECKPOINTS):
                 self._last.save(step, args=arguments, force=True)
         return before
+
+    def _drop_progress(self) -> None:
+        """Reduce complete checkpoints that only averages will read to their parameters."""
+        config = self._identity.config
+        if config.checkpoint.average == 1 or not is_main():
+            return
+        for step in {*self._last.all_steps()[:-_NUM_WHOLE]} - self._reduced:
+            self._reduced.add(step)
+            if not is_kept_for_good(config, step):
+                drop_progress(self._last, self._workdir / CHECKPOINTS / str(step))
 
     def wait(self) -> int | None:
         """Wait until every state is on the disk, and return the newest step, if there is one.
@@ -298,6 +331,7 @@ class Checkpoints:
     def close(self) -> None:
         """Wait until everything is written, and close the managers."""
         self.wait()
+        self._drop_progress()
         for manager in (self._last, self._best):
             if manager is not None:
                 with writing_checkpoints(self._workdir):
@@ -338,6 +372,12 @@ def _newest_first(steps: Sequence[int]) -> Iterator[int]:
 def _free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.{n}") for n in count(1))
     return next(name for name in chain([path], names) if not name.exists())
+
+
+def _by_step(directory: Path) -> list[Path]:
+    """List the directories named STEP or STEP.NUMBER, by step and then by number."""
+    named = [path for path in directory.iterdir() if path.name.replace(".", "", 1).isdecimal()]
+    return sorted(named, key=lambda path: [int(part) for part in path.name.split(".")])
 
 
 def _items(state: TrainState) -> dict[str, Any]:

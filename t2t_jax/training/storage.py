@@ -4,7 +4,7 @@ import gc
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from t2t_jax.training.bucket_manager import BucketManager, recover_in_bucket, st
 _ATTEMPTS = 20
 UNFINISHED = ".orbax-checkpoint-tmp"
 """The mark of Orbax in the name of a checkpoint that is being written."""
+_PARAMETERS_ONLY = "PARAMETERS_ONLY"
 
 Manager: TypeAlias = ocp.CheckpointManager | BucketManager
 """A manager that writes and reads the checkpoints in a directory."""
@@ -46,6 +47,38 @@ def steps_in(directory: Path) -> list[int]:
 def steps_of_run(run: Path, name: str) -> list[int]:
     """List the steps of the complete checkpoints in a directory of a run; [] if it is missing."""
     return steps_in(run / name) if (run / name).is_dir() else []
+
+
+def has_progress(place: Path) -> bool:
+    """Return whether training may resume from a checkpoint; `drop_progress` marks the others."""
+    return not (place / _PARAMETERS_ONLY).exists()
+
+
+def drop_progress(manager: Manager, place: Path) -> None:
+    """Remove the optimizer state of a complete checkpoint, in process 0.
+
+    The mark comes first, so that a kill in between leaves no checkpoint that seems damaged.
+    """
+
+    def work() -> bool:
+        if (place / "progress").is_dir():
+            (place / _PARAMETERS_ONLY).write_bytes(b"")
+            remove_tree(place / "progress")
+        return True
+
+    if isinstance(manager, BucketManager):
+        manager.after_uploads(work)
+        return
+    with suppress(OSError):  # the checkpoint stays larger than it needs to be
+        work()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory, or all objects below a name in a bucket."""
+    if isinstance(path, BucketPath):
+        path.remove_tree()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def open_manager(directory: Path, keep: Any = None) -> Manager:

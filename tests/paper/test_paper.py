@@ -109,7 +109,7 @@ _NOT_STATED = {
             schedule_steps decay_fraction init_step source_loss seed init_seed order_seed
             dropout_seed max_nonfinite_steps log_every_steps stop_after_evaluations_without_gain
         """,
-        "checkpoint": "every_minutes keep keep_best",
+        "checkpoint": "every_minutes keep keep_best keep_every",
         "evaluation": "metric every_steps num_sentences num_samples beam_size",
         "decoding": """
             beam_rule temperature top_k top_p tokens_per_batch quantize max_source_length

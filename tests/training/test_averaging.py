@@ -76,7 +76,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_gives_way_to_those_that_are_the
             gone.append(step)
             shutil.rmtree(directory / "1")
             shutil.rmtree(directory / "2" / "params")
-            threading.Timer(0.2, shutil.rmtree, [directory / "2"]).start()
+            threading.Timer(0.2, shutil.rmtree, [directory / "2", True]).start()
             checkpoints.save(_state(4))
             checkpoints.wait()
         return restore(manager, directory, step, **items)

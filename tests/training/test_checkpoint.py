@@ -109,6 +109,66 @@ def test_only_the_newest_are_kept(tmp_path):
     assert _kept(tmp_path) == [4, 5]
 
 
+def test_every_so_many_steps_a_checkpoint_is_kept_for_good(tmp_path):
+    _save(tmp_path, [*range(2, 15, 2), 15], keep=2, every_steps=2, keep_every=6)
+    assert _kept(tmp_path) == [6, 12, 14, 15]  # 15 is for safety
+    _save(tmp_path, [18, 19], keep=1, every_steps=2, keep_every=6)
+    _save(tmp_path, [24], keep=1, every_steps=2, keep_every=6)
+    assert _kept(tmp_path) == [6, 12, 18, 24]
+    with pytest.raises(UserError, match="keep_every=5 is not a multiple of"):
+        CheckpointConfig(every_steps=2, keep_every=5)
+
+
+def _whole(workdir):
+    """The steps of the checkpoints that have the state of the optimizer."""
+    return [s for s in _kept(workdir) if (workdir / "checkpoints" / str(s) / "progress").exists()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "whole"),
+    [
+        ({"average": 4, "keep": 4}, [6, 7]),
+        ({"average": 4, "keep": 4, "keep_every": 5}, [5, 6, 7]),
+        ({"average": 1, "keep": 4}, [4, 5, 6, 7]),
+    ],
+)
+def test_checkpoints_that_only_averages_read_have_no_optimizer_state(tmp_path, settings, whole):
+    _save(tmp_path, range(1, 8), **settings)
+    assert _kept(tmp_path) == [4, 5, 6, 7]
+    assert _whole(tmp_path) == whole
+    averaged, steps = load_parameters(tmp_path, _like(_state(0, 0).params), average=4)
+    assert steps == [4, 5, 6, 7]
+    expected = np.mean([_state(n, n).params["a"]["kernel"] for n in steps], axis=0)
+    np.testing.assert_allclose(averaged["a"]["kernel"], expected, rtol=1e-5, atol=1e-6)
+    _assert_equal(_resume(tmp_path), _state(7, 7))
+
+
+def test_training_resumes_from_no_checkpoint_without_optimizer_state(tmp_path, capfd):
+    _save(tmp_path, [1, 2, 3, 4], average=4)
+    _damage(tmp_path / "checkpoints" / "4")
+    assert _resume(tmp_path).step == 3
+    shutil.rmtree(tmp_path / "checkpoints" / "3")
+    capfd.readouterr()
+    assert "hold parameters for averages only" in _refusal(lambda: _resume(tmp_path))
+    assert _kept(tmp_path) == [1, 2]
+
+
+def test_a_kill_while_optimizer_state_is_removed_leaves_no_damage(tmp_path, monkeypatch):
+    def kill(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("t2t_jax.training.storage.remove_tree", kill)
+        with pytest.raises(KeyboardInterrupt):
+            _save(tmp_path, [1, 2, 3, 4], average=4)
+    shutil.rmtree(tmp_path / "checkpoints" / "3")
+    assert _resume(tmp_path).step == 2
+    shutil.rmtree(tmp_path / "checkpoints" / "2")
+    assert "hold parameters for averages only" in _refusal(lambda: _resume(tmp_path))
+    _save(tmp_path, [2, 3], average=4)
+    assert _whole(tmp_path) == [2, 3]
+
+
 EVERY_4 = {"every_steps": 4, "every_minutes": None}
 
 
@@ -585,13 +645,15 @@ def test_a_run_goes_on_from_the_one_before_a_damaged_one(tmp_path, capfd, damage
 
 
 def test_all_damaged_checkpoints_before_a_whole_one_are_moved(tmp_path, capfd):
+    for older in ("1", "2"):  # the two newest stay
+        (tmp_path / "damaged" / older).mkdir(parents=True)
     _save(tmp_path, [1, 2, 3])
     _lose_an_item(tmp_path / "checkpoints" / "2")
     _damage(tmp_path / "checkpoints" / "3")
     assert _resume(tmp_path).step == 1
     assert len(capfd.readouterr().err.splitlines()) == 2
     assert _kept(tmp_path) == [1]
-    assert sorted(p.name for p in (tmp_path / "damaged").iterdir()) == ["2", "3"]
+    assert sorted(p.name for p in (tmp_path / "damaged").iterdir()) == ["2.1", "3"]
 
 
 @orbax_gives_up
