@@ -39,6 +39,7 @@ from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import TrainingProgress
 from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import check_start, initial_state
+from t2t_jax.run.turns import in_turn
 from t2t_jax.run.watchdog import Watchdog
 from t2t_jax.system.exit_codes import HUNG
 from t2t_jax.system.installed import OF_TRAINING, check_installed
@@ -122,7 +123,7 @@ class Run(Plan):
 def planned(config: Config, workdir: Path) -> Plan:
     """Make the plan of a run, and refuse what does not fit, before anything is written.
 
-    Each process makes its plan separately.
+    Each process makes its plan separately; `in_turn` says when.
 
     Raises:
       UserError: the config, the corpus or the directory does not fit, or a package of the extra
@@ -141,15 +142,16 @@ def planned(config: Config, workdir: Path) -> Plan:
     if goes_on is None:
         check_start(config)
     check_memory(config, config.data.vocab_size, mesh)
-    corpus = open_corpus(config.data)
-    task = task_of(corpus.name, corpus.task)
-    vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
-    config = _with_sources(config, vocabulary)
-    examples = training_parts(task, config, corpus, vocabulary)
-    order_seed = config.training.effective_seed(config.training.order_seed)
-    batches = Batches(examples, config.data, order_seed)
-    check_memory(config, len(vocabulary), mesh, batches.shapes)
-    _check_dev(config, corpus, vocabulary)
+    with in_turn(config.data):
+        corpus = open_corpus(config.data)
+        task = task_of(corpus.name, corpus.task)
+        vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
+        config = _with_sources(config, vocabulary)
+        examples = training_parts(task, config, corpus, vocabulary)
+        order_seed = config.training.effective_seed(config.training.order_seed)
+        batches = Batches(examples, config.data, order_seed)
+        check_memory(config, len(vocabulary), mesh, batches.shapes)
+        _check_dev(config, corpus, vocabulary)
     health = Health(config, corpus_figures(batches))
     model = make_model(config, len(vocabulary), mesh)
     return Plan(workdir, config, mesh, corpus, task, vocabulary, batches, health, model)

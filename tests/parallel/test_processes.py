@@ -153,7 +153,7 @@ save(Path(sys.argv[1]), [1, 2], Mesh(np.asarray(jax.devices()), ("data",)))
 """
 
 
-def _start(program, *arguments, devices=1, **environment):
+def start(program, *arguments, devices=1, **environment):
     flags = {"JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
@@ -164,7 +164,7 @@ def _start(program, *arguments, devices=1, **environment):
     )
 
 
-def _finish(*programs):
+def finish(*programs):
     """The output of programs that end well, and what they said to stderr."""
     said = [program.communicate(timeout=300) for program in programs]
     for program, (_, errors) in zip(programs, said, strict=True):
@@ -172,7 +172,7 @@ def _finish(*programs):
     return said
 
 
-def _free_port(low=0, high=0):
+def free_port(low=0, high=0):
     for port in range(low, high) if high else [0]:
         with socket.socket() as listener:
             try:
@@ -184,15 +184,15 @@ def _free_port(low=0, high=0):
 
 
 def test_two_processes_agree_and_their_checkpoints_are_read_by_any_number(tmp_path):
-    _finish(_start(_SAVE, tmp_path / "of_one"))
-    coordinator = f"127.0.0.1:{_free_port()}"
-    said = _finish(*[_start(_TOGETHER, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    finish(start(_SAVE, tmp_path / "of_one"))
+    coordinator = f"127.0.0.1:{free_port()}"
+    said = finish(*[start(_TOGETHER, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
     assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
     warnings = [line for _, errors in said for line in errors.splitlines() if "warning:" in line]
     (warning,) = warnings  # of process 0
     assert "cannot be read (by another process, which says why)" in warning
     assert "the run goes on from step 2" in warning
-    (alone,) = _finish(_start(_ALONE, tmp_path, devices=4))
+    (alone,) = finish(start(_ALONE, tmp_path, devices=4))
     assert alone[0].splitlines()[-1] == "done"
 
 
@@ -219,8 +219,8 @@ print("done", process)
 def test_process_0_reads_a_replicated_state_for_all_processes(tmp_path):
     # Each process has its own copy of the run. That of process 1 lacks the arrays at first, then
     # that of process 0, so that both go on from the state before.
-    coordinator = f"127.0.0.1:{_free_port()}"
-    said = _finish(*[_start(_REPLICATED, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    coordinator = f"127.0.0.1:{free_port()}"
+    said = finish(*[start(_REPLICATED, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
     assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
     assert "the run goes on from step 1" in said[0][1]
 
@@ -245,7 +245,7 @@ except UserError as error:
 
 def test_processes_of_slurm_meet_and_one_that_is_killed_ends_the_other_in_a_line():
     # JAX takes the port from the number of the job.
-    job = _free_port(61440, 65536) - 61440
+    job = free_port(61440, 65536) - 61440
     common = {
         "SLURM_JOB_ID": str(job),
         "SLURM_STEP_NODELIST": "127.0.0.1",
@@ -253,7 +253,7 @@ def test_processes_of_slurm_meet_and_one_that_is_killed_ends_the_other_in_a_line
         "SLURM_STEP_NUM_TASKS": "2",
     }
     first, second = (
-        _start(_AS_SLURM_SAYS, SLURM_PROCID=f"{n}", SLURM_LOCALID=f"{n}", **common) for n in (0, 1)
+        start(_AS_SLURM_SAYS, SLURM_PROCID=f"{n}", SLURM_LOCALID=f"{n}", **common) for n in (0, 1)
     )
     output, errors = first.communicate(timeout=300)
     second.communicate(timeout=300)
@@ -282,8 +282,8 @@ except UserError as error:
     ],
 )
 def test_others_that_do_not_come_are_named_by_an_error_in_one_line(named):
-    place = f"127.0.0.1:{_free_port()}"
-    programs = [_start(_WAITS, place, process) for process in named]
+    place = f"127.0.0.1:{free_port()}"
+    programs = [start(_WAITS, place, process) for process in named]
     for program, who in zip(programs, named.values(), strict=True):
         output, _ = program.communicate(timeout=300)
         assert program.returncode == 2

@@ -1,0 +1,101 @@
+"""Turns of processes at the cache: one process makes the missing entries, and the others read them.
+
+The turns are on the message board. An exchange between devices may have a timeout, and a large
+corpus takes an hour. If a process is lost meanwhile, JAX's heartbeat ends the others.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import jax
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.cache import cache_root
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.message_board import leave, texts_under
+from t2t_jax.parallel.processes import agree, hosts, is_main, of_main
+from t2t_jax.system.bucket import BucketPath, as_path
+
+_FIRST, _SECOND, _LAST, _DONE = range(4)
+_SILENT_SECONDS = 5.0
+
+
+@contextmanager
+def in_turn(config: DataConfig) -> Iterator[None]:
+    """Return a context that prepares a corpus, in one process of each host before the others.
+
+    If all hosts share the cache, process 0 is the only one that goes first. If a process fails, the
+    next turn begins, so that the others raise their own errors.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    barrier = f"cache-{of_main(secrets.randbits(30)):x}"
+    _wait(barrier, _turn(config, barrier), config.corpus)
+    try:
+        yield
+    finally:
+        _enter(barrier, _DONE)
+    _wait(barrier, _DONE, config.corpus)
+
+
+def _turn(config: DataConfig, barrier: str) -> int:
+    """Return the turn of this process; all processes call this together."""
+    leads = hosts().index(hosts()[jax.process_index()]) == jax.process_index()
+    is_shared = _sees_file_of_main(config, f".{barrier}")
+    if is_main():
+        return _FIRST
+    if isinstance(as_path(config.cache_dir), BucketPath):  # of which each host keeps a copy
+        return _SECOND if leads else _LAST
+    return _FIRST if leads and not is_shared else _LAST
+
+
+def _sees_file_of_main(config: DataConfig, name: str) -> bool:
+    """Return whether this process finds a file that process 0 writes into its cache."""
+    is_there = False
+    # The context raises the same error.
+    with suppress(OSError, UserError):
+        if is_main():
+            (cache_root(config) / name).touch()
+    agree(0)
+    with suppress(OSError, UserError):
+        is_there = (cache_root(config) / name).exists()
+    agree(0)
+    with suppress(OSError, UserError):
+        if is_main():
+            (cache_root(config) / name).unlink()
+    return is_there
+
+
+def _enter(barrier: str, turn: int) -> None:
+    leave(f"{barrier}/{jax.process_index()}", str(turn))
+
+
+def _wait(barrier: str, turn: int, corpus: str) -> None:
+    """Wait for the processes of earlier turns; after a while, one process names one of them."""
+    _enter(barrier, turn)
+    since, is_told = time.monotonic(), False
+    while True:
+        turns = {number: int(text) for number, text in texts_under(barrier).items()}
+        earlier = [number for number in sorted(turns) if turns[number] < turn]
+        if len(turns) == jax.process_count() and not earlier:
+            return
+        waiting = min(number for number in turns if turns[number] >= turn)
+        if earlier and not is_told and time.monotonic() > since + _SILENT_SECONDS:
+            is_told = True
+            if waiting == jax.process_index():
+                _say(earlier[0], waiting, corpus)
+        time.sleep(1.0 if is_told else 0.1)
+
+
+def _say(number: int, waiting: int, corpus: str) -> None:
+    if sys.stderr is not None:
+        print(
+            f"process {waiting} waits for process {number} on {hosts()[number]}, which prepares "
+            f"the vocabulary and the tokens of {corpus}",
+            file=sys.stderr,
+            flush=True,
+        )
