@@ -34,6 +34,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10}},
     "gs": {},
 }
+_MEANT = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"}
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//?)", re.IGNORECASE)
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run: aws configure",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run: gcloud auth application-default login",
@@ -55,7 +57,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
     `system.opening.opened` takes the names of runs on the hub and in archives too.
 
     Raises:
-      UserError: the name is that of a run on the hub, which is read-only.
+      UserError: the name is that of a run on the hub, which is read-only, or of an unknown store.
     """
     text = os.fspath(name)
     if text.startswith("hf:/"):
@@ -64,11 +66,18 @@ def as_path(name: str | os.PathLike[str]) -> Path:
             "send the run there by t2t-jax publish"
         )
     # An ordinary path that was made of such a name has lost one of the two slashes.
-    is_bucket = text.startswith(("s3://", "gs://")) or (
-        isinstance(name, Path) and text.startswith(("s3:/", "gs:/"))
-    )
-    if is_bucket:
-        return BucketPath(text)
+    if found := _SCHEME.match(text):
+        scheme, slashes = found.groups()
+        meant = _MEANT.get(scheme.lower())
+        if slashes == "//" or (isinstance(name, Path) and meant):
+            if scheme in _SETTINGS:
+                return BucketPath(text)
+            rest = text[found.end() :].lstrip("/")
+            hint = f"; did you mean {meant}://{rest}?" if meant else ""
+            raise UserError(
+                f"{scheme}://{rest} is in no known store; name a path without {scheme}://, or "
+                f"s3://BUCKET/NAME, gs://BUCKET/NAME, or hf://NAME/MODEL to read a run{hint}"
+            )
     return name if isinstance(name, Path) else Path(name)
 
 
