@@ -7,16 +7,24 @@
 #
 #   docker build -t t2t-jax --build-arg EXTRAS=train,cuda13,gcs .
 #   docker run --gpus all --entrypoint t2t-jax t2t-jax train --config configs/base.py --workdir gs://BUCKET/base
-FROM python:3.12-slim
+
+# constraints.txt pins the packages. A digest pins the system, too: --build-arg BASE=python:3.12-slim@sha256:...
+ARG BASE=python:3.12-slim
+FROM ${BASE}
+
+# Without these, NCCL does not see InfiniBand or RoCE, and several hosts train over TCP.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libibverbs1 ibverbs-providers \
+    && rm -r /var/lib/apt/lists/*
 
 # PyPI's JAX for CPUs; for a GPU: --build-arg EXTRAS=serve,cuda13
 ARG EXTRAS=serve
 
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY t2t_jax t2t_jax
 COPY configs configs
-RUN pip install --no-cache-dir ".[${EXTRAS}]" \
+RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]" \
     && rm -r /src/* \
     && useradd --uid 10001 --create-home t2t \
     && install -d -o t2t -g t2t /cache

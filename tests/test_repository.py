@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 FORMS = ".github/ISSUE_TEMPLATE"
@@ -54,3 +55,18 @@ def test_the_workflow_tests_every_python_that_the_package_supports():
     prefix = "Programming Language :: Python :: "
     supported = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix)]
     assert re.findall(r"[\d.]+", matrix) == supported
+
+
+def test_the_image_has_one_version_of_every_package_within_the_bounds():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    extras = ["train", "serve", "gcs", "s3", "hub", "shards", "kubernetes"]
+    needed = [name for extra in extras for name in PROJECT["optional-dependencies"][extra]]
+    for requirement in map(Requirement, PROJECT["dependencies"] + needed):
+        name = re.sub("[-_.]+", "-", requirement.name).lower()
+        assert requirement.specifier.contains(pins[name]), requirement
+    # JAX, its library and the plugins for GPUs are released together.
+    assert len({pin for name, pin in pins.items() if re.match("jax(lib|-cuda|$)", name)}) == 1
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "--constraint constraints.txt" in dockerfile
+    assert "!constraints.txt" in (ROOT / ".dockerignore").read_text(encoding="utf-8")
