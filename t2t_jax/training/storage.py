@@ -292,7 +292,8 @@ def distribute(arrays: dict[str, Any], like: Mapping[str, Any]) -> Mapping[str, 
     waiting, structure = jax.tree.flatten(arrays)
     arrays.clear()
     waiting.reverse()
-    return structure.unflatten([_sent(waiting.pop(), place) for place in jax.tree.leaves(like)])
+    sent = [_sent(waiting.pop(), place) for place in jax.tree.leaves(like)]
+    return jax.tree.unflatten(structure, sent)
 
 
 def _is_read_once(like: Mapping[str, Any]) -> bool:
