@@ -645,7 +645,7 @@ def test_a_grid_in_a_bucket_gets_its_table(trained, config, place):
     grid = checked_grid({"base": config}, {}, "the grid")
     cell = cells(grid, place, 1)[0]
     _put(trained.local, cell.workdir)
-    assert train_and_score(cell.config, cell.workdir) == 0
+    assert train_and_score(cell) == 0
     outcome = collect(grid, place, 1, Console(quiet=True))
     assert [row.variant for row in outcome.rows] == ["base"]
     assert (place / "table.md").is_file()

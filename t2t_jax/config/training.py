@@ -161,13 +161,10 @@ class TrainingConfig:
             f"optimizer={self.optimizer!r}; use {facts.least_beta2} or more",
         )
 
-    def effective_seed(self, own: int | None) -> int:
-        """Return the seed of one use of random numbers: that of its field, or else `seed`.
-
-        Args:
-          own: the value of `init_seed`, `order_seed` or `dropout_seed`.
-        """
-        return self.seed if own is None else own
+    def effective_seed(self, field: Literal["init_seed", "order_seed", "dropout_seed"]) -> int:
+        """Return the seed of one use of random numbers: the value of its field, or else `seed`."""
+        value: int | None = getattr(self, field)
+        return self.seed if value is None else value
 
     @property
     def schedule_end(self) -> int | None:

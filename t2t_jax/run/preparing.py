@@ -148,7 +148,7 @@ def planned(config: Config, workdir: Path) -> Plan:
         vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
         config = _with_sources(config, vocabulary)
         examples = training_parts(task, config, corpus, vocabulary)
-        order_seed = config.training.effective_seed(config.training.order_seed)
+        order_seed = config.training.effective_seed("order_seed")
         batches = Batches(examples, config.data, order_seed)
         check_memory(config, len(vocabulary), mesh, batches.shapes)
         _check_dev(config, corpus, vocabulary)

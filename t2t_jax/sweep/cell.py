@@ -108,7 +108,7 @@ class Cell:
     @property
     def result_file(self) -> Path:
         """Return the file with the scores of the trained cell on its split."""
-        return self.workdir / _result_name(self.split)
+        return self.workdir / (RESULT if self.split == SPLIT else f"result-{self.split}.json")
 
     @property
     def log(self) -> Path:
@@ -183,33 +183,28 @@ class Cell:
         Raises:
           UserError: a record is damaged.
         """
-        found = self.workdir.glob("rung-*.json")
-        steps = {int(name[1]): path for path in found if (name := _RUNG.fullmatch(path.name))}
+        paths = self.workdir.glob("rung-*.json")
+        steps = {int(name[1]): path for path in paths if (name := _RUNG.fullmatch(path.name))}
         return {
             step: read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)
             for step, path in sorted(steps.items())
         }
 
-    def scores(self) -> dict[int, float]:
+    def scores(self, result: Record | None) -> dict[int, float]:
         """Return the perplexities on dev by step, at pauses and of the result; inf if it diverged.
 
-        Raises:
-          UserError: a result or a record is damaged, or of another config.
-        """
-        return self.scores_with(self.result())
-
-    def scores_with(self, result: Record | None) -> dict[int, float]:
-        """Return `scores`, for a given return value of `result`.
+        Args:
+          result: the return value of `result`.
 
         Raises:
-          UserError: a record is damaged.
+          UserError: a record of a pause is damaged.
         """
-        found = {step: record["perplexity"] for step, record in self.rungs().items()}
+        scores = {step: record["perplexity"] for step, record in self.rungs().items()}
         if result is not None:
-            found[self.config.training.num_train_steps] = result["perplexity"]
+            scores[self.config.training.num_train_steps] = result["perplexity"]
         return {
             step: math.inf if score is None or math.isnan(score) else float(score)
-            for step, score in found.items()
+            for step, score in scores.items()
         }
 
     def progress(self) -> Record:
@@ -275,13 +270,13 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
 
     The seeds of a variant are counted from its `training.seed`.
     """
-    made = []
+    all_cells = []
     for index in range(num_seeds):
         for variant, config in grid.variants.items():
             seed = config.training.seed + index
             seeded = config.replace({"training.seed": seed})
-            made.append(Cell(variant, seeded, workdir / variant / f"seed{seed}"))
-    return made
+            all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}"))
+    return all_cells
 
 
 def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool = False) -> None:
@@ -306,30 +301,22 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
         except UserError as error:
             refused[cell.name] = str(error)
     if refused:
-        first, *others = refused
-        also = f" (also refused: {', '.join(others)})" if others else ""
+        first, *further = refused
+        also = f" (also refused: {', '.join(further)})" if further else ""
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
     if not allow_mixed:
         dtype = dtype_of_new_runs(results) if here else None
         check_same_code({cell.name: software_of(cell, result, dtype) for cell, result in results})
 
 
-def train_and_score(
-    config: Config,
-    workdir: Path,
-    track: Sequence[str] = (),
-    until: int | None = None,
-    split: str = SPLIT,
-) -> int:
-    """Train or resume a cell, then score it on a split and write the score.
+def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
+    """Train or resume a cell, then score it on its split and write the score.
 
     At the end of the training it translates the split and writes the result. If the training pauses
     before its end, or diverges, it writes `rung-STEP.json`.
 
     Args:
       track: trackers for the log of the cell, as in `trackers.following.followed`.
-      until: the step at which the training pauses; None trains to the end.
-      split: the split on which the trained cell is scored, dev or test.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
@@ -341,74 +328,67 @@ def train_and_score(
     from t2t_jax.run.trackers.following import followed
     from t2t_jax.run.trainer import train
 
-    corpus = open_corpus(config.data)
-    for name in (SPLIT, split):
+    corpus = open_corpus(cell.config.data)
+    for name in (SPLIT, cell.split):
         if name not in corpus.splits:
             raise UserError(f"{corpus.name} has no {name} split to compare variants on; add one")
-    end = config.training.num_train_steps
-    last = end if until is None else until
+    is_last = cell.until >= cell.config.training.num_train_steps
     try:
-        with followed(workdir, track):
-            code = train(config, workdir, until=until).exit_code
-        if not code and last >= end:
-            _write_result(config, workdir, corpus, last, split)
-        elif not code:
-            _score_at_pause(config, workdir, corpus, last)
+        with followed(cell.workdir, track):
+            code = train(cell.config, cell.workdir, until=cell.until).exit_code
+        if not code:
+            (_write_result if is_last else _score_at_pause)(cell, corpus)
     except DivergedError as error:
-        if split != SPLIT:
-            raise UserError(f"{workdir}: {error}; it has no scores on {split}") from error
+        if cell.split != SPLIT:
+            raise UserError(f"{cell.workdir}: {error}; it has no scores on {cell.split}") from error
         print(f"diverged: {error}", flush=True)
-        _write_rung(workdir, config, last, {"perplexity": None, "diverged": str(error)})
+        _write_rung(cell, {"perplexity": None, "diverged": str(error)})
         return 0
     return code
 
 
-def _write_rung(workdir: Path, config: Config, step: int, record: Record) -> None:
-    line = as_line({"config": to_dict(config), "step": step, **record})
-    write_whole(workdir / f"rung-{step}.json", line.encode())
+def _write_rung(cell: Cell, record: Record) -> None:
+    line = as_line({"config": to_dict(cell.config), "step": cell.until, **record})
+    write_whole(cell.workdir / f"rung-{cell.until}.json", line.encode())
 
 
-def _score_at_pause(config: Config, workdir: Path, corpus: "Corpus", step: int) -> None:
-    """Write the dev perplexity of a cell whose training has paused at a step."""
+def _score_at_pause(cell: Cell, corpus: "Corpus") -> None:
+    """Write the dev perplexity of a cell whose training has paused."""
     from t2t_jax.run.evaluation import corpus_loss, prepare_evaluation
     from t2t_jax.run.loading import load
     from t2t_jax.tasks.measures.perplexity import perplexity
     from t2t_jax.training.averaging import saved_steps
 
     # A training that its evaluations ended early has no later checkpoint.
-    translator = load(workdir, step=min(step, saved_steps(workdir)[-1]))
+    translator = load(cell.workdir, step=min(cell.until, saved_steps(cell.workdir)[-1]))
     vocabulary, longest = translator.vocabulary, translator.longest_sentence
     pairs = prepare_evaluation(translator.config, corpus, vocabulary, SPLIT, longest=longest)
     figure = perplexity(corpus_loss(translator, pairs).nll)
-    record = {"perplexity": figure, "checkpoints": list(translator.steps)}
-    _write_rung(workdir, config, step, record)
+    _write_rung(cell, {"perplexity": figure, "checkpoints": list(translator.steps)})
 
 
-def _result_name(split: str) -> str:
-    return RESULT if split == SPLIT else f"result-{split}.json"
-
-
-def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int, split: str) -> None:
-    """Translate a split, and write the result of a fully trained cell."""
+def _write_result(cell: Cell, corpus: "Corpus") -> None:
+    """Translate the split of a fully trained cell, and write its result."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
     from t2t_jax.run.provenance import provenance, training_software
     from t2t_jax.workdir import read_config, read_fingerprints, read_log, record_scores
 
+    config, workdir = cell.config, cell.workdir
     translator = load(workdir)
-    evaluation = evaluate(translator, corpus, split)
+    evaluation = evaluate(translator, corpus, cell.split)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
     figures = {name: value for name, value in record.items() if isinstance(value, float)}
     if nonfinite := [name for name, value in figures.items() if not math.isfinite(value)]:
-        raise DivergedError(f"not a finite number on {split}: {', '.join(nonfinite)}")
+        raise DivergedError(f"not a finite number on {cell.split}: {', '.join(nonfinite)}")
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
         "config": to_dict(config),
         **record,
         # The last step of training may be later than the last averaged checkpoint.
-        "steps": max((record["step"] for record in log if record["of"] == "train"), default=end),
+        "steps": max((r["step"] for r in log if r["of"] == "train"), default=cell.until),
         "target_tokens_per_second": _speed(log),
         "provenance": [*training_software(workdir), provenance(config)],
         "settled": settled_fields(config, read_config(workdir)),
@@ -419,7 +399,7 @@ def _write_result(config: Config, workdir: Path, corpus: "Corpus", end: int, spl
         "references": evaluation.references,
         **_sentence_losses(evaluation.loss),
     }
-    write_whole(workdir / _result_name(split), json.dumps(result).encode())
+    write_whole(cell.result_file, json.dumps(result).encode())
 
 
 def _sentence_losses(loss: "CorpusLoss") -> Record:
@@ -450,13 +430,13 @@ def main(arguments: Sequence[str]) -> int:
     process, and the fourth the split. When that process ends, this one stops as by SIGTERM, so that
     a killed sweep leaves no process unknown to the next sweep. Further arguments are trackers.
     """
-    workdir, split, track = as_path(arguments[0]), arguments[3], arguments[4:]
-    until, parent = int(arguments[1]), int(arguments[2])
+    workdir, until, parent, split, *track = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the sweep ended before the call above
+        if os.getppid() != int(parent):  # the sweep ended before the call above
             return 128 + signal.SIGTERM
-    return train_and_score(Config.from_json(sys.stdin.read()), workdir, track, until, split)
+    config = Config.from_json(sys.stdin.read())
+    return train_and_score(Cell("", config, as_path(workdir), int(until), split), track)
 
 
 if __name__ == "__main__":

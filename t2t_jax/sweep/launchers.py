@@ -310,8 +310,8 @@ def _run_cell(
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        code = train_and_score(Config.from_json(config), Path(workdir), track, until, split)
-        return Outcome(code, "")
+        cell = Cell("", Config.from_json(config), Path(workdir), until, split)
+        return Outcome(train_and_score(cell, track), "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return Outcome(2, f"error: {error}")

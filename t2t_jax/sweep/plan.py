@@ -86,5 +86,5 @@ def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
         for cell in new:
             scores[cell.name] = {}
             with suppress(UserError):
-                scores[cell.name] = cell.scores()
+                scores[cell.name] = cell.scores(cell.result())
     return plan.cells(scores), scores

@@ -233,10 +233,15 @@ def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
 
 def _with_explicit_seeds(config: Config, seed: int) -> Config:
     """Return the config under a `training.seed`, with the three seeds that follow from it."""
-    paths = "training.init_seed", "training.order_seed", "training.dropout_seed"
     training = config.replace({"training.seed": seed}).training
-    seeds = {path: training.effective_seed(config.value(path)) for path in paths}
-    return config.replace({"training.seed": 0, **seeds})
+    return config.replace(
+        {
+            "training.seed": 0,
+            "training.init_seed": training.effective_seed("init_seed"),
+            "training.order_seed": training.effective_seed("order_seed"),
+            "training.dropout_seed": training.effective_seed("dropout_seed"),
+        }
+    )
 
 
 def planned_grid(

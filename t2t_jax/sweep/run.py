@@ -167,7 +167,7 @@ def _look_for_scores(status: _Status) -> None:
     cell = status.cell
     try:
         status.result = cell.result()
-        status.scores = cell.scores_with(status.result)
+        status.scores = cell.scores(status.result)
     except (UserError, OSError) as error:
         status.state, status.message = "failed", str(error)
         return

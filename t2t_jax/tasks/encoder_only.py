@@ -336,12 +336,12 @@ class MaskedLanguageModelling(EncoderTask):
     ) -> MaskedText:
         """Return the sequences of train, in which each step hides other subwords."""
         text = prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
-        seed = config.training.effective_seed(config.training.order_seed)
+        seed = config.training.effective_seed("order_seed")
         return MaskedText.of(text, config.data, vocabulary, seed)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how documents become sequences; see `Task.train_text`."""
-        seed = config.training.effective_seed(config.training.order_seed)
+        seed = config.training.effective_seed("order_seed")
         masked = partial(MaskedText.of, data=config.data, vocabulary=vocabulary, seed=seed)
         return document_text(config.data, vocabulary, masked, begin=True)
 

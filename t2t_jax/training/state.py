@@ -58,7 +58,7 @@ def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None
       key: PRNG key of the initial values; None uses `training.init_seed`, or else `training.seed`.
     """
     if key is None:
-        key = random_key(config.training.effective_seed(config.training.init_seed))
+        key = random_key(config.training.effective_seed("init_seed"))
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
 

@@ -191,7 +191,7 @@ def _gradient_sums(
     The arguments are as in `train_step`; the sums are over all members of the mapped axis.
     """
     training = config.training
-    step_key = jax.random.fold_in(random_key(training.effective_seed(training.dropout_seed)), step)
+    step_key = jax.random.fold_in(random_key(training.effective_seed("dropout_seed")), step)
     rows = batch.targets.tokens.shape[1]
     parts, part = 1, jnp.zeros((), jnp.int32)
     if axis_name is not None:

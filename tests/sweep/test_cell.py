@@ -157,8 +157,8 @@ def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
     patient = cell.config.replace({PATIENCE: 3})
     (cell.workdir / "config.json").write_text(patient.to_json())
     (cell.workdir / "vocabulary.model").write_bytes(b"pieces")
-    assert train_and_score(patient, cell.workdir) == 0
     (finished,) = cells(Grid({"base": patient}, {}), tmp_path, 1)
+    assert train_and_score(finished) == 0
     result = finished.result()
     assert result["checkpoints"] == [400]
     assert result["sentence_nll"] == [1.23457, 2.0]
@@ -170,9 +170,9 @@ def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
 def test_a_cell_whose_evaluation_is_not_finite_has_diverged(cell, monkeypatch, field, figure):
     last = cell.config.training.num_train_steps
     _trained_to(last, monkeypatch, **{field: figure})
-    assert train_and_score(cell.config, cell.workdir) == 0
+    assert train_and_score(cell) == 0
     assert cell.result() is None
-    assert cell.scores() == {last: math.inf}
+    assert cell.scores(cell.result()) == {last: math.inf}
     assert cell.rungs()[last]["diverged"] == f"not a finite number on dev: {field}"
 
 
@@ -186,7 +186,7 @@ def test_a_cell_without_finite_probabilities_has_diverged(cell, monkeypatch, sta
         raise diverged(2)
 
     monkeypatch.setattr(f"t2t_jax.run.{stage}", refuse)
-    assert train_and_score(cell.config, cell.workdir) == 0
+    assert train_and_score(cell) == 0
     assert "no finite probabilities for line 2" in cell.rungs()[last]["diverged"]
 
 
@@ -237,9 +237,7 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     job = Local(1, ["wand:demo"]).launch(cell)
     job.wait()
     assert job.poll() == (2, refused)
-    monkeypatch.setattr(
-        launchers, "train_and_score", lambda config, workdir, track, until, split: track[0]
-    )
+    monkeypatch.setattr(launchers, "train_and_score", lambda cell, track: track[0])
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     given = cell.config.to_json(), str(cell.workdir), {}

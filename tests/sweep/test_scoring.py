@@ -1,6 +1,7 @@
 """The test split of a grid: what is scored on it at the end, when, and how often."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep import run, stored_grid
-from t2t_jax.sweep.cell import Cell, cells, train_and_score
+from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.rules import GridRules
@@ -167,12 +168,12 @@ def test_a_corpus_without_a_test_split_is_refused_before_training(tmp_path, tiny
 def test_a_trained_cell_is_scored_on_test_without_training(tmp_path):
     config = tiny_tagger(tmp_path, train=8, dev=4, test=2)
     (cell,) = cells(Grid({"base": config}, {}), tmp_path / "grid", 1)
-    assert train_and_score(cell.config, cell.workdir) == 0
+    assert train_and_score(cell) == 0
     log = (cell.workdir / "log.jsonl").read_bytes()
-    assert train_and_score(cell.config, cell.workdir, split="test") == 0
+    on_test = replace(cell, split="test")
+    assert train_and_score(on_test) == 0
     assert (cell.workdir / "log.jsonl").read_bytes() == log
-    on_test = Cell(cell.variant, cell.config, cell.workdir, split="test").result()
-    assert [len(one["references"]) for one in (cell.result(), on_test)] == [4, 2]
+    assert [len(one.result()["references"]) for one in (cell, on_test)] == [4, 2]
     assert [one["split"] for one in read_scores(cell.workdir)] == ["dev", "test"]
 
 

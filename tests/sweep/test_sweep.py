@@ -226,8 +226,8 @@ def test_a_cell_that_diverges_is_a_result(grid_file, tmp_path):
     wild = load_grid(str(grid_file)).variants["base"].replace(changes)
     grid = Grid({"wild": wild}, {})
     (cell,) = cells(grid, tmp_path, 1)
-    assert train_and_score(wild, cell.workdir) == 0
-    assert cell.scores() == {20: float("inf")}
+    assert train_and_score(cell) == 0
+    assert cell.scores(cell.result()) == {20: float("inf")}
     text = io.StringIO()
     run_cells(WholeGrid([cell]), Local(1), Console(file=text))
     assert text.getvalue() == "1 cells, 0 of them finished before\n"
@@ -418,7 +418,7 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
     results = {}
     for cell in cells(grid, tmp_path / "grid", 1):
         assert cell.result() is None
-        assert train_and_score(cell.config, cell.workdir) == 0
+        assert train_and_score(cell) == 0
         results[cell.variant] = [cell.result()]
     row = compare(grid, results)[1]
     assert row.measures.score.name == "accuracy"
