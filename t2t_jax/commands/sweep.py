@@ -103,7 +103,7 @@ class SweepCommand:
     allow_mixed: bool = False
     """Pool cells of different code, or whose runs chose different settings, and mark their rows
     with what differs."""
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
     """With --report, the columns of table.tex: of variant, differs_in, seeds, perplexity,
     perplexity_effect, perplexity_p, score, score_effect, score_p, parameters, steps."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
@@ -124,8 +124,12 @@ class SweepCommand:
             raise UserError("--again is for a further scoring on test: add --split test to a sweep")
         if self.rename is not None:
             return self._rename(self.rename)
-        if self.columns and not self.report:
+        if self.columns is not None and not self.report:
             raise UserError("--columns chooses columns of table.tex; add --report to write it")
+        if self.columns == ():
+            raise UserError(
+                "--columns names no column; name some, as variant score, or leave it out"
+            )
         rules = self._rules()
         if self.report and rules != GridRules():
             raise UserError(
@@ -157,7 +161,7 @@ class SweepCommand:
                 result_console(),
                 self.only,
                 allow_mixed=self.allow_mixed,
-                columns=self.columns,
+                columns=self.columns or (),
                 split=self.split,
                 comparisons=self.comparisons,
             )

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from t2t_jax.run.goodput import BETWEEN, Goodput
 from t2t_jax.run.progress import STEPS
+from t2t_jax.sweep.comparison import cell_name
 from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
@@ -70,22 +71,15 @@ def mean_budgets(
       results: the results that the table compares, by variant.
       reports: the states of all cells.
     """
-    cells = {
-        _cell_of(one.cell.variant, one.result): budget_of(one) for one in reports if one.result
-    }
+    budgets = {report.cell.name: budget_of(report) for report in reports if report.result}
     means = {}
     for variant, seeds in results.items():
-        keys = (_cell_of(result.get("tuned_to", variant), result) for result in seeds)
-        columns = zip(*(cells.get(key, Budget()) for key in keys), strict=True)
+        of_seeds = (budgets.get(cell_name(variant, result), Budget()) for result in seeds)
+        columns = zip(*of_seeds, strict=True)
         means[variant] = Budget(*(None if None in column else fmean(column) for column in columns))
     return means
 
 
-def _cell_of(variant: str, result: Mapping[str, Any]) -> tuple[str, int]:
-    return variant, int(result["config"]["training"]["seed"])
-
-
-def steps_of_seeds(results: Iterable[Mapping[str, Any]]) -> str:
+def steps_of_seeds(steps: Sequence[int]) -> str:
     """Return the steps of the seeds as text: `2,400`, or `2,400 / 1,800` if they differ."""
-    steps = [f"{int(result['steps']):,}" for result in results]
-    return steps[0] if len({*steps}) == 1 else " / ".join(steps)
+    return " / ".join(f"{number:,}" for number in (steps if len({*steps}) > 1 else steps[:1]))

@@ -12,8 +12,9 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, warn
 from t2t_jax.run.goodput import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.history import History, scalars
-from t2t_jax.sweep.budget import Budget, budget_of
+from t2t_jax.sweep.budget import budget_of
 from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.comparison import Results, cell_name
 from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.stored_grid import added_later
 from t2t_jax.sweep.tables import csv_text
@@ -124,36 +125,52 @@ def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]
     return results
 
 
-def write_seeds(grid: Grid, reports: Sequence[CellReport], workdir: Path) -> None:
+def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, workdir: Path) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
     There is a column for each config field that varies between variants, under its dotted path,
     for each figure of the budget, and for all numbers and texts of the results. `planned` is no for
-    cells that were added to the grid's plan later, and empty without a plan. The variants are in
-    the grid's order.
+    cells that were added to the grid's plan later, and empty without a plan. `chosen` is yes for
+    the tuned values that the table compares. The variants are in the grid's order.
     """
-    added = added_later(workdir)
-    figures = [_scalars(one.result or {}) for one in reports]
-    measures = {name: None for own in figures for name in own}
-    varied = _varied_fields([one.cell.config for one in reports])
-    base = grid.variants[grid.base]
-    heads = ["variant", "seed", "planned", "state", "differs_in"]
-    heads += [*varied, "steps", "hours", "parameters"]
-    # A result counts the target tokens of the scored split, a budget those of training.
-    renamed = ("scored_target_tokens" if name == "target_tokens" else name for name in measures)
-    lines: list[list[Any]] = [[*heads, *Budget._fields, *renamed, "reason"]]
-    for one, own in zip(reports, figures, strict=True):
-        config, seed = one.cell.config, one.cell.config.training.seed
-        differs = describe_difference(base.replace({"training.seed": seed}), config)
-        values = _values(config)
-        planned = "" if added is None else "no" if one.cell.name in added else "yes"
-        lines.append(
-            [one.cell.variant, seed, planned, one.state, differs]
-            + [str(values.get(path, "")) for path in varied]
-            + [one.steps, one.hours, num_parameters(config.model, config.data.vocab_size)]
-            + [*budget_of(one), *(own.get(name, "") for name in measures), one.reason]
+    added, chosen = added_later(workdir), _chosen(results)
+    varied = _varied_fields([report.cell.config for report in reports])
+    base, records = grid.variants[grid.base], []
+    for report in reports:
+        cell, config = report.cell, report.cell.config
+        seed, values = config.training.seed, _values(config)
+        measures = _scalars(report.result or {})
+        if "target_tokens" in measures:  # of the scored split; a budget has those of training
+            measures["scored_target_tokens"] = measures.pop("target_tokens")
+        records.append(
+            {
+                "variant": cell.variant,
+                "seed": seed,
+                "planned": "" if added is None else "no" if cell.name in added else "yes",
+                "chosen": "" if not chosen else "yes" if cell.name in chosen else "no",
+                "state": report.state,
+                "differs_in": describe_difference(base.replace({"training.seed": seed}), config),
+                **{path: str(values.get(path, "")) for path in varied},
+                "steps": report.steps,
+                "hours": report.hours,
+                "parameters": num_parameters(config.model, config.data.vocab_size),
+                **budget_of(report)._asdict(),
+                **measures,
+                "reason": report.reason,
+            }
         )
-    write_whole(workdir / SEEDS, csv_text(lines).encode())
+    heads = {name: None for record in records for name in record if name != "reason"}
+    write_whole(workdir / SEEDS, csv_text([*heads, "reason"], records).encode())
+
+
+def _chosen(results: Results) -> set[str]:
+    """Return the names of the tuned cells that are compared; empty for a grid without tuning."""
+    return {
+        cell_name(variant, result)
+        for variant, seeds in results.items()
+        for result in seeds
+        if "tuned_to" in result
+    }
 
 
 def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
@@ -161,14 +178,15 @@ def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
 
     The rows are in long form: variant, seed, step, split (train or dev), measure and value.
     """
-    lines: list[list[Any]] = [["variant", "seed", "step", "split", "measure", "value"]]
+    heads, rows = ("variant", "seed", "step", "split", "measure", "value"), []
     for report in reports:
-        cell = [report.cell.variant, report.cell.config.training.seed]
+        cell = report.cell.variant, report.cell.config.training.seed
         for record in (*report.history.training, *report.history.evaluations):
             for name, value in scalars(record).items():
                 split, _, measure = name.partition("/")
-                lines.append([*cell, record["step"], split, measure, value])
-    write_whole(workdir / CURVES, csv_text(lines).encode())
+                rows.append((*cell, record["step"], split, measure, value))
+    records = (dict(zip(heads, row, strict=True)) for row in rows)
+    write_whole(workdir / CURVES, csv_text(heads, records).encode())
 
 
 def _varied_fields(configs: Iterable[Config]) -> list[str]:

@@ -20,7 +20,6 @@ from t2t_jax.sweep.cell import measures_of
 from t2t_jax.sweep.contrasts import against, pair_name, pairs
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, effects
 from t2t_jax.sweep.resampling import sampled_scores, utf8_bytes
-from t2t_jax.sweep.same_code import other_code
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
@@ -41,6 +40,11 @@ SAMPLED = ("bleu", "log_perplexity", BITS)
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""
+
+
+def cell_name(variant: str, result: Mapping[str, Any]) -> str:
+    """Return the name of the cell with a result; of a tuned row that of the chosen value."""
+    return f"{result.get('tuned_to', variant)}/seed{result['config']['training']['seed']}"
 
 
 class Change(NamedTuple):
@@ -109,8 +113,8 @@ class VariantRow(NamedTuple):
     """The likelihood in bits per byte of the references, if the grid has several vocabularies."""
     num_parameters: int
     """The exact number of the model's parameters; of tuned ones of several sizes, the largest."""
-    num_train_steps: int
-    """The steps of training: those of the config, or fewer if every seed ended before them."""
+    steps: tuple[int, ...]
+    """The steps of training of each seed: those of the config, or fewer if it ended before them."""
     target_tokens_per_second: float
     """The speed of training: the mean over the seeds of each seed's median."""
     other_code: str
@@ -158,19 +162,45 @@ def verdict_on(change: Change) -> str:
     return direction if "seeds" in change.noise else f"{direction}, noise of seeds unknown"
 
 
+class Measured(NamedTuple):
+    """One measure of all rows."""
+
+    changes: Mapping[str, Change]
+    """The mean of each row, and its difference from the base."""
+    scores: RowScores
+    """The scores of the rows that are compared; of perplexities their logarithms."""
+    effects: Mapping[str, Effect]
+    """The differences of these rows from the base, in the units of `scores`."""
+
+
+class Comparison(NamedTuple):
+    """The comparison of a grid's rows with its base."""
+
+    grid: Grid
+    results: Results
+    comparisons: Comparisons
+    """The comparisons for which p-values are adjusted."""
+    rows: Sequence[VariantRow]
+    """The rows of the table, in the order of the grid."""
+    measured: Mapping[str, Measured]
+    """The measures by field."""
+
+
 def compare(
     grid: Grid,
     results: Results,
     diverged: Mapping[str, int] | None = None,
+    other_code: Mapping[str, str] | None = None,
     comparisons: Comparisons = "base",
-) -> list[VariantRow]:
-    """Return the rows of the table in the order of the grid.
+) -> Comparison:
+    """Compare the rows of a grid.
 
     They have no differences while the base has no result. A row that was scored on other sentences
     than the base, or by another definition of a score, has no difference in it.
 
     Args:
       diverged: the number of diverged seeds by variant; None means none.
+      other_code: the return value of `same_code.other_code`; None means one code.
       comparisons: the comparisons for which p-values are adjusted.
 
     Raises:
@@ -181,15 +211,13 @@ def compare(
     measures, base = _measures_of_all(results), grid.variants[grid.base]
     fields = ["perplexity", *(m.field for m in (measures.score, measures.beside) if m)]
     if BITS not in fields and _has_other_subwords(grid, results):
-        results = {name: [_with_bits(one) for one in seeds] for name, seeds in results.items()}
-        fields += [BITS] * all(BITS in one for seeds in results.values() for one in seeds)
-    by_field = {field: changes(grid, results, field, comparisons) for field in fields}
-    code = other_code(results)
+        results = {name: [_with_bits(seed) for seed in seeds] for name, seeds in results.items()}
+        fields += [BITS] * all(BITS in seed for seeds in results.values() for seed in seeds)
+    measured = {field: measure(grid, results, field, comparisons) for field in fields}
     rows = []
-    for variant, config in grid.variants.items():
-        if not (seeds := results.get(variant)):
-            continue
-        change = {field: changes_of[variant] for field, changes_of in by_field.items()}
+    for variant in (name for name in grid.variants if results.get(name)):
+        config, seeds = grid.variants[variant], results[variant]
+        change = {field: measured[field].changes[variant] for field in fields}
         rows.append(
             VariantRow(
                 variant,
@@ -202,18 +230,22 @@ def compare(
                 measures.beside and change[measures.beside.field],
                 None if measures.score.field == BITS else change.get(BITS),
                 _num_parameters(config, seeds),
-                max(int(result["steps"]) for result in seeds),
+                tuple(int(result["steps"]) for result in seeds),
                 statistics.fmean(result["target_tokens_per_second"] for result in seeds),
-                code.get(variant, ""),
+                (other_code or {}).get(variant, ""),
                 grid.published.get(variant),
             )
         )
-    return rows
+    return Comparison(grid, results, comparisons, rows, measured)
 
 
 def _has_other_subwords(grid: Grid, results: Results) -> bool:
-    keys = {_definition(grid, name, r, "perplexity") for name, of in results.items() for r in of}
-    return len(keys) > 1
+    definitions = {
+        _definition(grid, name, result, "perplexity")
+        for name, seeds in results.items()
+        for result in seeds
+    }
+    return len(definitions) > 1
 
 
 def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
@@ -243,16 +275,14 @@ def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: st
     if measure == "perplexity":
         vocabulary = result.get("vocabulary", subwords(grid.variants[variant]))
         return sentences, vocabulary, result.get("target_tokens")
-    measures = measures_of(result)
-    signatures = {
-        one.field: one.signature_field for one in (measures.score, measures.beside) if one
-    }
+    score, beside, *_ = measures_of(result)
+    signatures = {m.field: m.signature_field for m in (score, beside) if m}
     return sentences, result.get(signatures.get(measure) or "")
 
 
 def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
     trained = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed] or [config]
-    return max(num_parameters(one.model, one.data.vocab_size) for one in trained)
+    return max(num_parameters(config.model, config.data.vocab_size) for config in trained)
 
 
 def subwords(config: Config) -> tuple[Any, ...]:
@@ -260,40 +290,34 @@ def subwords(config: Config) -> tuple[Any, ...]:
     return tuple(config.value(path) for path in OF_SUBWORDS)
 
 
-def changes(
-    grid: Grid, results: Results, measure: str, comparisons: Comparisons = "base"
-) -> dict[str, Change]:
-    """Return each variant's mean of a measure, and its difference from the base.
+def measure(
+    grid: Grid, results: Results, field: str, comparisons: Comparisons = "base"
+) -> Measured:
+    """Compare all rows in one measure.
 
     Args:
-      measure: a field of the results.
+      field: the field of the results with the measure.
       comparisons: the comparisons for which p-values are adjusted.
     """
-    rows = row_scores(grid, results, measure)
-    differences = effects_of(grid, rows, comparisons)
-    changed = {}
+    scores, tested, base = row_scores(grid, results, field), dict[str, Effect](), None
+    if grid.base in scores.scores:
+        if comparisons == "base":
+            tested = effects(scores, against(grid.base, scores.scores), "dunnett")
+        else:
+            of_pairs = effects(scores, pairs(grid.base, scores.scores), "holm")
+            rows = (name for name in scores.scores if name != grid.base)
+            tested = {name: of_pairs[pair_name(name, grid.base)] for name in rows}
+        if field == "perplexity":
+            base = math.exp(statistics.fmean(scores.scores[grid.base].values()))
+    changes = {}
     for variant, seeds in results.items():
-        figures = [result[measure] for result in seeds]
+        figures = [result[field] for result in seeds]
         has_sd = len(figures) > 1 and all(map(math.isfinite, figures))
         sd = statistics.stdev(figures) if has_sd else None
         change = Change(statistics.fmean(figures), sd)
-        if effect := differences.get(variant):
-            of_base = statistics.fmean(rows.scores[grid.base].values())
-            base = math.exp(of_base) if measure == "perplexity" else None
-            change = _with_effect(change, effect, base)
-        changed[variant] = change
-    return changed
-
-
-def effects_of(grid: Grid, rows: RowScores, comparisons: Comparisons) -> dict[str, Effect]:
-    """Return the differences of rows from the base, by the name of the row."""
-    if grid.base not in rows.scores:
-        return {}
-    if comparisons == "base":
-        return effects(rows, against(grid.base, rows.scores), "dunnett")
-    of_pairs = effects(rows, pairs(grid.base, rows.scores), "holm")
-    others = (name for name in rows.scores if name != grid.base)
-    return {name: of_pairs[pair_name(name, grid.base)] for name in others}
+        effect = tested.get(variant)
+        changes[variant] = _with_effect(change, effect, base) if effect else change
+    return Measured(changes, scores, tested)
 
 
 def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
@@ -308,18 +332,18 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
     sampled = "log_perplexity" if is_relative else measure
     scores, draws = dict[str, dict[int, float]](), dict[str, dict[int, np.ndarray]]()
     for name, results_of_row in results.items():
-        seeds = {int(one["config"]["training"]["seed"]): one for one in results_of_row}
+        seeds = {int(r["config"]["training"]["seed"]): r for r in results_of_row}
         if any(
-            not math.isfinite(one[measure]) or _definition(grid, name, one, measure) != definition
-            for one in seeds.values()
+            not math.isfinite(r[measure]) or _definition(grid, name, r, measure) != definition
+            for r in seeds.values()
         ):
             continue
-        figures = {seed: float(one[measure]) for seed, one in seeds.items()}
+        figures = {seed: float(r[measure]) for seed, r in seeds.items()}
         scores[name] = {s: math.log(y) if is_relative else y for s, y in figures.items()}
         if sampled in SAMPLED:
-            samples = {seed: sampled_scores(one, sampled) for seed, one in seeds.items()}
+            samples = {seed: sampled_scores(r, sampled) for seed, r in seeds.items()}
             draws[name] = {seed: values for seed, values in samples.items() if values is not None}
-    tuned = {name: {one.get("tuned_to") for one in results[name]} for name in scores}
+    tuned = {name: {r.get("tuned_to") for r in results[name]} for name in scores}
     return RowScores(scores, draws, [name for name, values in tuned.items() if len(values) > 1])
 
 

@@ -88,7 +88,8 @@ def gathered(
         ),
         *_outside_note(outside),
     ]
-    beside = Beside(notes, further, over, diverged, mean_budgets(results, reports), selected)
+    budgets = mean_budgets(results, reports)
+    beside = Beside(notes, further, over, diverged, budgets=budgets, selected=selected)
     return Gathered(results, reports, outside, beside, (*untrained, *unscored))
 
 

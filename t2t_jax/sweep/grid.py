@@ -23,7 +23,7 @@ from t2t_jax.sweep.rules import (
     record_rules,
 )
 from t2t_jax.sweep.run import run_cells
-from t2t_jax.sweep.same_code import check_same_code, software_of_result
+from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_result
 from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid, plan_note
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
@@ -201,7 +201,7 @@ def collect(
         if report.state == LEFT_OUT:
             line = f"{report.cell.name} is left out: {report.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    write_seeds(grid, reports, workdir)
+    write_seeds(grid, reports, state.results, workdir)
     write_curves(reports, workdir)
     if not allow_mixed:
         trained = ((one.cell.name, one.result) for one in state.reports if one.result is not None)
@@ -217,7 +217,8 @@ def collect(
         notes = [plan_note(workdir, comparisons, grid.compared_with), *notes]
     elif may_be_empty:
         notes = ["No cell has a result yet.", *notes]
-    beside = state.beside._replace(notes=notes)
+    differing = other_code(state.results) if allow_mixed else {}
+    beside = state.beside._replace(notes=notes, other_code=differing)
     rows = write_tables(grid, state.results, workdir, beside, comparisons, columns)
     return GridOutcome(state.results, rows, unfinished=state.unfinished)
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.budget import steps_of_seeds
-from t2t_jax.sweep.comparison import Change, Results, VariantRow
-from t2t_jax.system.records import Record
+from t2t_jax.sweep.comparison import Change, VariantRow
 
 _DEFAULT_COLUMNS = "variant", "perplexity", "score", "parameters"
 _HEADER = r"""% Written by t2t-jax. The document needs \usepackage{booktabs}."""
@@ -38,7 +37,6 @@ _FIGURE = re.compile(r"[+-]?\.?\d")
 def grid_latex(
     caption: str,
     rows: Sequence[VariantRow],
-    results: Results,
     columns: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> str:
@@ -47,22 +45,23 @@ def grid_latex(
     Args:
       caption: the caption of the table.
       rows: the rows of `comparison.compare`.
-      results: the results by variant, for the steps of each seed.
       columns: names of columns from left to right; empty for variant, perplexity, score and
         parameters, which fit into a text column of 80 mm.
       notes: further paragraphs below the table.
 
     Raises:
-      UserError: a column is unknown.
+      UserError: a column is unknown, or named twice.
     """
     for name in columns:
         if name not in _COLUMNS:
             hint = did_you_mean(name, _COLUMNS, f"choose from {', '.join(_COLUMNS)}")
             raise UserError(f"table.tex has no column {name!r}; {hint}")
+        if columns.count(name) > 1:
+            raise UserError(f"--columns names {name!r} twice; name each column once")
     columns = columns or _DEFAULT_COLUMNS
     score = rows[0].measures.score.name
     heads = [_COLUMNS[name][0].format(score=score) for name in columns]
-    cells = [[_COLUMNS[name][1](row, results[row.variant]) for name in columns] for row in rows]
+    cells = [[_COLUMNS[name][1](row) for name in columns] for row in rows]
     if any(name.endswith("_effect") for name in columns):
         notes = ["Δ: difference from the base, with its 95% interval, not adjusted.", *notes]
     return latex(caption, heads, cells, notes)
@@ -109,20 +108,20 @@ def _effect(change: Change) -> str:
     return f"{change.difference:+.2f}{ends}"
 
 
-_COLUMNS: dict[str, tuple[str, Callable[[VariantRow, Sequence[Record]], str]]] = {
-    "variant": ("variant", lambda row, _: row.shown),
-    "differs_in": ("differs in", lambda row, _: row.difference),
-    "seeds": ("seeds", lambda row, _: str(row.num_seeds)),
-    "perplexity": ("perplexity", lambda row, _: row.perplexity.shown[0]),
-    "perplexity_effect": ("Δ perplexity", lambda row, _: _effect(row.perplexity)),
-    "perplexity_p": ("p", lambda row, _: row.perplexity.shown_p),
-    "score": ("{score}", lambda row, _: row.score.shown[0]),
-    "score_effect": ("Δ {score}", lambda row, _: _effect(row.score)),
-    "score_p": ("p", lambda row, _: row.score.shown_p),
-    "parameters": ("params (M)", lambda row, _: f"{row.num_parameters / 1e6:,.2f}"),
-    "steps": ("steps", lambda _, seeds: steps_of_seeds(seeds)),
+_COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {
+    "variant": ("variant", lambda row: row.shown),
+    "differs_in": ("differs in", lambda row: row.difference),
+    "seeds": ("seeds", lambda row: str(row.num_seeds)),
+    "perplexity": ("perplexity", lambda row: row.perplexity.shown[0]),
+    "perplexity_effect": ("Δ perplexity", lambda row: _effect(row.perplexity)),
+    "perplexity_p": ("p", lambda row: row.perplexity.shown_p),
+    "score": ("{score}", lambda row: row.score.shown[0]),
+    "score_effect": ("Δ {score}", lambda row: _effect(row.score)),
+    "score_p": ("p", lambda row: row.score.shown_p),
+    "parameters": ("params (M)", lambda row: f"{row.num_parameters / 1e6:,.2f}"),
+    "steps": ("steps", lambda row: steps_of_seeds(row.steps)),
 }
-"""The head of each column of `table.tex`, and the text of a row with the results of its seeds."""
+"""The head of each column of `table.tex`, and a function that returns the text of a row."""
 
 
 def _alignment(column: Sequence[str]) -> str:
@@ -154,4 +153,4 @@ def _note(text: str) -> str:
 def _escaped(text: str) -> str:
     """Return a text with all special characters escaped, and minus signs before numbers."""
     quoted = re.sub(r'"([^"]*)"', r"``\1''", _MINUS.sub("−", text))
-    return _SIGN.sub(lambda found: _SIGNS[found[0]], quoted).replace("−", "$-$")
+    return _SIGN.sub(lambda match: _SIGNS[match[0]], quoted).replace("−", "$-$")

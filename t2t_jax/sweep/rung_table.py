@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from t2t_jax.config.file import describe_difference
 from t2t_jax.sweep.cell import Cell
-from t2t_jax.sweep.comparison import changes, verdict_on
+from t2t_jax.sweep.comparison import measure, verdict_on
 from t2t_jax.sweep.plan import Scores, score_at
 from t2t_jax.sweep.rules import PlannedGrid, by_variant
 from t2t_jax.sweep.tables import GridTable
@@ -46,9 +46,8 @@ def rung_table(
     rows = []
     for step in sorted(set(stopped.values())):
         finite = {name: _finite(seeds, step) for name, seeds in cells.items()}
-        compared = changes(
-            grid, {name: seeds for name, seeds in finite.items() if seeds}, "perplexity"
-        )
+        scored = {name: seeds for name, seeds in finite.items() if seeds}
+        compared = measure(grid, scored, "perplexity").changes
         for name in (name for name, last in stopped.items() if last == step):
             change, figures = compared.get(name), ["diverged", "", ""]
             if change and len(finite[name]) == len(cells[name]):
@@ -64,7 +63,7 @@ def rung_table(
             "Those above, which came to the end, were chosen by scores of the same seeds. So a "
             "perplexity that is lower than the base's is partly luck: confirm it with other seeds."
         )
-    if any(one.training.schedule == "wsd" for one in grid.variants.values()):
+    if any(config.training.schedule == "wsd" for config in grid.variants.values()):
         notes.append("With the schedule wsd, this is before the decay of the learning rate.")
     heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
     caption = "Given up before the end, by their perplexity on dev:"

@@ -117,7 +117,8 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
         reference = "its beginning" if name == first else first
         kind, remedy = f"code than {reference}{commit}", "restore that code"
         if all(one.startswith(same_settings.OPEN_FIELDS) for one in changed):
-            kind, remedy = f"settings than {reference}", "set this field in the config file"
+            path, before, *_ = changed[0].split(" ")
+            kind, remedy = f"settings than {reference}", f"set {path}={before} in the config file"
         raise UserError(
             f"{name} was computed by different {kind}: {_listed(changed)}{also}; {remedy}, "
             f"{_WAY_OUT}"

@@ -15,6 +15,7 @@ from rich.console import Console
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import SPLIT, Cell
+from t2t_jax.sweep.comparison import cell_name
 from t2t_jax.sweep.gathering import Gathered, gathered
 from t2t_jax.sweep.launchers import Launcher
 from t2t_jax.sweep.plan import WholeGrid
@@ -91,16 +92,8 @@ class SplitScoring(NamedTuple):
 
     def _compared(self, state: Gathered) -> list[tuple[Cell, Record]]:
         """Return the cells that the table compares, with their results on dev."""
-        names = {
-            (result.get("tuned_to", variant), result["config"]["training"]["seed"])
-            for variant in self.variants
-            for result in state.results.get(variant, ())
-        }
-        return [
-            (cell, report.result)
-            for report in state.reports
-            if report.result and ((cell := report.cell).variant, cell.config.training.seed) in names
-        ]
+        names = {cell_name(n, result) for n in self.variants for result in state.results.get(n, ())}
+        return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
 
     def _new_cells(self, state: Gathered) -> dict[str, str]:
         """Return the fingerprints of cells that were never scored; refuse them without `again`."""

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,13 +18,12 @@ from t2t_jax.sweep.budget import Budget, steps_of_seeds
 from t2t_jax.sweep.comparison import (
     BITS,
     Change,
+    Comparison,
     Comparisons,
     Results,
     VariantRow,
     compare,
-    effects_of,
     p_text,
-    row_scores,
 )
 from t2t_jax.sweep.contrasts import factorial, pairs
 from t2t_jax.sweep.effect_figure import FIGURES, effect_figure
@@ -42,19 +41,6 @@ from t2t_jax.sweep.paper_columns import (
 from t2t_jax.system.atomic_file import write_whole
 
 _FILES = "table.md", "table.tex", "table.csv", *FIGURES
-
-
-class Columns(NamedTuple):
-    """Neighbouring columns of the table: as text for readers, and as values for programs."""
-
-    heads: Sequence[str]
-    """The heads of the columns for readers."""
-    cells: Callable[[VariantRow], Sequence[str]]
-    """A function that returns the text of a variant, a cell for each head."""
-    fields: Sequence[str]
-    """The heads of the columns for programs, in which every figure stands in full."""
-    values: Callable[[VariantRow], Sequence[Any]]
-    """A function that returns the values of a variant, one for each field."""
 
 
 class GridTable(NamedTuple):
@@ -78,6 +64,8 @@ class Beside(NamedTuple):
     finished."""
     diverged: Mapping[str, int] = MappingProxyType({})
     """The number of seeds that diverged, by variant."""
+    other_code: Mapping[str, str] = MappingProxyType({})
+    """The differences of code and settings, by variant, as `same_code.other_code` returns them."""
     budgets: Mapping[str, Budget] = MappingProxyType({})
     """The mean budget of each variant's seeds."""
     selected: Collection[str] = ()
@@ -119,21 +107,19 @@ def write_tables(
         for stale in (latex_file, csv_file, *figure_files):
             stale.unlink(missing_ok=True)
         return []
-    rows = compare(grid, results, beside.diverged, comparisons)
-    tables = [grid_table(grid, rows, results, beside, comparisons)]
-    tables += [*contrast_tables(grid, rows, results, comparisons), *beside.tables]
+    comparison = compare(grid, results, beside.diverged, beside.other_code, comparisons)
+    rows = [*comparison.rows]
+    tables = [grid_table(comparison, beside), *contrast_tables(comparison), *beside.tables]
     write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
-    notes = _definitions(rows, results)[:1]  # the second score is no column of table.tex
+    notes = _definitions(comparison)[:1]  # the second score is no column of table.tex
     notes += [*_notes_on_cells(grid, results, beside), *_notes_on_code(rows)]
-    main = grid_latex(tables[0].caption, rows, results, columns, notes)
-    write_whole(latex_file, "\n".join([main, *(latex(*one) for one in tables[1:])]).encode())
-    groups = _columns(grid, rows, results)
-    fields = [field for group in groups for field in group.fields]
-    lines: list[list[Any]] = [[*fields, *Budget._fields]]
-    for row in rows:
-        values = [value for group in groups for value in group.values(row)]
-        lines.append([*values, *beside.budgets.get(row.variant, Budget())])
-    write_whole(csv_file, csv_text(lines).encode())
+    main = grid_latex(tables[0].caption, rows, columns, notes)
+    write_whole(latex_file, "\n".join([main, *(latex(*table) for table in tables[1:])]).encode())
+    records = [
+        _values(comparison, row) | beside.budgets.get(row.variant, Budget())._asdict()
+        for row in rows
+    ]
+    write_whole(csv_file, csv_text(records[0], records).encode())
     try:
         for name, content in effect_figure(grid, rows).items():
             write_whole(workdir / name, content)
@@ -142,25 +128,20 @@ def write_tables(
     return rows
 
 
-def grid_table(
-    grid: Grid,
-    rows: Sequence[VariantRow],
-    results: Results,
-    beside: Beside = NOTHING,
-    comparisons: Comparisons = "base",
-) -> GridTable:
-    """Return the table for readers, from the rows of `compare`."""
-    columns = [one for one in _columns(grid, rows, results) if one.heads]
-    heads = [head for one in columns for head in one.heads]
-    body = [[cell for one in columns for cell in one.cells(row)] for row in rows]
-    first = next(iter(results.values()))[0]
+def grid_table(comparison: Comparison, beside: Beside = NOTHING) -> GridTable:
+    """Return the table for readers."""
+    cells = [_cells(comparison, row) for row in comparison.rows]
+    first = next(iter(comparison.results.values()))[0]
     split = f"{first['corpus']} {first['split']}"
-    if rows[0].measures.whole_split:
+    if comparison.rows[0].measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
-    notes = _notes(grid, rows, results, comparisons)
-    notes += _notes_on_cells(grid, results, beside)
-    caption = f"Scores on {split}; mean over seeds ± their standard deviation."
-    return GridTable(caption, heads, body, notes)
+    notes = [*_notes(comparison), *_notes_on_cells(comparison.grid, comparison.results, beside)]
+    return GridTable(
+        f"Scores on {split}; mean over seeds ± their standard deviation.",
+        [head for head, _ in cells[0]],
+        [[text for _, text in row] for row in cells],
+        notes,
+    )
 
 
 def summary(rows: Sequence[VariantRow], results: Results) -> Table:
@@ -185,116 +166,88 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
     return table
 
 
-def _columns(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[Columns]:
-    """Return all columns of the table, from left to right."""
-    measures = rows[0].measures
-    score, scores = measures.score, [one for one in (measures.score, measures.beside) if one]
-    signatures = [one.signature_field for one in scores if one.signature_field]
-    columns = [
-        Columns(
-            ("variant", "differs in", "seeds"),
-            lambda row: (row.shown, row.difference, str(row.num_seeds)),
-            ("variant", "differs_in", "seeds", "other_code"),
-            lambda row: (row.variant, row.difference, row.num_seeds, row.other_code),
-        ),
-        _measure_columns("perplexity", "perplexity", lambda row: row.perplexity),
-        _measure_columns(score.name, score.field, lambda row: row.score),
-        *_further_columns(rows),
-        Columns(
-            ("parameters", "steps", "target tokens/s", "against the noise"),
-            lambda row: (
-                f"{row.num_parameters:,}",
-                steps_of_seeds(results[row.variant]),
-                f"{row.target_tokens_per_second:,.0f}",
-                row.verdict,
-            ),
-            (
-                *("parameters", "steps", "target_tokens_per_second"),
-                *("perplexity_verdict", f"{score.field}_verdict"),
-            ),
-            lambda row: (
-                *(row.num_parameters, row.num_train_steps, row.target_tokens_per_second),
-                *(row.verdicts["perplexity"], row.verdicts[score.name]),
-            ),
-        ),
+def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
+    """Return the cells of a row for readers, each with the head of its column."""
+
+    def of_measure(name: str, change: Change) -> list[tuple[str, str]]:
+        mean, difference = change.shown
+        return [(name, mean), ("Δ ± s.e.", difference), ("p", change.shown_p)]
+
+    score, beside, *_ = row.measures
+    cells = [("variant", row.shown), ("differs in", row.difference), ("seeds", str(row.num_seeds))]
+    cells += of_measure("perplexity", row.perplexity) + of_measure(score.name, row.score)
+    if row.bits_per_byte:
+        cells += of_measure(BITS, row.bits_per_byte)
+    if beside and row.beside:
+        cells.append((beside.name, f"{row.beside.mean:.2f}"))
+    cells += [
+        ("parameters", f"{row.num_parameters:,}"),
+        ("steps", steps_of_seeds(row.steps)),
+        ("target tokens/s", f"{row.target_tokens_per_second:,.0f}"),
+        ("against the noise", row.verdict),
     ]
-    if grid.published:
-        columns.append(_paper_columns(grid, rows))
-
-    def signed(row: VariantRow) -> list[Any]:
-        return [results[row.variant][0][name] for name in signatures]
-
-    return [*columns, Columns((), lambda row: (), signatures, signed)]
+    if any(row.published for row in comparison.rows):
+        cells += zip(HEADS, paper_cells(row.published), strict=True)
+        cells.append(("interval contains paper's Δ", _intervals(comparison, row)))
+    return cells
 
 
-def _measure_columns(name: str, field: str, change: Callable[[VariantRow], Change]) -> Columns:
-    """Return the columns of a measure that is compared with the base."""
-    return Columns(
-        (name, "Δ ± s.e.", "p"),
-        lambda row: (*change(row).shown, change(row).shown_p),
-        _fields_of(field),
-        change,
-    )
+def _values(comparison: Comparison, row: VariantRow) -> dict[str, Any]:
+    """Return the values of a row for programs, every figure in full, by the name of the column."""
+    results, (score, beside, *_) = comparison.results[row.variant], row.measures
+    values: dict[str, Any] = {
+        "variant": row.variant,
+        "differs_in": row.difference,
+        "seeds": row.num_seeds,
+        "other_code": row.other_code,
+    }
+    measured = [("perplexity", row.perplexity), (score.field, row.score), (BITS, row.bits_per_byte)]
+    measured += [(beside.field, row.beside)] if beside else []
+    for field, change in measured:
+        if change:
+            values |= {f"{field}_{part}": value for part, value in change._asdict().items()}
+    values |= {
+        "parameters": row.num_parameters,
+        "steps": max(row.steps),
+        "target_tokens_per_second": row.target_tokens_per_second,
+        "perplexity_verdict": row.verdicts["perplexity"],
+        f"{score.field}_verdict": row.verdicts[score.name],
+    }
+    if comparison.grid.published:
+        values |= zip(FIELDS, paper_values(row.published), strict=True)
+        values["interval_contains_paper"] = _intervals(comparison, row)
+    signatures = [m.signature_field for m in (score, beside) if m and m.signature_field]
+    return values | {name: results[0][name] for name in signatures}
 
 
-def _further_columns(rows: Sequence[VariantRow]) -> list[Columns]:
-    """Return the columns of the second score, and of bits per byte for several vocabularies."""
-    columns, unknown = [], Change(math.nan, None)
-    if rows[0].bits_per_byte:
-        columns += [_measure_columns(BITS, BITS, lambda row: row.bits_per_byte or unknown)]
-    if beside := rows[0].measures.beside:
-        further = _measure_columns(beside.name, beside.field, lambda row: row.beside or unknown)
-        shown = further._replace(
-            heads=[beside.name], cells=lambda row: [f"{(row.beside or unknown).mean:.2f}"]
-        )
-        columns += [shown]
-    return columns
+def _intervals(comparison: Comparison, row: VariantRow) -> str:
+    """Return the 95% intervals of a row, and whether they contain the paper's differences."""
+    grid = comparison.grid
+    base = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
+    marks = paper_marks(grid.published, row.variant, grid.base)
+    texts = {"perplexity": interval_and_published(row.perplexity, marks.perplexity, base)}
+    if row.measures.bootstrap:
+        texts[row.measures.score.name] = interval_and_published(row.score, marks.bleu)
+    return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
-def _paper_columns(grid: Grid, rows: Sequence[VariantRow]) -> Columns:
-    """Return the columns of Table 3's figures, and of whether our intervals contain them."""
-    base = next((row.perplexity.mean for row in rows if row.variant == grid.base), None)
-
-    def intervals(row: VariantRow) -> str:
-        marks = paper_marks(grid.published, row.variant, grid.base)
-        texts = {"perplexity": interval_and_published(row.perplexity, marks.perplexity, base)}
-        if row.measures.bootstrap:
-            score = row.measures.score.name
-            texts[score] = interval_and_published(row.score, marks.bleu)
-        return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
-
-    is_shown = any(row.published for row in rows)
-    return Columns(
-        (*HEADS, "interval contains paper's Δ") if is_shown else (),
-        lambda row: (*paper_cells(row.published), intervals(row)),
-        (*FIELDS, "interval_contains_paper"),
-        lambda row: (*paper_values(row.published), intervals(row)),
-    )
-
-
-def _fields_of(measure: str) -> list[str]:
-    return [f"{measure}_{part}" for part in Change._fields]
-
-
-def _notes(
-    grid: Grid, rows: Sequence[VariantRow], results: Results, comparisons: Comparisons
-) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """Explain the columns of the table, a paragraph for each."""
-    base = grid.base
+    base, rows = comparison.grid.base, comparison.rows
     adjusted = f"by Dunnett's test for all comparisons with `{base}`"
-    if comparisons == "all":
+    if comparison.comparisons == "all":
         adjusted = "by Holm's method for all pairs of rows"
-    counts = {name: f"{seeds[0]['target_tokens']:,}" for name, seeds in results.items()}
+    counts = {n: f"{seeds[0]['target_tokens']:,}" for n, seeds in comparison.results.items()}
     notes = [
         f"perplexity: exp of the mean negative log-likelihood per subword "
         f"({_by_value(counts)} of them).",
-        *_definitions(rows, results),
+        *_definitions(comparison),
         f"Δ: the mean minus that of `{base}` under the same seeds, with its standard error. It is "
         "empty where the two were scored on other sentences or by another definition, and while "
         f"`{base}` has no result.",
         f"p: two-sided, adjusted {adjusted}. A difference is "
         f"within the noise, of seeds and sentences if both are known, if p >= {SIGNIFICANT}.",
-        *power_notes(grid, rows, results),
+        *power_notes(comparison),
     ]
     if rows[0].bits_per_byte:
         notes.append(
@@ -315,41 +268,40 @@ def _by_value(values: Mapping[str, str]) -> str:
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in named.items())
 
 
-def power_notes(grid: Grid, rows: Sequence[VariantRow], results: Results) -> list[str]:
+def power_notes(comparison: Comparison) -> list[str]:
     """Return how many seeds find a difference of 1% in perplexity, and of 0.5 in BLEU."""
-    notes, measures = [], rows[0].measures
+    notes, measures = [], comparison.rows[0].measures
     sizes = [("perplexity", "1% in perplexity", math.log(1.01))]
     if measures.bootstrap:
         sizes.append((measures.score.field, f"0.5 {measures.score.name}", 0.5))
     for field, name, difference in sizes:
-        scores = row_scores(grid, results, field)
-        compared = [e for e in effects_of(grid, scores, "base").values() if "seeds" in e.noise]
-        if not compared:
+        _, scores, effects_of_rows = comparison.measured[field]
+        tested = [effect for effect in effects_of_rows.values() if "seeds" in effect.noise]
+        if not tested:
             continue
-        sentences = statistics.median(effect.sentence_variance for effect in compared)
+        sentences = statistics.median(effect.sentence_variance for effect in tested)
         noise = noise_of_seeds(scores.scores)
-        number = seeds_needed(difference, noise, sentences, len(compared))
+        number = seeds_needed(difference, noise, sentences, len(tested))
         of_rows = f"{number} seeds of each row" if number else "more sentences, not more seeds"
         notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {of_rows}.")
     return notes
 
 
-def contrast_tables(
-    grid: Grid, rows: Sequence[VariantRow], results: Results, comparisons: Comparisons
-) -> list[GridTable]:
+def contrast_tables(comparison: Comparison) -> list[GridTable]:
     """Return tables of all pairs, if they are asked for, and of the effects of two factors."""
-    score = rows[0].measures.score
-    of_perplexity = row_scores(grid, results, "perplexity")
-    of_score = row_scores(grid, results, score.field)
+    grid, score = comparison.grid, comparison.rows[0].measures.score
+    of_perplexity = comparison.measured["perplexity"].scores
+    of_score = comparison.measured[score.field].scores
     compared = [
         row.variant
-        for row in rows
+        for row in comparison.rows
         if not row.num_diverged
         and row.variant in of_perplexity.scores.keys() & of_score.scores.keys()
     ]
+    all_pairs = pairs(grid.base, compared) if comparison.comparisons == "all" else {}
     kinds = {
         "Main effects and interaction of the two fields:": factorial(grid, compared),
-        "Differences of all pairs:": pairs(grid.base, compared) if comparisons == "all" else {},
+        "Differences of all pairs:": all_pairs,
     }
     tables = []
     for caption, contrasts in kinds.items():
@@ -420,12 +372,12 @@ def _listed(notes: Iterable[str]) -> str:
     return "".join(f"- {note}\n" for note in notes)
 
 
-def _definitions(rows: Sequence[VariantRow], results: Results) -> list[str]:
+def _definitions(comparison: Comparison) -> list[str]:
     """Return a line for each score that has a definition."""
-    lines, (score, beside, is_bleu, _) = [], rows[0].measures
+    lines, (score, beside, is_bleu, _) = [], comparison.rows[0].measures
     for measure, suffix in ((score, ""), (beside, ", the paper's BLEU" if is_bleu else "")):
         if field := measure and measure.signature_field:
-            signed = {name: f"`{seeds[0][field]}`" for name, seeds in results.items()}
+            signed = {n: f"`{seeds[0][field]}`" for n, seeds in comparison.results.items()}
             lines.append(f"{measure.name}{suffix}: {_by_value(signed)}.")
     return lines
 
@@ -434,8 +386,10 @@ def _signed(difference: float | None) -> str:
     return "" if difference is None else f"{difference:+.2f}"
 
 
-def csv_text(lines: Iterable[Iterable[Any]]) -> str:
-    """Return lines of cells as CSV; the first has the column names."""
+def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, Any]]) -> str:
+    """Return records as CSV with the columns `heads`; a missing value is empty."""
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(lines)
+    writer = csv.DictWriter(file, [*heads], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
     return file.getvalue()

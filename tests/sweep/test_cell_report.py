@@ -120,7 +120,7 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
 def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
     for seeds in (1, 2):
         keep_grid(WHOLE, tmp_path, seeds)
-    write_seeds(WHOLE, cell_reports(cells(WHOLE, tmp_path, 2)), tmp_path)
+    write_seeds(WHOLE, cell_reports(cells(WHOLE, tmp_path, 2)), {}, tmp_path)
     rows = csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines())
     planned = {f"{row['variant']}/seed{row['seed']}": row["planned"] for row in rows}
     assert (planned["base/seed0"], planned["base/seed1"]) == ("yes", "no")

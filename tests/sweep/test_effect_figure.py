@@ -24,7 +24,7 @@ def grid_of(*effects):
     """Return a grid with rows of Table 3, and its rows with a perplexity of 5 and these effects."""
     names = list(TABLE_3)[: len(effects)]
     grid = Grid({name: Config() for name in names}, TABLE_3)
-    rows = compare(grid, {name: [result(5.0, 20.0)] for name in names})
+    rows = compare(grid, {name: [result(5.0, 20.0)] for name in names}).rows
     every = zip(rows, effects, strict=True)
     return grid, [row._replace(perplexity=one, score=one) for row, one in every]
 

@@ -55,7 +55,7 @@ def test_a_grid_that_mixes_two_ends_of_a_schedule_is_refused_before_training(
     trained(grid_of(schedule, 30, "base"), tmp_path)
     message = (
         rf"{refused} was computed by different settings than base/seed0: training\.schedule_steps "
-        r"30 -> 60; set this field in the config file.*--allow-mixed"
+        r"30 -> 60; set training\.schedule_steps=30 in the config file.*--allow-mixed"
     )
     with pytest.raises(UserError, match=message):
         run_grid(

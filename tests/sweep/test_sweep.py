@@ -420,7 +420,7 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
         assert cell.result() is None
         assert train_and_score(cell) == 0
         results[cell.variant] = [cell.result()]
-    row = compare(grid, results)[1]
+    row = compare(grid, results).rows[1]
     assert row.measures.score.name == "accuracy"
     assert row.score.difference is not None
     place = tmp_path / "grid" / "wide" / "seed0" / "result.json"
@@ -517,6 +517,7 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         ([], "a sweep needs a directory; name one with --workdir"),
         (["--dry-run", "--report"], "give one of --dry-run, --report and --rename"),
         (["--columns", "variant", "score"], "add --report to write it"),
+        (["--report", "--columns"], "--columns names no column"),
         (["--again"], "--again is for a further scoring on test"),
         (["--again", "--split", "test", "--report"], "--again is for a further scoring on test"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),

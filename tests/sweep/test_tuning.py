@@ -1,5 +1,6 @@
 """Tuning: each seed has the value that the others choose, and the interval covers the truth."""
 
+import csv
 import math
 import statistics
 from functools import partial
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from t2t_jax.commands.vary import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.comparison import changes
+from t2t_jax.sweep.comparison import measure
 from t2t_jax.sweep.contrasts import against
 from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
@@ -69,7 +70,7 @@ def _coverage(base, other, fair=True):
                 | ({"tuned_to": name} if fair else {})
                 for seed, name in enumerate(chosen)
             ]
-        change = changes(grid, results, "perplexity")["other"]
+        change = measure(grid, results, "perplexity").changes["other"]
         inside += change.low <= 0 <= change.high
     return inside / times
 
@@ -208,6 +209,13 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
     assert outcome.unfinished == ()
     ended = sum(until == 90 for _, until in launcher.launched)
     assert ended == (4 if halving else 12)
+    seeds = csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines())
+    chosen = {f"{cell['variant']}/seed{cell['seed']}" for cell in seeds if cell["chosen"] == "yes"}
+    assert chosen == {
+        f"{name},learning_rate_factor={value}/seed{seed}"
+        for name, value in (("base", 1), ("wide", 2))
+        for seed in (0, 1)
+    }
     text = (tmp_path / "table.md").read_text()
     assert "| base | learning_rate_factor=1 (seed0, seed1) | 3 |  |" in text
     wide = "learning_rate_factor=2 (seed0, seed1) | 3 | training.learning_rate_factor |"
