@@ -10,7 +10,7 @@ effect.
 import copy
 import fcntl
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -122,7 +122,7 @@ def check_can_be_halved(grid: Grid) -> None:
                     "or leave one out with --only"
                 )
         pairs = zip(OF_SUBWORDS, subwords(config), subwords(base), strict=True)
-        if differing := [path for path, own, of_base in pairs if own != of_base]:
+        if differing := [path for path, value, of_base in pairs if value != of_base]:
             raise UserError(
                 f"{name} has other subwords than {grid.base} ({', '.join(differing)}), whose "
                 "perplexities --halving cannot compare; leave it out with --only, or give both the "
@@ -134,32 +134,6 @@ def best(means: Mapping[str, float], count: int) -> list[str]:
     """Return the names with the lowest means, without infinite ones; ties keep their order."""
     finite = [name for name, mean in means.items() if math.isfinite(mean)]
     return sorted(finite, key=means.__getitem__)[:count]
-
-
-def levels(
-    group: Sequence[str],
-    steps: Sequence[int],
-    halving: Halving,
-    mean_at: Callable[[str, int], float | None],
-    promoted: Sequence[tuple[str, int]] = (),
-) -> list[list[str]]:
-    """Return the variants that have reached each rung, by the scores so far.
-
-    Args:
-      group: the variants that compete with each other.
-      steps: the steps of the rungs.
-      mean_at: returns the mean score of a variant at a step; None while one is missing.
-      promoted: the variants promoted before, each with the index of its new rung.
-    """
-    reached, is_complete = [list(group)], True
-    for number, step in enumerate(steps[:-1], 1):
-        means = {name: mean_at(name, step) for name in reached[-1]}
-        scored = {name: mean for name, mean in means.items() if mean is not None}
-        is_complete = is_complete and len(scored) == len(means)
-        early = int(halving.keep * len(scored)) if halving.asha else 0
-        chosen = best(scored, halving.count(len(scored)) if is_complete else early)
-        reached.append([n for n in means if n in chosen or (n, number) in promoted])
-    return reached
 
 
 class HalvedGrid:
@@ -221,8 +195,8 @@ class HalvedGrid:
 
         A variant may continue by the scores of some seeds, while others are behind.
         """
-        own = scores.get(cell.name, {})
-        missing = (step for step in self.steps[:rung] if score_at(own, step) is None)
+        of_cell = scores.get(cell.name, {})
+        missing = (step for step in self.steps[:rung] if score_at(of_cell, step) is None)
         step = next(missing, self.steps[rung])
         return replace(cell, pause=None if step == self.steps[-1] else step)
 
@@ -243,13 +217,20 @@ class HalvedGrid:
         scores: Scores,
         journal: Sequence[tuple[str, int, int]],
     ) -> list[list[str]]:
-        before = [(name, number) for name, number, of in journal if of == left_out]
-
-        def mean_at(name: str, step: int) -> float | None:
-            cells = (cell for i, cell in enumerate(self._cells[name]) if i != left_out)
-            return mean_of(score_at(scores.get(cell.name, {}), step) for cell in cells)
-
-        return levels(group, self.steps, self._halving, mean_at, before)
+        """Return the variants of a group that have reached each rung, by the scores so far."""
+        reached, is_complete = [list(group)], True
+        for number, step in enumerate(self.steps[:-1], 1):
+            means = {}
+            for name in reached[-1]:
+                cells = (cell for i, cell in enumerate(self._cells[name]) if i != left_out)
+                means[name] = mean_of(score_at(scores.get(cell.name, {}), step) for cell in cells)
+            scored = {name: mean for name, mean in means.items() if mean is not None}
+            is_complete = is_complete and len(scored) == len(means)
+            early = int(self._halving.keep * len(scored)) if self._halving.asha else 0
+            count = self._halving.count(len(scored)) if is_complete else early
+            chosen = best(scored, count)
+            reached.append([n for n in means if n in chosen or (n, number, left_out) in journal])
+        return reached
 
     @contextmanager
     def _journal(self) -> Iterator[list[tuple[str, int, int]]]:

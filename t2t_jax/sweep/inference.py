@@ -19,6 +19,7 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy import special
 
 SIGNIFICANT = 0.05
 """The level of all tests; an interval holds the true difference in 95% of cases."""
@@ -77,7 +78,11 @@ class Effect(NamedTuple):
     @property
     def margin(self) -> float:
         """Return half of the 95% confidence interval; inf if the error is unknown."""
-        return math.inf if self.error is None else self.error * _student(0.975, self.degrees)
+        return (
+            math.inf
+            if self.error is None
+            else self.error * float(special.stdtrit(self.degrees, 0.975))
+        )
 
 
 class Pool(NamedTuple):
@@ -187,18 +192,10 @@ def _freedom(degrees: float, by_seeds: float, variance: float) -> float:
 
 
 def _p_value(estimate: float, error: float, degrees: float) -> float:
-    from scipy.stats import t  # slow to import
-
+    """Return the two-sided p-value of Student's t."""
     if abs(estimate) <= 1e-12:
         return 1.0
-    return float(2 * t.sf(abs(estimate) / error, degrees)) if error else 0.0
-
-
-def _student(probability: float, degrees: float) -> float:
-    """Return a quantile of Student's t."""
-    from scipy.stats import t  # slow to import
-
-    return float(t.ppf(probability, degrees))
+    return float(2 * special.stdtr(degrees, -abs(estimate) / error)) if error else 0.0
 
 
 def _variance_of_mean(number: int, is_uncertain: bool) -> float:
@@ -238,22 +235,20 @@ def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
       scores: the scores by row and seed.
       by_seed: whether a seed adds the same effect to all rows; otherwise that effect is noise.
     """
-    from scipy.stats import f  # slow to import
-
     names = [*scores]
     squares, degrees = _residual(scores, names, by_seed)
     while len(names) > 1:
         widest = max(names, key=lambda name: squares[name] / len(scores[name]))
-        others, rest = _residual(scores, [name for name in names if name != widest], by_seed)
+        of_rest, rest = _residual(scores, [name for name in names if name != widest], by_seed)
         freedom = degrees - rest
         if not freedom or not rest:
             break
-        of_others = max(sum(others.values()), _ROUNDING)
-        ratio = (sum(squares.values()) - of_others) / freedom * rest / of_others
-        if f.sf(ratio, freedom, rest) >= _OTHER_SPREAD / len(names):
+        residual = max(sum(of_rest.values()), _ROUNDING)
+        ratio = (sum(squares.values()) - residual) / freedom * rest / residual
+        if special.fdtrc(freedom, rest, ratio) >= _OTHER_SPREAD / len(names):
             break
         names.remove(widest)
-        squares, degrees = others, rest
+        squares, degrees = of_rest, rest
     return Pool(frozenset(names), sum(squares.values()) / max(degrees, 1), degrees)
 
 
@@ -285,8 +280,6 @@ def _dunnett(tested: Sequence[Effect]) -> list[float]:
     The correlations are those of seeds (rows that several contrasts share) and of sentences (the
     bootstrap). With seeds only and one pool, this is the test of Dunnett (1955).
     """
-    from scipy.stats import chi2  # slow to import
-
     number = len(tested)
     covariance = np.zeros((number, number))
     for (i, a), (j, b) in product(enumerate(tested), repeat=2):
@@ -307,9 +300,10 @@ def _dunnett(tested: Sequence[Effect]) -> list[float]:
     for effect in tested:
         p_value = effect.p_value or 0.0
         if number > 1 and effect.error and p_value < 1:
-            chance = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-            degrees = effect.degrees
-            spread = chi2.ppf(chance, degrees) / degrees if math.isfinite(degrees) else np.ones(1)
+            degrees, spread = effect.degrees, np.ones(1)
+            if math.isfinite(degrees):
+                chance = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+                spread = special.chdtri(degrees, chance) / degrees
             limits = abs(effect.estimate) / effect.error * np.sqrt(spread)
             below = np.searchsorted(maxima, limits) / _MAXIMA
             p_value = max(p_value, float(1 - below.mean()))  # not below by the error of sampling
@@ -350,7 +344,7 @@ def seeds_needed(
         by_seeds = 2 * seed_variance / number
         variance = by_seeds + sentence_variance
         degrees = _freedom(2 * (number - 1), by_seeds, variance)
-        quantiles = _student(1 - level / 2, degrees) + _student(POWER, degrees)
-        if quantiles * math.sqrt(variance) <= difference:
+        quantiles = special.stdtrit(degrees, [1 - level / 2, POWER])
+        if quantiles.sum() * math.sqrt(variance) <= difference:
             return number
     return None

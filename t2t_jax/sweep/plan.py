@@ -20,9 +20,9 @@ def score_at(scores: Mapping[int, float], step: int) -> float | None:
 
 def mean_of(scores: Iterable[float | None]) -> float | None:
     """Return the mean of scores; None if one of them is missing."""
-    found = [*scores]
-    known = [score for score in found if score is not None]
-    return statistics.fmean(known) if len(known) == len(found) else None
+    all_scores = [*scores]
+    known = [score for score in all_scores if score is not None]
+    return statistics.fmean(known) if len(known) == len(all_scores) else None
 
 
 @runtime_checkable
