@@ -61,6 +61,7 @@ _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data
 LOG_SCHEMA = Schema(
     {"step": int, "of": str},
     dict.fromkeys((*_FIGURES, "target_tokens", "target_tokens_per_second", "time"), NUMBER)
+    | dict.fromkeys(("step_seconds", "host_memory_bytes", "device_memory_bytes"), NUMBER)
     | {"measure": dict, "rule": str, "text": str},
 )
 """The fields of a record of `log.jsonl` that its readers rely on."""

@@ -73,6 +73,7 @@ ELSEWHERE["t2t-jax launch"] = "clusters; tests/launch has their stand-ins, tests
 FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
 ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/test_reproduce.py has a server of its own")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
+ELSEWHERE["--metrics-port"] = "a port; tests/run/test_metrics_server.py takes a free one"
 ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"
 
 

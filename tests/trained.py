@@ -12,8 +12,9 @@ import pytest
 from t2t_jax.run.loading import load
 from t2t_jax.training.storage import steps_in
 
-_CLOCK = ("time", "seconds", "target_tokens_per_second", "data_wait")
-"""Figures of the log that depend on the clock."""
+_SPEEDS = "target_tokens_per_second", "data_wait", "step_seconds"
+CLOCK = ("time", "seconds", *_SPEEDS, "host_memory_bytes", "device_memory_bytes")
+"""Figures of the log that depend on the clock and on memory."""
 
 
 def wait_for_step(program: Popen[str], step: int) -> str:
@@ -35,7 +36,7 @@ def records_of(workdir: Path, of: str) -> list[dict[str, Any]]:
 def account(workdir: Path) -> dict[str, Any]:
     """Return all that a run promises to be the same: parameters, the log, and the best."""
     records = [json.loads(line) for line in (workdir / "log.jsonl").read_text().splitlines()]
-    timeless = [{name: r[name] for name in r if name not in _CLOCK} for r in records]
+    timeless = [{name: r[name] for name in r if name not in CLOCK} for r in records]
     newest, best = load(workdir, average=1), load(workdir, step="best")
     return {
         "log": sorted(map(json.dumps, timeless)),

@@ -46,7 +46,9 @@ class TrainCommand:
     that goes on is sent where it was sent before. A tracker in trouble disturbs no training."""
     profile_steps: str | None = None
     """Write a profile of these steps, FIRST:LAST as 100:105, into the run directory, for xprof and
-    Perfetto."""
+    Perfetto. The signal SIGUSR1 asks a process that trains for one of its next 10 steps."""
+    metrics_port: int | None = None
+    """Serve GET /metrics for Prometheus on this port of all interfaces of process 0's host."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -59,10 +61,10 @@ class TrainCommand:
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
-            if self.track or self.profile_steps or self.dry_run:
+            if self.track or self.profile_steps or self.dry_run or self.metrics_port is not None:
                 raise UserError(
-                    "--track, --profile-steps and --dry-run are for a training, not for "
-                    "--compile-only; leave them out"
+                    "--track, --profile-steps, --metrics-port and --dry-run are for a training, "
+                    "not for --compile-only; leave them out"
                 )
             return self._compile(self.compile_only)
         if self.write_program is not None:
@@ -87,7 +89,12 @@ class TrainCommand:
                 print(*lines, sep="\n")
             return 0
         with followed(self.workdir, self.track):
-            return train(self.fields, self.workdir, profile_steps=profile_steps).exit_code
+            return train(
+                self.fields,
+                self.workdir,
+                profile_steps=profile_steps,
+                metrics_port=self.metrics_port,
+            ).exit_code
 
     def _compile(self, topology: str) -> int:
         """Print what a step of training and of search takes; return 1 if training does not fit."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import jax
@@ -61,11 +61,20 @@ def attached_memory(device: jax.Device) -> int | None:
     Returns:
       The bytes; None if the device reports none, as in a described topology.
     """
+    return _memory_stats(device).get("bytes_limit")
+
+
+def peak_memory(devices: Sequence[jax.Device]) -> int | None:
+    """Return the most bytes that a program has used on one of the devices, if they report it."""
+    peaks = [_memory_stats(device).get("peak_bytes_in_use") for device in devices]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def _memory_stats(device: jax.Device) -> dict[str, int]:
     try:
-        stats = device.memory_stats()
+        return device.memory_stats() or {}
     except jax.errors.JaxRuntimeError:
-        return None
-    return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
+        return {}
 
 
 def bytes_of_a_device(tree: object) -> int:

@@ -82,6 +82,9 @@ class JobAccount:
 
     Within its context a thread keeps it up to date. It records an error that leaves the context as
     the end of the job.
+
+    Attributes:
+      saved: when the job last saved a state, or began, in seconds since 1970.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class JobAccount:
         Args:
           provenance: the software of the job, without files; see `run.provenance`.
         """
-        self._progress, self._directory = progress, workdir / _JOBS
+        self._progress, self._directory, self.saved = progress, workdir / _JOBS, time.time()
         self._patience = _PATIENCE_IN_BUCKET if isinstance(workdir, BucketPath) else _PATIENCE
         self._over, self._writing = Event(), Lock()
         self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
@@ -144,6 +147,7 @@ class JobAccount:
 
     def checkpoint(self, step: int) -> None:
         """Record that the newest step is one from which a later job may resume."""
+        self.saved = time.time()
         self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 

@@ -29,6 +29,7 @@ class RunLog:
 
     Attributes:
       history: the records so far.
+      newest_step: the newest step whose metrics were read.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class RunLog:
         """
         with needs_extra("train", "training"):
             import tensorboardX
-        self._health, self._step, self._predicted = health, start_step, predicted
+        self._health, self.newest_step, self._predicted = health, start_step, predicted
         self._console = ProgressConsole(
             soft_wrap=True,
             quiet=not is_main(),
@@ -111,7 +112,7 @@ class RunLog:
         self._progress.stop()
         if isinstance(error, UserError):
             with suppress(UserError):  # the log itself may not be writable
-                self._record(self._step, END, {"text": f"error: {error}"})
+                self._record(self.newest_step, END, {"text": f"error: {error}"})
         if is_main():
             with suppress(OSError):  # an earlier write has failed for the same reason
                 if self._events:
@@ -125,7 +126,7 @@ class RunLog:
 
     def step(self, step: int) -> None:
         """Move the progress bar."""
-        self._step = step
+        self.newest_step = step
         self._progress.update(self._bar, completed=step)
 
     def has_evaluation(self, step: int, split: str) -> bool:

@@ -9,8 +9,10 @@ import numpy as np
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import DivergedError
+from t2t_jax.parallel.device_memory import peak_memory
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import COMPILATION, DATA, STEPS, TrainingProgress
+from t2t_jax.system.host import resident_memory
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.training.step import StepMetrics
 
@@ -100,10 +102,16 @@ class StepMeter:
             "gradient_norm": float(last.gradient_norm),
             "target_tokens": tokens.sum(),
             "target_tokens_per_second": tokens.sum() / seconds,
+            "step_seconds": seconds / len(self._read),
             "data_wait": min(1.0, waited / seconds),
             "devices": self._num_devices,
             "nonfinite_steps": int(last.nonfinite_total),
         }
+        memory = {
+            "host_memory_bytes": resident_memory(),
+            "device_memory_bytes": peak_memory(jax.local_devices()),
+        }
+        figures |= {name: size for name, size in memory.items() if size is not None}
         left = per_step * (self._config.num_train_steps - step)
         self._log.training(step, figures, seconds_left=left)
         self._read = []

@@ -15,6 +15,7 @@ from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.bucket import on_this_machine
 
 _T = TypeVar("_T")
+_REQUESTED_STEPS = 10
 
 
 def steps_of(text: str) -> tuple[int, int]:
@@ -60,41 +61,67 @@ def profiled(
     batches: Iterator[_T],
     steps: tuple[int, int] | None,
     first_step: int,
+    last_step: int,
     workdir: Path,
     pause: Callable[[], AbstractContextManager[None]],
     say: Callable[[str], None],
+    requested: Callable[[], bool],
 ) -> Generator[_T, None, None]:
-    """Yield the batches of a training, and have process 0 trace the steps of some of them.
+    """Yield the batches of a training, and trace the steps of some of them.
 
-    A complete trace goes to a directory of `profiles_folder` with the steps in its name. A trace
-    that a signal or a kill cuts short leaves nothing. An error is a warning.
+    Process 0 traces `steps`. Any process traces its next ten steps on request. A complete trace
+    goes to a directory of `profiles_folder` with the steps in its name. A trace that a signal or a
+    kill cuts short leaves nothing. An error is a warning.
 
     Args:
       batches: the batches of the steps after `first_step`.
       steps: the first and the last step of the trace; steps up to `first_step` are skipped.
       first_step: the number of steps that were taken before.
+      last_step: the step after which the training ends or pauses.
       pause: returns a context whose time counts for no step. It begins once the devices are idle.
       say: prints a line.
+      requested: returns whether a trace was requested since its last call.
     """
-    if steps is None or steps[1] <= first_step or not is_main():
-        if steps and is_main():
-            say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: they were done before")
-        yield from batches
-        return
-    first, last = max(steps[0], first_step + 1), steps[1]
-    yield from islice(batches, first - first_step - 1)
-    place = _free_place(profiles_folder(workdir), f"steps_{first}_{last}")
+    if not is_main():
+        steps = None
+    elif steps and steps[1] <= first_step:
+        say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: they were done before")
+    step = first_step
+    while step < last_step:
+        last = step
+        if steps and steps[0] <= step + 1 <= steps[1]:
+            last = steps[1]
+        elif requested():
+            last = min(step + _REQUESTED_STEPS, last_step)
+        if last == step:
+            yield from islice(batches, 1)
+            step += 1
+        else:
+            yield from _traced(islice(batches, last - step), step + 1, last, workdir, pause, say)
+            step = last
+
+
+def _traced(
+    batches: Iterator[_T],
+    first: int,
+    last: int,
+    workdir: Path,
+    pause: Callable[[], AbstractContextManager[None]],
+    say: Callable[[str], None],
+) -> Generator[_T, None, None]:
+    """Trace the steps from `first` to `last`."""
+    process = f"_process_{jax.process_index()}" if jax.process_index() else ""
+    place = _free_place(profiles_folder(workdir), f"steps_{first}_{last}{process}")
     with ExitStack() as trace:
         with pause():
             _attempt(lambda: _begin(trace, place))
-        for step, batch in enumerate(islice(batches, last - first + 1), first):
+        for step, batch in enumerate(batches, first):
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 yield batch
         with pause():
             _attempt(trace.close)
     if place.exists():
         say(f"profile of steps {first:,} to {last:,}: {place}")
-    yield from batches
 
 
 def _begin(trace: ExitStack, place: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import time
 from contextlib import closing
 from functools import partial
+from signal import SIGUSR1
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.meter import StepMeter
+from t2t_jax.run.metrics_server import serving_metrics
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
@@ -22,6 +24,7 @@ from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.outbox import UnsentError
 from t2t_jax.system.program import command_line
+from t2t_jax.system.signals import SignalRequest
 from t2t_jax.training.averaging import is_due
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
@@ -36,6 +39,7 @@ def train(
     workdir: str | os.PathLike[str],
     profile_steps: tuple[int, int] | None = None,
     until: int | None = None,
+    metrics_port: int | None = None,
 ) -> TrainedRun:
     """Train a model, or resume a run.
 
@@ -50,6 +54,7 @@ def train(
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
       profile_steps: the first and the last of the steps to profile.
       until: the step after which the training pauses; None trains to the end.
+      metrics_port: the port on which process 0 serves metrics for Prometheus, to all networks.
 
     Returns:
       The run. Its exit code is 0 at a pause and at its end (its last step, or an early stop), and
@@ -66,8 +71,14 @@ def train(
     check_profiled(profile_steps, config.training.num_train_steps)
     trained = None
     try:
-        with open_run(config, as_path(workdir)) as run:
-            step, signal = _train(run, profile_steps, until)
+        with (
+            SignalRequest(SIGUSR1) as profile_request,
+            serving_metrics(metrics_port) as metrics,
+            open_run(config, as_path(workdir)) as run,
+        ):
+            if metrics:
+                metrics.run = run
+            step, signal = _train(run, profile_steps, until, profile_request)
             with run.progress.during(CHECKPOINTS):
                 run.log.checkpoint(run.checkpoints.wait())
             reason, advice = _last_words(run, step, signal)
@@ -82,7 +93,12 @@ def train(
     return trained
 
 
-def _train(run: Run, profile_steps: tuple[int, int] | None, until: int | None) -> tuple[int, int]:
+def _train(
+    run: Run,
+    profile_steps: tuple[int, int] | None,
+    until: int | None,
+    profile_request: SignalRequest,
+) -> tuple[int, int]:
     """Train to the last step, a pause, an early end or a signal.
 
     Returns:
@@ -106,9 +122,11 @@ def _train(run: Run, profile_steps: tuple[int, int] | None, until: int | None) -
                 timed,
                 profile_steps,
                 first,
+                pause,
                 run.workdir,
                 pause=partial(meter.during, PROFILE),
                 say=run.log.say,
+                requested=profile_request.take,
             )
         ) as watched,
     ):

@@ -112,6 +112,14 @@ def let_devices_wait() -> None:
     os.environ.setdefault("NPROC", str(threads))
 
 
+def resident_memory() -> int | None:
+    """Return the bytes of main memory that this process has; None if unknown."""
+    with suppress(OSError, ValueError):
+        pages = (_PROC / "self" / "statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+    return None
+
+
 def usable_host_memory() -> int | None:
     """Return the bytes of main memory that this process may still take; None if unknown.
 

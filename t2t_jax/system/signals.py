@@ -118,6 +118,34 @@ class StopSignal:
             signal.signal(number, handler)
 
 
+class SignalRequest:
+    """A signal that asks a program for work within a `with` block, on the main thread."""
+
+    def __init__(self, number: int) -> None:
+        """Start without a request."""
+        self._number, self._is_pending = number, False
+        self._before: Any = None
+
+    def __enter__(self) -> "SignalRequest":
+        """Receive the signal."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(self._number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the signal to its previous handler."""
+        if self._before is not None:
+            signal.signal(self._number, self._before)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._is_pending = True
+
+    def take(self) -> bool:
+        """Return whether the signal has come since the last call."""
+        was_pending, self._is_pending = self._is_pending, False
+        return was_pending
+
+
 @contextmanager
 def watching() -> Iterator[None]:
     """Receive signals for the whole program, on its main thread.

@@ -45,7 +45,7 @@ def is_due(config: Config, step: int) -> bool:
 
 
 def is_kept_for_good(config: Config, step: int) -> bool:
-    """Return whether `checkpoint.keep_every` keeps the checkpoint after a step."""
+    """Return whether `checkpoint.keep_every` includes a step."""
     every = config.checkpoint.keep_every
     return every is not None and step % every == 0
 

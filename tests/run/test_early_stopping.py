@@ -14,6 +14,7 @@ from t2t_jax.run.evaluation import CorpusLoss, Evaluation
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
+from tests.trained import CLOCK
 
 FIELD = "training.stop_after_evaluations_without_gain"
 
@@ -92,8 +93,7 @@ def _records(workdir):
 
 def _told(workdir):
     """All of a log that does not depend on the clock, and the checkpoints."""
-    clock = ("time", "target_tokens_per_second", "data_wait")
-    kept = [{name: r[name] for name in r if name not in clock} for r in _records(workdir)]
+    kept = [{name: r[name] for name in r if name not in CLOCK} for r in _records(workdir)]
     steps = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
     return sorted(map(json.dumps, kept)), steps
 

@@ -1,9 +1,14 @@
 """The speed and the time left of a log's lines, by a clock that the test moves."""
 
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from t2t_jax.config import TrainingConfig
+from t2t_jax.parallel.device_memory import peak_memory
 from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
@@ -28,6 +33,11 @@ def _metrics():
     return StepMetrics(losses, number, number, np.int32(0), np.int32(0))
 
 
+def _resident_bytes():
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
+
 @pytest.mark.parametrize("first_step", [0, 4])
 def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
     clock, first_step, tmp_path, monkeypatch
@@ -36,6 +46,8 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
 
     def keep(step, figures, seconds_left):
         lines.append((step, figures["target_tokens_per_second"], seconds_left))
+        assert figures["step_seconds"] == TOKENS / figures["target_tokens_per_second"]
+        assert figures["host_memory_bytes"] == pytest.approx(_resident_bytes(), rel=0.5)
 
     monkeypatch.setattr(log, "training", keep)
     config = TrainingConfig(num_train_steps=STEPS, log_every_steps=2)
@@ -57,3 +69,10 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
         # Up to two newer steps have run by the time that the metrics of a step are read.
         assert TOKENS / 2 <= speed <= 4 * TOKENS
         assert left <= 2.0 * (STEPS - step)
+
+
+def test_the_memory_of_devices_is_the_largest_peak_as_far_as_they_report_it():
+    peaks = ({"peak_bytes_in_use": 7}, None, {"peak_bytes_in_use": 9, "bytes_in_use": 10}, {})
+    devices = [SimpleNamespace(memory_stats=lambda stats=stats: stats) for stats in peaks]
+    assert peak_memory(devices) == 9
+    assert peak_memory(devices[1:2]) is None

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import signal
 from contextlib import contextmanager
 
 import jax
@@ -11,6 +13,7 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError
 from t2t_jax.run import profile
 from t2t_jax.run.profile import profiled, read_profiles
+from tests.trained import wait_for_step
 
 # Python 3.13 says so of jaxlib's own types; an error there would end the process.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
@@ -80,10 +83,26 @@ def test_steps_that_are_none_are_refused_before_the_run_begins(tiny_run, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.faults
+def test_a_signal_to_one_of_two_processes_profiles_its_next_steps(tiny_run, tmp_path):
+    flags = "--training.num-train-steps=40", "--evaluation.every-steps=40"
+    programs = tiny_run.start(tmp_path / "run", *flags, processes=2, devices=2)
+    wait_for_step(programs[0], 9)
+    programs[1].send_signal(signal.SIGUSR1)
+    ended = [program.communicate(timeout=240) for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], ended
+    [folder] = read_profiles(tmp_path / "run")
+    first, last = re.fullmatch(r"steps_(\d+)_(\d+)_process_1", folder.name).groups()
+    _check(folder, [*range(int(first), int(last) + 1)])
+    assert int(last) - int(first) == 9
+    tiny_run.finish(tmp_path / "plain", *flags, processes=2, devices=2)
+    assert tiny_run.losses(tmp_path / "run") == tiny_run.losses(tmp_path / "plain")
+
+
 @pytest.fixture
 def watched(tmp_path):
     """A function of the steps and the first step, and the places and the lines of the profile."""
-    said, pauses = [], []
+    said, pauses, requests = [], [], []
 
     @contextmanager
     def pause():
@@ -91,9 +110,14 @@ def watched(tmp_path):
         yield
 
     def watched(steps, first=0):
-        return profiled(iter(range(first, 12)), steps, first, tmp_path, pause, said.append)
+        batches = iter(range(first, 12))
+        return profiled(batches, steps, first, 12, tmp_path, pause, said.append, requested)
+
+    def requested():
+        return bool(requests and requests.pop())
 
     watched.said, watched.pauses, watched.folder = said, pauses, tmp_path / "profile"
+    watched.requests = requests
     return watched
 
 
@@ -113,6 +137,31 @@ def test_a_range_that_has_passed_and_none_at_all_cost_nothing(watched):
     assert list(watched((3, 6), first=6)) == [*range(6, 12)]
     assert watched.said == ["no profile of steps 3 to 6: they were done before"]
     assert (watched.pauses, watched.folder.exists()) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("at", "steps", "names"),
+    [
+        (1, None, ["steps_2_11"]),
+        (5, None, ["steps_6_12"]),  # the training ends
+        (5, (3, 4), ["steps_3_4", "steps_6_12"]),
+        (1, (5, 12), ["steps_12_12", "steps_2_11"]),
+    ],
+)
+def test_a_request_profiles_the_next_ten_steps(watched, at, steps, names):
+    batches = watched(steps)
+    seen = [next(batches) for _ in range(at)]
+    watched.requests.append(True)
+    assert seen + list(batches) == [*range(12)]
+    assert sorted(path.name for path in watched.folder.iterdir()) == names
+
+
+def test_each_process_profiles_its_own_request_and_only_process_0_the_steps(watched, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 3)
+    assert list(watched((3, 4))) == [*range(12)]
+    watched.requests.append(True)
+    assert list(watched((3, 4))) == [*range(12)]
+    assert [path.name for path in watched.folder.iterdir()] == ["steps_1_10_process_3"]
 
 
 def test_trouble_with_the_profiler_is_a_warning(watched, monkeypatch, capsys):

@@ -1,0 +1,71 @@
+"""Metrics of a training for Prometheus, read back by its own parser."""
+
+import json
+import re
+import socket
+import urllib.request
+from urllib.error import HTTPError
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from t2t_jax.config.file import load_config
+from t2t_jax.errors import UserError
+from t2t_jax.run import trainer
+from t2t_jax.run.metrics_server import serving_metrics
+
+
+@pytest.fixture
+def port():
+    """A port that nothing listens on."""
+    with socket.create_server(("localhost", 0)) as server:
+        return server.getsockname()[1]
+
+
+def _scraped(port):
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics") as answer:
+        families = [*text_string_to_metric_families(answer.read().decode())]
+    assert all(family.type == "gauge" and family.documentation for family in families)
+    return {family.name: family.samples[0].value for family in families}
+
+
+def test_the_metrics_are_the_last_line_of_the_log(tiny_run, tmp_path, port, monkeypatch):
+    config = load_config(str(tiny_run.folder / "tiny.py")).replace(tiny_run.without_dev)
+    config = config.replace({"training.num_train_steps": 3, "training.log_every_steps": 2})
+    scraped = {}
+    last_words = trainer._last_words
+
+    def scrape(*arguments):  # once all steps are done, while the run is still open
+        scraped.update(_scraped(port))
+        return last_words(*arguments)
+
+    monkeypatch.setattr(trainer, "_last_words", scrape)
+    trainer.train(config, tmp_path / "run", metrics_port=port)
+    lines = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
+    last = [line for line in lines if line["of"] == "train"][-1]
+    logged = ("step", "loss", "target_tokens_per_second", "step_seconds", "host_memory_bytes")
+    assert 0 <= scraped.pop("t2t_jax_seconds_since_checkpoint") < 60
+    assert scraped == {f"t2t_jax_{name}": pytest.approx(last[name]) for name in logged}
+    assert last["step_seconds"] == pytest.approx(
+        last["target_tokens"] / last["target_tokens_per_second"]  # of one step, the last
+    )
+    with pytest.raises(OSError, match="refused"):
+        _scraped(port)
+
+
+def test_before_the_run_is_ready_there_are_no_metrics_and_no_other_page(port):
+    with serving_metrics(port):
+        assert _scraped(port) == {}
+        with pytest.raises(HTTPError, match="404"):
+            urllib.request.urlopen(f"http://localhost:{port}/")
+
+
+@pytest.mark.parametrize("number", [None, -1, 70_000])
+def test_a_port_that_cannot_be_used_is_refused_before_training(tiny_run, tmp_path, number):
+    config = load_config(str(tiny_run.folder / "tiny.py"))
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1] if number is None else number
+        message = rf"--metrics-port {re.escape(str(port))} cannot be used \(.*\); give another port"
+        with pytest.raises(UserError, match=message):
+            trainer.train(config, tmp_path / "run", metrics_port=port)
+    assert not (tmp_path / "run").exists()
