@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class LaunchCommand:
 
     def run(self) -> int:
         """Check, write, print and submit the job, and return the exit code."""
+        from t2t_jax.data.corpus import open_corpus
         from t2t_jax.parallel.directory_lock import check_free
         from t2t_jax.workdir import check_workdir
 
@@ -41,7 +43,10 @@ class LaunchCommand:
         if self._sees_run():
             check_workdir(training.config, training.workdir)
             check_free(training.workdir)
+        if job.shares_files and "://" not in training.config.data.corpus:
+            open_corpus(training.config.data)
         job.check_queue(path.parent)
+        new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
         print(text)
@@ -50,7 +55,14 @@ class LaunchCommand:
             command = shlex.join(job.command(path))
             print(f"{job.client} is not installed here; where it is, submit the job by: {command}")
             return 0
-        return job.submit(path)
+        try:
+            return job.submit(path)
+        except UserError:
+            path.unlink(missing_ok=True)
+            for folder in new:
+                with suppress(OSError):
+                    folder.rmdir()
+            raise
 
     def _sees_run(self) -> bool:
         """Return whether this machine sees the run directory as the hosts do."""

@@ -14,11 +14,13 @@ from typing import ClassVar, Literal
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG, STOPPED
+from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG
+from t2t_jax.workdir import CHECKPOINTS
 
 PORT = 8476
 """The port on the first host at which the processes meet."""
 _PLACE = re.compile(r"@\{(\w+)\}")
+_UNFIT = re.compile(r"[:\x00-\x1f\x7f]")  # in the name of a job
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class TrainJob:
     name: str | None = None
     """Name of the job; None is that of the run directory."""
     retries: int = 20
-    """How often a training that was stopped (exit code 143), or in which a process hung or was lost
-    (75), is started again."""
+    """How often in a row a training is started again without a new checkpoint. Exit codes 0, 2
+    (refused), 76 (diverged) and 130 (Ctrl-C) end it for good."""
     setup: tuple[str, ...] = ()
     """Lines of shell that each host runs before the training, such as 'module load cuda'."""
     option: tuple[str, ...] = ()
@@ -66,6 +68,11 @@ class TrainJob:
         """
         if self.retries < 0:
             raise UserError(f"--retries {self.retries} is negative; 0 starts a training once")
+        if _UNFIT.search(self.title(training)):
+            raise UserError(
+                f"{self.title(training)!r} has a colon or a control character, which schedulers "
+                "do not take; give the job another name by --name"
+            )
         is_shared = self.shares_files or isinstance(training.workdir, BucketPath)
         if not (is_shared or training.workdir.is_absolute()):
             raise UserError(
@@ -127,10 +134,18 @@ class TrainJob:
             "directory": shlex.quote(str(Path.cwd())),
             "setup": "\n".join(self.setup),
             "retries": self.retries,
-            "excluded": excluded_hosts(training),
             "train": self.train_command(training),
         }
         return from_template(self.file, **{**shared, **values})
+
+    def restarts(self, training: LaunchedTraining, path: Path) -> str:
+        """Return shell functions that decide whether the training starts again."""
+        return from_template(
+            "restarts.sh",
+            retries=self.retries,
+            list=_listing(training.workdir / CHECKPOINTS),
+            command=shlex.join(self.command(path)),
+        )
 
     def train_command(self, training: LaunchedTraining) -> str:
         """Return the command line of the training on a host, quoted for a shell."""
@@ -217,32 +232,41 @@ def check_mesh_fits(
             raise UserError(f"with {count} hosts of {devices} devices: {error}") from error
 
 
-def excluded_hosts(training: LaunchedTraining) -> str:
-    """Return the path of the file with the hosts that hung, quoted for a shell.
+def exclusion(template: str, training: LaunchedTraining, fewest: int) -> str:
+    """Return the lines that leave out hosts that hung, or "" for a run in a bucket."""
+    if isinstance(training.workdir, BucketPath):
+        return ""
+    hosts = shlex.quote(str(training.workdir.absolute() / EXCLUDED_HOSTS))
+    return from_template(template, excluded=hosts, fewest=fewest)
 
-    A script does not read it in a bucket.
-    """
-    is_local = not isinstance(training.workdir, BucketPath)
-    return shlex.quote(
-        str(training.workdir.absolute() / EXCLUDED_HOSTS) if is_local else "/dev/null"
-    )
+
+def _listing(folder: Path) -> str:
+    """Return a command that lists a folder; of stores, a shell sees only that of gcloud."""
+    if not isinstance(folder, BucketPath):
+        return f"find {shlex.quote(str(folder.absolute()))} -maxdepth 1"
+    is_google = str(folder).startswith("gs://")
+    return f"gcloud storage ls {shlex.quote(str(folder))}" if is_google else "true"
 
 
 def from_template(template: str, **values: object) -> str:
     """Return a template with its places filled, such as `@{name}`.
 
     A value of several lines is indented as its place is. A line that has nothing but places, which
-    are all empty, is left out. The exit codes that start a training again are always there.
+    are all empty, is left out. The rule of final exit codes is always there.
     """
-    text = (files(__package__) / "templates" / template).read_text("utf-8")
-    codes = {"stopped": STOPPED, "hung": HUNG}
-    known = {name: str(value) for name, value in {**codes, **values}.items()}
+    text = _template("final.sh").replace("@{final}", " ".join(map(str, FINAL)))
+    rule = {"is_final": text, "hung": HUNG}
+    known = {name: str(value) for name, value in {**rule, **values}.items()}
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in _template(template).splitlines():
         made = _filled_line(line, known)
         if made.strip() or not _PLACE.search(line):
             lines.append(made)
     return "\n".join(lines) + "\n"
+
+
+def _template(name: str) -> str:
+    return (files(__package__) / "templates" / name).read_text("utf-8")
 
 
 def _filled_line(line: str, values: Mapping[str, str]) -> str:

@@ -1,14 +1,18 @@
 """A training as a batch job of Slurm."""
 
+import re
 import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from t2t_jax.errors import UserError
-from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, fewest_hosts
+from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, exclusion, fewest_hosts
 from t2t_jax.system.atomic_file import write_whole
+
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED")
+_JOB = re.compile(r"^(\d+)(;\S+)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Slurm(GpuHosts, TrainJob):
     cpus: int | None = None
     """Cores of each node; None takes whole nodes, with all of their memory."""
     time: str = "24:00:00"
-    """Time limit, as sbatch takes it; a job that reaches it is queued again."""
+    """Time limit as 90 (minutes), 24:00:00 or 2-12; a job that reaches it is queued again."""
     grace: int = 180
     """Seconds before the time limit at which the training writes a checkpoint and stops."""
 
@@ -43,6 +47,11 @@ class Slurm(GpuHosts, TrainJob):
         super().check(training)
         if self.grace < 1:
             raise UserError(f"--grace {self.grace} is no number of seconds above 0")
+        if not _TIME.fullmatch(self.time):
+            raise UserError(
+                f"--time {self.time} is no time of Slurm; write minutes, HOURS:MINUTES:SECONDS or "
+                "DAYS-HOURS, as in 24:00:00"
+            )
         self.check_hosts(training, range(self._fewest, self.hosts + 1))
 
     def check_queue(self, folder: Path) -> None:
@@ -83,8 +92,9 @@ class Slurm(GpuHosts, TrainJob):
             options="\n".join(f"#SBATCH --{option}" for option in [*gpus, *self.options()]),
             devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if one_for_all else "",
             processes=len(self.devices),
-            path=shlex.quote(str(path)),
-            fewest=self._fewest,
+            restarts=self.restarts(training, path),
+            record=shlex.quote(str(log.with_name("slurm"))),
+            exclusion=exclusion("slurm_exclusion.sh", training, self._fewest),
         )
 
     def command(self, path: Path) -> list[str]:
@@ -92,8 +102,18 @@ class Slurm(GpuHosts, TrainJob):
         return ["sbatch", "--parsable", str(path)]
 
     def submitted(self, path: Path, answer: str) -> None:
-        """Print the number of the job, and keep it for `check_queue`."""
-        job, _, _ = answer.partition(";")
+        """Print the number of the job, and keep it for `check_queue`.
+
+        Raises:
+          UserError: the answer has no number.
+        """
+        found = _JOB.search(answer)
+        if found is None:
+            raise UserError(
+                f"sbatch answered {in_one_line(answer)!r}, not with the number of a job; see "
+                "squeue --me before you try again"
+            )
+        job = found[1]
         write_whole(_job_file(path.parent), f"{job}\n".encode())
         print(f"submitted as job {job}; its log: {path.with_name(f'slurm-{job}.log')}")
 

@@ -1,5 +1,6 @@
 """A training on hosts that are reached by ssh, without a scheduler."""
 
+import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from t2t_jax.launch.job import (
     GpuHosts,
     LaunchedTraining,
     TrainJob,
+    exclusion,
     fewest_hosts,
     from_template,
 )
+
+_HOST = re.compile(r"[^\s:@]+(@[^\s:@]+)?")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class Ssh(GpuHosts, TrainJob):
         [(name, count), *_] = Counter(self.hosts).most_common(1)
         if count > 1:
             raise UserError(f"--hosts names {name} {count} times; name each host once")
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                raise UserError(
+                    f"--hosts {host!r} is not NAME or USER@NAME; a port is --option Port=2222"
+                )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
@@ -62,5 +71,6 @@ class Ssh(GpuHosts, TrainJob):
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
             options=shlex.join(options),
             together=from_template("together.sh"),
-            fewest=self._fewest,
+            restarts=self.restarts(training, path),
+            exclusion=exclusion("ssh_exclusion.sh", training, self._fewest),
         )

@@ -27,10 +27,13 @@ class Tpu(TrainJob):
     zone: str | None = None
     """Zone of the slice."""
     setup: tuple[str, ...] = (
-        "python3 -m venv .venv && . .venv/bin/activate",
-        "pip install --quiet -e '.[train,tpu,gcs]' || exit",
+        "python3 -m pip install --quiet --user uv || exit",
+        "[[ -d .venv ]] || ~/.local/bin/uv venv --quiet --python 3.12 || exit",
+        ". .venv/bin/activate",
+        "~/.local/bin/uv pip install --quiet -e '.[train,tpu,gcs]' || exit",
     )
-    """Lines of shell that each host runs before the training, in a copy of this directory."""
+    """Lines of shell that each host runs before the training, in a copy of this directory. The
+    hosts' system has Python 3.10, so uv installs a newer one."""
 
     file: ClassVar[str] = "tpu.sh"
     client: ClassVar[str] = "gcloud"
@@ -54,7 +57,6 @@ class Tpu(TrainJob):
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the script."""
-        train = self.train_command(training)
         options = [f"--{option}" for option in self.options()]
         return self.filled(
             training,
@@ -63,5 +65,6 @@ class Tpu(TrainJob):
             accelerator=shlex.quote(str(self.accelerator)),
             runtime=shlex.quote(str(self.runtime)),
             options=shlex.join(options),
-            train=from_template("again.sh", train=train, retries=self.retries),
+            together=from_template("together.sh"),
+            restarts=self.restarts(training, path),
         )

@@ -1,6 +1,7 @@
 """Trainings and grids on a real Slurm cluster of two nodes, which stops them and loses nodes."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -159,6 +160,42 @@ def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, unint
     assert "of 2 process(es)" in log
     assert "of 1 process(es)" in log
     _assert_same_losses(tiny_run, workdir, uninterrupted)
+
+
+def test_a_job_goes_on_when_one_of_its_tasks_was_killed(cluster, tiny_run, uninterrupted, tmp_path):
+    workdir = tmp_path / "run"
+    job = _launch(tiny_run, workdir, "--hosts=2")
+    wait_for(lambda: _step(workdir) >= 25)
+    with cluster.paused() as tasks:
+        os.kill(tasks[-1], signal.SIGKILL)
+    _goes_on(job)
+    wait_for(lambda: _state(job) == "COMPLETED")
+    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    assert "Exited with exit code 137" in log
+    _assert_same_losses(tiny_run, workdir, uninterrupted)
+
+
+def test_a_task_that_is_refused_ends_the_job_on_all_nodes(cluster, tiny_run, tmp_path):
+    (tmp_path / "tiny.py").write_text(
+        "import os, runpy\n\n"
+        "if os.environ.get('SLURMD_NODENAME') == 'n2':\n    raise SystemExit(2)\n"
+        f"get_config = runpy.run_path({str(tiny_run.folder / 'tiny.py')!r})['get_config']\n"
+    )
+    workdir = tmp_path / "run"
+    planted = tiny_run._replace(folder=tmp_path)
+    job = _launch(planted, workdir, "--hosts=2", fields=tiny_run.without_dev)
+    wait_for(lambda: _state(job) == "FAILED")
+    assert "ExitCode=2:0" in slurm("scontrol", "show", "job", job)
+
+
+def test_a_cancelled_job_does_not_start_again(cluster, tiny_run, tmp_path):
+    workdir = tmp_path / "run"
+    job = _launch(tiny_run, workdir, "--hosts=2")
+    wait_for(lambda: _step(workdir) >= 3)
+    slurm("scancel", job)
+    wait_for(cluster.is_idle)
+    assert _state(job) == "CANCELLED"
+    assert 3 <= int(max(path.name for path in (workdir / "checkpoints").iterdir())) < 20
 
 
 def _sweep(tiny_run, folder, changes, *flags):

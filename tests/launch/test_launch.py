@@ -21,6 +21,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.launch.ssh import Ssh
+from t2t_jax.system.exit_codes import FINAL
 from t2t_jax.workdir import check_workdir
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -77,6 +78,19 @@ def test_every_script_is_one_for_bash_and_its_linter(form, printed):
             check = ["shellcheck", "--shell=bash", "--severity=warning", "-"]
             found = subprocess.run(check, input=script, text=True, capture_output=True, check=False)
             assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize("form", ["slurm", "ssh"])
+def test_a_run_in_a_bucket_has_no_file_of_hosts_that_hung(form, printed):
+    assert "/runs/big/hangs/hosts" in printed(form)
+    in_bucket = printed(form, "gs://bucket/big")
+    assert "hangs/hosts" not in in_bucket
+    assert "gcloud storage ls gs://bucket/big/checkpoints" in in_bucket
+
+
+@pytest.mark.parametrize("time", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])
+def test_a_time_is_one_that_slurm_takes(time, printed):
+    assert f"#SBATCH --time={time}\n" in printed(f"slurm --time {time}")
 
 
 KUBERNETES = [form for form in FORMS if form.startswith("kubernetes")]
@@ -391,11 +405,59 @@ def test_hosts_of_ssh_start_again_without_the_one_that_hung(shims, tmp_path, mon
     assert _started(tmp_path)[0] == [f"0 {told[0]}", f"0 {told[0]}", f"0 {told[1]}"]
 
 
-@pytest.mark.parametrize(("code", "starts"), [(2, 1), (75, 3)])
+_ENDS = [(code, 1) for code in FINAL if code] + [(code, 3) for code in (1, 74, 75, 134, 137, 143)]
+
+
+@pytest.mark.parametrize(("code", "starts"), _ENDS)
 def test_what_cannot_go_on_is_not_started_for_ever(code, starts, shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)
     assert _launch_ssh(tmp_path, monkeypatch, f"exit {code}", flags="--retries 2") == code
     assert [len(lines) for lines in _started(tmp_path)] == [starts, starts]
+
+
+def test_restarts_that_bring_a_new_checkpoint_do_not_count(shims, tmp_path, monkeypatch):
+    shims("ssh", _SSH)
+    body = 'again=$(wc -l < "$T/started-$n")\nmkdir -p "$T/run/checkpoints/$again"\n'
+    body += "((again == 4)) && exit 0\nexit 75"
+    assert _launch_ssh(tmp_path, monkeypatch, body, flags="--retries 1") == 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "starts"),
+    [("75 137", 0, 2), ("137 75", 0, 2), ("2 143", 2, 1), ("75 2", 2, 1)],
+)
+def test_the_order_of_hosts_does_not_decide(codes, code, starts, shims, tmp_path, monkeypatch):
+    shims("ssh", _SSH)
+    body = f'codes=({codes})\n(($(wc -l < "$T/started-$n") == 2)) && exit 0\nexit "${{codes[n]}}"'
+    assert _launch_ssh(tmp_path, monkeypatch, body) == code
+    assert [len(lines) for lines in _started(tmp_path)] == [starts, starts]
+
+
+def test_a_host_that_ends_for_good_stops_the_others(shims, tmp_path, monkeypatch):
+    shims("ssh", _SSH)
+    body = '((n == 1)) && exit 2\ntrap "touch $T/stopped-$n; exit 143" TERM\n'
+    body += "while :; do read -rt 0.1 <> <(:); done"
+    assert _launch_ssh(tmp_path, monkeypatch, body) == 2
+    assert (tmp_path / "stopped-0").exists()
+
+
+def test_a_slurm_job_is_queued_again_until_restarts_bring_no_checkpoint(
+    shims, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    shims("sbatch", "echo 7")
+    shims("srun", 'exec "${@: -5}"')
+    shims("scontrol", 'echo "$1" >> "$T/scontrol"')
+    shims("t2t-jax", "exit 137")
+    assert _run("slurm --retries 2 --program t2t-jax", run) == 0
+    for restarts in range(5):
+        if restarts < 3:
+            (run / "checkpoints" / str(restarts)).mkdir(parents=True)
+        place = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+        done = subprocess.run(["bash", run / "launch/slurm.sh"], env=place, check=False)
+        assert done.returncode == 137
+    assert (tmp_path / "scontrol").read_text().split() == ["requeue"] * 4
 
 
 @pytest.mark.parametrize("signal", [signal.SIGTERM, signal.SIGKILL])
@@ -420,36 +482,78 @@ def _wait_for(holds):
 
 
 _GCLOUD = """
-echo "${*:1:4}" >> "$T/gcloud"
-case "$3 $4" in
+echo "${*:3:2}" >> "$T/gcloud"
+case "${*:3:2}" in
     "queued-resources create") echo ACTIVE > "$T/state" ;;
-    "queued-resources describe") cat "$T/state" ;;
+    "queued-resources describe")
+        if [[ $(wc -l < "$T/gcloud") -le 2 ]]; then
+            echo "ERROR: the network is away" >&2 && exit 1
+        fi
+        cat "$T/state" 2>&- || { echo "ERROR: NOT_FOUND: Resource" >&2 && exit 1; }
+        ;;
     "queued-resources delete") rm "$T/state" ;;
-    "tpu-vm scp") ;;
+    "tpu-vm describe") printf '10.0.0.%d\\n' 0 1 ;;
+    "tpu-vm scp") mkdir -p "$T"/host-{0,1} && cp "$5" "$T/host-0" && cp "$5" "$T/host-1" ;;
     "tpu-vm ssh")
-        (cd "$T" && mkdir -p t2t_jax && bash -c "${*: -1}")
-        code=$?
-        ((code == 9)) && echo SUSPENDED > "$T/state" # the slice is taken away
-        exit $code
+        for host in "$T"/host-*; do
+            if [[ "$*" == *--worker=all* || "$*" == *--worker=${host: -1}* ]]; then
+                cd "$host" && HOME=$host $CONNECTION bash -c "${*: -1}" || exit 255
+            fi
+        done
         ;;
 esac
 """
 
 
-def test_a_slice_that_is_taken_away_is_asked_for_again(shims, tmp_path, monkeypatch):
+@pytest.fixture
+def launch_tpu(shims, tmp_path, monkeypatch):
+    """A function that trains by a program on two hosts, from a clone with one tracked file."""
     shims("gcloud", _GCLOUD)
     # Without credentials, Google's library waits for its metadata server for most of a minute.
     monkeypatch.setattr("t2t_jax.commands.launch.LaunchCommand._sees_run", lambda self: False)
-    count = 'echo >> "$T/started"; n=$(wc -l < "$T/started")\n'
-    shims("t2t-jax", f"{count}((n == 1)) && exit 143\n((n == 2)) && exit 9\nexit 0")
-    monkeypatch.chdir(tmp_path)
-    flags = "--accelerator v5litepod-16 --runtime r --zone z --option spot --setup true"
-    assert _in_foreground(monkeypatch, f"tpu {flags}", "gs://bucket/big") == 0
-    asked = [line.split()[3] for line in (tmp_path / "gcloud").read_text().splitlines()]
-    assert [verb for verb in asked if verb != "describe"] == [
-        *("create", "scp", "ssh", "delete", "create", "scp", "ssh"),
+    clone = tmp_path / "clone"
+    (clone / ".venv").mkdir(parents=True)
+    (clone / "tracked").touch()
+    (clone / "untracked").touch()
+    monkeypatch.chdir(clone)
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    subprocess.run(["git", "add", "tracked"], check=True)
+
+    def launch(body):
+        shims("t2t-jax", f"echo >> ~/started; n=$(wc -l < ~/started); host=${{HOME: -1}}\n{body}")
+        flags = "--accelerator v5litepod-16 --runtime r --zone z --option spot --setup true"
+        code = _in_foreground(monkeypatch, f"tpu {flags}", "gs://bucket/big")
+        return code, [len(file.read_text()) for file in sorted(tmp_path.glob("host-*/started"))]
+
+    return launch
+
+
+def test_a_slice_that_is_taken_away_is_asked_for_again(launch_tpu, tmp_path, capfd):
+    (tmp_path / "host-0/t2t_jax").mkdir(parents=True)
+    (tmp_path / "host-0/t2t_jax/stale").touch()
+    end = '((n == 1)) && exit 143\n((n == 2)) && echo SUSPENDED > "$T/state" && exit 75\nexit 0'
+    assert launch_tpu(end) == (0, [3, 3])
+    asked = (tmp_path / "gcloud").read_text().splitlines()
+    assert [line for line in asked if line.split()[-1] in ("create", "delete", "scp")] == [
+        *("queued-resources create", "tpu-vm scp", "tpu-vm scp"),
+        *("queued-resources delete", "queued-resources create", "tpu-vm scp"),
     ]
-    assert len((tmp_path / "started").read_text().splitlines()) == 3
+    assert [path.name for path in (tmp_path / "host-0/t2t_jax").iterdir()] == ["tracked"]
+    told = capfd.readouterr().err
+    assert "ERROR: the network is away" in told
+    assert "waiting for the queued resource big to be ACTIVE: NONE" in told
+
+
+def test_a_training_on_tpus_outlives_a_lost_connection(launch_tpu, monkeypatch, capfd):
+    monkeypatch.setenv("CONNECTION", "timeout 1")
+    assert launch_tpu("/bin/sleep 2.5") == (0, [1, 1])
+    assert "the connection to host 1 of big is lost; connecting again" in capfd.readouterr().err
+
+
+def test_a_tpu_host_that_ends_for_good_stops_the_others(launch_tpu, tmp_path):
+    end = '((host == 1)) && exit 2\ntrap "touch $T/stopped; exit 143" TERM\n'
+    assert launch_tpu(f"{end}while :; do read -rt 0.1 <> <(:); done") == (2, [1, 1])
+    assert (tmp_path / "stopped").exists()
 
 
 def test_a_job_is_written_into_the_run_and_submitted_once(shims, tmp_path, monkeypatch, capsys):
@@ -486,6 +590,10 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
         _run("slurm --option partition=gpu", tmp_path / "run")
     assert "sbatch: error: invalid partition: gpu; nothing was submitted" in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1
+    shims("sbatch", "echo welcome")
+    with pytest.raises(UserError, match=r"sbatch answered 'welcome', not with the number"):
+        _run("slurm", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     assert _run("kubernetes --image i:1", "s3://bucket/big") == 0
@@ -512,6 +620,11 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
         ("slurm --hosts 0", "r", "", "--hosts 0 is no number of hosts"),
         ("slurm --retries -1", "r", "", "--retries -1 is negative"),
         ("slurm --option =x", "r", "", "--option '=x' is not name=value"),
+        ("slurm --time 24h", "r", "", "--time 24h is no time of Slurm"),
+        ("slurm --name a:b", "r", "", "'a:b' has a colon or a control character"),
+        ("slurm --name 'a\nb'", "r", "", "has a colon or a control character"),
+        ("slurm", "r", "--data.corpus text:/nope", "corpus directory /nope does not exist"),
+        ("ssh --hosts a:22", "r", "", "--hosts 'a:22' is not NAME or USER@NAME"),
         ("ssh", "r", "", "there is no host to train on"),
         ("ssh --hosts a a", "r", "", "--hosts names a 2 times"),
         ("tpu --zone z --runtime r", "gs://b/x", "", "needs --accelerator"),

@@ -9,6 +9,7 @@ stop() {
     stopped=yes
 }
 trap stop TERM INT
+@{is_final}
 for i in "${!devices[@]}"; do
     JAX_LOCAL_DEVICE_IDS=${devices[i]} @{train} \
         --coordinator "$first:@{port}" --num-processes "$((hosts * ${#devices[@]}))" \

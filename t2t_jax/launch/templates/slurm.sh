@@ -13,33 +13,41 @@
 
 @{setup}
 @{devices}
-# Each task is a process, which learns from Slurm where the others are.
+@{restarts}
+record=@{record}-$SLURM_JOB_ID
+rm -f "$record.final"
+# Each task is a process, which learns from Slurm where the others are. One that ends for good
+# records its exit code and stops the others.
+task=$(
+    cat <<'END_OF_TASK'
+trap : TERM # The training gets the signal, too, and stops with a checkpoint.
+@{is_final}
+@{train}
+code=$?
+if ((code)) && is_final "$code"; then
+    echo "$code" >"$1.final"
+    scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"
+fi
+exit "$code"
+END_OF_TASK
+)
 srun --cpu-bind=none --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=@{processes} \
     --ntasks="$((SLURM_JOB_NUM_NODES * @{processes}))" \
-    @{train}
+    bash -c "$task" task "$record"
 code=$?
+if [[ -s $record.final ]]; then
+    code=$(<"$record.final")
+fi
 
-# The same command goes on from the last checkpoint after @{stopped}, which says that SIGTERM stopped it, and after
-# @{hung}, which says that a process hung or was lost.
-if ((code != @{stopped} && code != @{hung})); then
+if [[ -s $record.progress ]]; then
+    read -r before seen <"$record.progress"
+fi
+if ! starts_again "$code" "${SLURM_RESTART_COUNT:-0}"; then
     exit "$code"
 fi
-if ((${SLURM_RESTART_COUNT:-0} >= @{retries})); then
-    echo "not started again after ${SLURM_RESTART_COUNT:-0} times (--retries); to go on: sbatch" @{path} >&2
-    exit "$code"
-fi
-# Nodes on which a process hung are left out, as long as enough others are up.
+echo "$before $seen" >"$record.progress"
 exclude=
-if ((code == @{hung})) && [[ -s @{excluded} ]]; then
-    names=$(sed 's/[.].*//' @{excluded} | sort -u)
-    up=$(sinfo --noheader --Node --responding --partition="$SLURM_JOB_PARTITION" \
-        --states=idle,allocated,mixed,completing --format=%N | sort -u | grep -cvxF "$names")
-    if ((up >= @{fewest})); then
-        exclude=$(paste -sd, <<<"$names")
-    else
-        echo "only $up nodes are up besides those that hung, so these stay: ${names//$'\n'/ }" >&2
-    fi
-fi
+@{exclusion}
 trap '' TERM # of the requeueing, which ends this script too
 scontrol requeue "$SLURM_JOB_ID"
 if [[ $exclude ]]; then

@@ -8,6 +8,9 @@ script=@{path}
 on_host() {
     local training code
     cd @{directory} || exit
+    # After a lost connection, the earlier training on this host may still write its checkpoint.
+    exec 9>"/tmp/t2t_jax-$UID-$(cksum <<<"$script" | cut -d' ' -f1)-$1.lock"
+    flock --wait 600 9 || exit @{hung}
     @{setup}
     (
         @{script}
@@ -17,7 +20,7 @@ on_host() {
     (
         cat
         kill -TERM "$training"
-    ) <&0 >/dev/null 2>&1 &
+    ) <&0 >/dev/null 2>&1 9>&- &
     wait "$training"
     code=$?
     kill "$!" 2>/dev/null
@@ -44,27 +47,21 @@ stop() {
     exec 3>&-
 }
 
-told=
-trap 'told=yes && stop' TERM INT
+stopped=
+trap 'stopped=yes && stop' TERM INT
+@{restarts}
 using=("${names[@]}")
 for ((again = 0; ; again++)); do
     train
-    # The same command goes on from the last checkpoint after @{stopped}, which says that SIGTERM stopped it,
-    # and after @{hung}, which says that a process hung or was lost.
-    if [[ $told ]] || ((code != @{stopped} && code != @{hung})) || ((again >= @{retries})); then
+    if [[ $stopped ]] || ! starts_again "$code" "$again"; then
         break
     fi
-    # Hosts on which a process hung are left out, as long as enough others are there.
-    if ((code == @{hung})) && [[ -s @{excluded} ]]; then
-        hung=$(sed 'p; s/^\([^.]*[^0-9.][^.]*\)[.].*/\1/' @{excluded}) # with a domain, and without
-        others=()
-        for name in "${names[@]}"; do
-            grep -qxF -e "${name#*@}" <<<"$hung" || others+=("$name")
-        done
-        if ((${#others[@]} >= @{fewest})); then
-            using=("${others[@]}")
-        fi
+    @{exclusion}
+    # A host that is away for some minutes does not end the job.
+    sleep "$((5 << (again - before < 6 ? again - before : 6)))" &
+    wait "$!"
+    if [[ $stopped ]]; then
+        break
     fi
-    sleep 5
 done
 exit "$code"

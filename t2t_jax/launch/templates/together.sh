@@ -1,4 +1,5 @@
-# Wait for all; when one has failed, stop the others, and keep the first exit code other than 0.
+# Wait for all; when one has failed, stop the others. The exit code is one that is final, or else
+# the first other than 0.
 code=0
 while ((${#processes[@]})); do
     sleep 1
@@ -7,8 +8,10 @@ while ((${#processes[@]})); do
             wait "${processes[i]}"
             ended=$?
             unset "processes[i]"
-            if ((ended && !code)); then
+            if ((ended && !code)) || { ((ended)) && is_final "$ended"; }; then
                 code=$ended
+            fi
+            if ((ended && ${#processes[@]})); then
                 stop
             fi
         fi
