@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG
+from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG, STOPPED
 from t2t_jax.workdir import CHECKPOINTS
 
 PORT = 8476
@@ -255,7 +255,7 @@ def from_template(template: str, **values: object) -> str:
     are all empty, is left out. The rule of final exit codes is always there.
     """
     text = _template("final.sh").replace("@{final}", " ".join(map(str, FINAL)))
-    rule = {"is_final": text, "hung": HUNG}
+    rule = {"is_final": text, "hung": HUNG, "stopped": STOPPED}
     known = {name: str(value) for name, value in {**rule, **values}.items()}
     lines: list[str] = []
     for line in _template(template).splitlines():

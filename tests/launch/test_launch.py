@@ -412,25 +412,24 @@ _ENDS = [(code, 1) for code in FINAL if code] + [(code, 3) for code in (1, 74, 7
 def test_what_cannot_go_on_is_not_started_for_ever(code, starts, shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)
     assert _launch_ssh(tmp_path, monkeypatch, f"exit {code}", flags="--retries 2") == code
-    assert [len(lines) for lines in _started(tmp_path)] == [starts, starts]
+    assert sorted((tmp_path / "hosts").read_text().split()) == ["b"] * starts + ["me@a"] * starts
 
 
 def test_restarts_that_bring_a_new_checkpoint_do_not_count(shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)
     body = 'again=$(wc -l < "$T/started-$n")\nmkdir -p "$T/run/checkpoints/$again"\n'
-    body += "((again == 4)) && exit 0\nexit 75"
+    body += "((again >= 4)) && exit 0\nexit 75"
     assert _launch_ssh(tmp_path, monkeypatch, body, flags="--retries 1") == 0
 
 
 @pytest.mark.parametrize(
-    ("codes", "code", "starts"),
-    [("75 137", 0, 2), ("137 75", 0, 2), ("2 143", 2, 1), ("75 2", 2, 1)],
+    ("codes", "code"), [("75 137", 0), ("137 75", 0), ("2 143", 2), ("75 2", 2)]
 )
-def test_the_order_of_hosts_does_not_decide(codes, code, starts, shims, tmp_path, monkeypatch):
+def test_the_order_of_hosts_does_not_decide(codes, code, shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)
-    body = f'codes=({codes})\n(($(wc -l < "$T/started-$n") == 2)) && exit 0\nexit "${{codes[n]}}"'
-    assert _launch_ssh(tmp_path, monkeypatch, body) == code
-    assert [len(lines) for lines in _started(tmp_path)] == [starts, starts]
+    body = f'codes=({codes})\n(($(wc -l < "$T/started-$n") >= 2)) && exit 0\n'
+    body += "until [[ -e $T/started-0 && -e $T/started-1 ]]; do read -rt 0.1 <> <(:); done\n"
+    assert _launch_ssh(tmp_path, monkeypatch, f'{body}exit "${{codes[n]}}"') == code
 
 
 def test_a_host_that_ends_for_good_stops_the_others(shims, tmp_path, monkeypatch):
