@@ -34,7 +34,7 @@ _CPUS_PER_DEVICE, _GIB_PER_DEVICE = 2, 8  # the smallest hosts of a cloud with a
 _CACHE_MOUNT = "- name: cache\n  mountPath: /cache"
 _CACHE_VOLUME = "- name: cache\n  emptyDir: {}"
 _ONE_PROCESS = """{train} &
-trap "kill -TERM $! 2>/dev/null" TERM INT
+trap 'kill -TERM $! 2>/dev/null' TERM INT
 wait $! # which a signal interrupts
 wait $!"""
 _HEADER = "# Written by t2t-jax launch kubernetes.\n"
