@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -46,8 +47,18 @@ class Batches:
         may have a few more or less.
     """
 
-    def __init__(self, examples: Examples | Parts, config: DataConfig, seed: int) -> None:
+    def __init__(
+        self,
+        examples: Examples | Parts,
+        config: DataConfig,
+        seed: int,
+        rows_of: Callable[[BatchShape], int] = lambda shape: shape.rows,
+    ) -> None:
         """Count the rows, whose order the seed decides; no token is read yet.
+
+        Args:
+          rows_of: returns the rows that the devices compute for a batch of a shape. Rows beyond
+            those of the batch are empty, and count as padding.
 
         Raises:
           UserError: the split has no pairs.
@@ -60,7 +71,7 @@ class Batches:
                 f"({_reasons(content.skipped)}); check the corpus and "
                 f"max_length={config.max_length}"
             )
-        self._seed = seed
+        self._seed, self._config, self._rows_of = seed, config, rows_of
         self._prefetch = config.prefetch
         self._form = row_form(content, config)
         # Two windows, because prefetching threads work on both sides of an end.
@@ -91,9 +102,9 @@ class Batches:
     @property
     def padding_waste(self) -> dict[str, float]:
         """Return the fraction of an epoch's `source` and `target` positions that hold padding."""
-        classes = np.concatenate([window.cuts.classes for window in self._windows(0)])
-        counts = np.bincount(classes, minlength=len(self._shapes))
+        counts = self._batch_counts
         rows, *lengths = np.array(self._shapes).T
+        computed = counts * [self._rows_of(shape) for shape in self._shapes]
         laid_out = np.array(self._form.shapes).T[1:]
         content, waste = self.parts.content, {}
         tokens = {"source": content.source.total, "target": content.target.total}
@@ -103,8 +114,43 @@ class Batches:
             if total and (total <= room or np.array_equal(own, whole)):
                 # The tokens are a mean over epochs. The first epoch may have fewer rows and no
                 # padding, so the waste could be negative.
-                waste[name] = max(0.0, 1 - total / room)
+                waste[name] = max(0.0, 1 - total / int(computed @ own))
         return waste
+
+    @property
+    def _batch_counts(self) -> Int[np.ndarray, " classes"]:
+        """Return the number of batches of each class in the first epoch."""
+        classes = np.concatenate([window.cuts.classes for window in self._windows(0)])
+        return np.bincount(classes, minlength=len(self._shapes))
+
+    def empty_rows(self, config: DataConfig | None = None) -> float:
+        """Return the share of positions in rows that no batch has, as devices need equal parts.
+
+        Args:
+          config: other bounds of a step, to compare; None is those of the batches.
+        """
+        form = row_form(self.parts.content, config) if config else self._form
+        rows, *lengths = np.array(self._form.shapes).T
+        positions = self._batch_counts * rows * np.max(lengths, axis=0)
+        computed = positions @ [self._rows_of(shape) / shape.rows for shape in form.shapes]
+        return float(1 - positions.sum() / computed)
+
+    def bounds_with_few_empty_rows(self, most: float) -> tuple[int, int] | None:
+        """Return the source and target tokens of a step that leave at most a share of rows empty.
+
+        They are the nearest, up to four times those of the config; None if there are none.
+        """
+        rows, source, target = self._form.shapes[-1]
+        unit = self._rows_of(BatchShape(1, source, target))
+        counts = range(unit, 4 * max(rows, unit) + 1, unit)
+        for count in sorted(counts, key=lambda count: abs(count - rows)):
+            bounds = count * (source or target), count * target
+            config = replace(
+                self._config, source_tokens_per_step=bounds[0], target_tokens_per_step=bounds[1]
+            )
+            if self.empty_rows(config) <= most:
+                return bounds
+        return None
 
     def shape(self, step: int) -> BatchShape:
         """Return the shape of the global batch of a step, which counts from 0 over all epochs."""

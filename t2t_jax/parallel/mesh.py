@@ -133,6 +133,11 @@ class BatchLayout(NamedTuple):
     passes: int
     rows_per_pass: int
 
+    @property
+    def rows(self) -> int:
+        """Return the rows that the devices compute, with the empty ones."""
+        return self.passes * self.rows_per_pass
+
     def local_rows(self) -> Int[np.ndarray, " n"]:
         """Return the indices of this process's rows, in order."""
         if len(self.mesh.local_devices) == self.mesh.size:

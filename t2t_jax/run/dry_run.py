@@ -15,6 +15,7 @@ from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.parallel.device_memory import gib, memory_of_a_device
 from t2t_jax.parallel.directory_lock import check_free
 from t2t_jax.parallel.processes import check_same, of_main, one_without
+from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
 from t2t_jax.run.provenance import provenance
 from t2t_jax.run.trackers.follower import check_target
@@ -151,6 +152,7 @@ def _lines(plan: Plan, asked: Config) -> Iterator[str]:
     if settled := differences(asked, plan.config):
         yield f"choices that were left open: {format_differences(settled)}"
     yield from describe_corpus(plan.batches).split("\n")
+    yield from (f"warning: {text}" for _, text in plan.health.news(History()))
     size = len(plan.vocabulary)
     parameters = num_parameters(plan.config.model, size)
     yield f"{parameters:,} parameters, with a vocabulary of {size:,} entries"

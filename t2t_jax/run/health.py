@@ -21,6 +21,7 @@ from t2t_jax.system.records import Record
 
 _MOST_SKIPPED = 0.05
 _MOST_PADDING = 0.4
+_MOST_EMPTY = 0.05
 _MOST_WAITING = 0.1
 _SHORTEST_WAIT = 5.0  # seconds of training: one pause may fill a shorter interval
 _WINDOW = 5
@@ -36,9 +37,13 @@ class CorpusFigures(NamedTuple):
     skipped: Mapping[str, int]
     """The number of pairs that are left out of training, by reason."""
     padding: float
-    """The share of all positions, of sources and targets, that hold padding."""
+    """The share of positions, of sources and targets, that hold padding in rows of batches."""
     unigram_nll: float
     """The negative log-likelihood per target token under the frequencies of the target tokens."""
+    empty_rows: float = 0.0
+    """The share of positions in rows that no batch has, as devices need equal parts."""
+    bounds: tuple[int, int] | None = None
+    """Source and target tokens of a step that would leave few rows empty, if there are any."""
 
 
 Rule = Callable[[Config, CorpusFigures, History], str | None]
@@ -50,9 +55,11 @@ def corpus_figures(batches: Batches) -> CorpusFigures:
     content, waste = batches.parts.content, batches.padding_waste
     tokens = {"source": content.source.total, "target": content.target.total}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
-    padding = 1 - sum(tokens[side] for side in waste) / positions
+    empty = batches.empty_rows()
+    padding = 1 - sum(tokens[side] for side in waste) / (positions * (1 - empty))
     nll = unigram_nll(batches.parts.token_counts())
-    return CorpusFigures(content.num_pairs_read, content.skipped, padding, nll)
+    bounds = batches.bounds_with_few_empty_rows(_MOST_EMPTY) if empty > _MOST_EMPTY else None
+    return CorpusFigures(content.num_pairs_read, content.skipped, padding, nll, empty, bounds)
 
 
 def unigram_nll(counts: Integer[np.ndarray, " vocab"]) -> float:
@@ -96,6 +103,23 @@ def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str
     return (
         f"{corpus.padding:.0%} of the positions of batches hold padding, and as large a share of "
         f"the time computes nothing; {way_out} in a new run"
+    )
+
+
+def many_empty_rows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """Warn if more than 5% of the positions are in rows that only fill the mesh."""
+    if corpus.empty_rows <= _MOST_EMPTY:
+        return None
+    way_out = "train on fewer devices along parallel.data and parallel.fsdp"
+    if corpus.bounds:
+        source, target = corpus.bounds
+        way_out += (
+            f", or in a new run with data.source_tokens_per_step={source} and "
+            f"data.target_tokens_per_step={target}"
+        )
+    return (
+        f"{corpus.empty_rows:.0%} of the positions that the devices compute are in empty rows, as "
+        f"the rows of a batch do not fill the devices evenly; {way_out}"
     )
 
 
@@ -187,6 +211,7 @@ def dev_score_not_finite(config: Config, corpus: CorpusFigures, history: History
 RULES: Mapping[str, Rule] = {
     "many_pairs_skipped": many_pairs_skipped,
     "much_padding": much_padding,
+    "many_empty_rows": many_empty_rows,
     "loss_above_unigram": loss_above_unigram,
     "gradient_norm_grows": gradient_norm_grows,
     "devices_wait_for_data": devices_wait_for_data,

@@ -94,8 +94,7 @@ class Plan:
 
     def layout(self, shape: BatchShape) -> BatchLayout:
         """Return the layout of a batch on the devices."""
-        rows, *lengths = shape
-        return batch_layout(self.mesh, rows, max(lengths), self.config.parallel.pass_tokens)
+        return _layout(self.config, self.mesh, shape)
 
     def local_rows(self, shape: BatchShape) -> Int[np.ndarray, " n"]:
         """Return this process's rows of a batch."""
@@ -149,7 +148,9 @@ def planned(config: Config, workdir: Path) -> Plan:
         config = _with_sources(config, vocabulary)
         examples = training_parts(task, config, corpus, vocabulary)
         order_seed = config.training.effective_seed("order_seed")
-        batches = Batches(examples, config.data, order_seed)
+        batches = Batches(
+            examples, config.data, order_seed, lambda shape: _layout(config, mesh, shape).rows
+        )
         check_memory(config, len(vocabulary), mesh, batches.shapes)
         _check_dev(config, corpus, vocabulary)
     health = Health(config, corpus_figures(batches))
@@ -210,6 +211,11 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
                 for line in _introduction(run):
                     log.say(line)
                 yield run
+
+
+def _layout(config: Config, mesh: Mesh, shape: BatchShape) -> BatchLayout:
+    rows, *lengths = shape
+    return batch_layout(mesh, rows, max(lengths), config.parallel.pass_tokens)
 
 
 def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:

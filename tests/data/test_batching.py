@@ -1,5 +1,6 @@
 """Every pair once an epoch, the same batches on any number of hosts, in shapes from the ladder."""
 
+import dataclasses
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -200,17 +201,44 @@ def test_rows_come_in_eights_where_there_are_enough():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("parts", [1, 7])
 @given(lengths=LENGTHS)
-def test_padding_waste_is_the_fraction_of_empty_cells(strategy, lengths):
-    batches = Batches(make_split(lengths), make_config(batching=strategy), 0)
+def test_padding_waste_is_the_fraction_of_empty_cells(strategy, parts, lengths):
+    rows_of = _rows_on(parts)
+    batches = Batches(make_split(lengths), make_config(batching=strategy), 0, rows_of)
     epoch = [batches(step) for step in range(batches.steps_per_epoch)]
     for side, segments in (
         ("source", [batch.inputs.segments for batch in epoch]),
         ("target", [batch.targets.segments for batch in epoch]),
     ):
-        empty = sum(int((cells == 0).sum()) for cells in segments)
-        total = sum(cells.size for cells in segments)
-        assert batches.padding_waste[side] == pytest.approx(empty / total)
+        tokens = sum(int((cells > 0).sum()) for cells in segments)
+        total = sum(-(-len(cells) // parts) * parts * cells.shape[1] for cells in segments)
+        assert batches.padding_waste[side] == pytest.approx(1 - tokens / total)
+
+
+def _rows_on(devices):
+    """A function that returns the rows that as many devices compute for a batch of a shape."""
+    return lambda shape: -(-shape.rows // devices) * devices
+
+
+@pytest.mark.parametrize(("devices", "empty"), [(8, 0), (64, 0.25), (256, 0.625)])
+def test_rows_that_only_fill_the_devices_are_counted(devices, empty):
+    split = make_split([(256, 256)] * 1000)  # 25,000 tokens of the paper hold 96 such rows
+    batches = Batches(split, DataConfig(max_length=256), 0, _rows_on(devices))
+    assert batches.empty_rows() == pytest.approx(empty)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("devices", [48, 64, 256])
+def test_the_bounds_that_are_proposed_leave_few_rows_empty(devices, strategy):
+    split, config = sentence_like(20_000, 1.15, 256), DataConfig(batching=strategy)
+    source, target = Batches(split, config, 0, _rows_on(devices)).bounds_with_few_empty_rows(0.05)
+    fields = {"source_tokens_per_step": source, "target_tokens_per_step": target}
+    batches = Batches(split, dataclasses.replace(config, **fields), 0)
+    shapes = [batches.shape(step) for step in range(batches.steps_per_epoch)]
+    positions = sum(rows * max(lengths) for rows, *lengths in shapes)
+    computed = sum(_rows_on(devices)(shape) * max(shape[1:]) for shape in shapes)
+    assert positions > 0.93 * computed  # 5% is for the mean batch of each shape
 
 
 def sentence_like(num_pairs, ratio, max_length):

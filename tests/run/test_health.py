@@ -62,6 +62,7 @@ HEALTHY = [
     ("dev_score_not_finite", _scores(None, 5.0)),  # an old record has no loss
     ("many_pairs_skipped", []),
     ("much_padding", []),
+    ("many_empty_rows", []),
 ]
 
 
@@ -125,6 +126,14 @@ def test_a_corpus_of_which_much_is_left_out_or_padding_is_warned_of():
     assert "data.max_length" in _warning("much_padding", [], padded, data__batching="pack")
 
 
+def test_rows_that_only_fill_the_devices_are_warned_of_with_a_batch_size_that_fits():
+    empty = SOUND._replace(empty_rows=0.25)
+    assert "25% of the positions" in (text := _warning("many_empty_rows", [], empty))
+    assert text.endswith("train on fewer devices along parallel.data and parallel.fsdp")
+    text = _warning("many_empty_rows", [], empty._replace(bounds=(32768, 16384)))
+    assert "data.source_tokens_per_step=32768 and data.target_tokens_per_step=16384" in text
+
+
 def test_the_unigram_model_has_the_entropy_of_the_tokens():
     tokens = np.array([3, 3, 3, 7], np.uint16)
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
@@ -141,7 +150,9 @@ def test_the_figures_of_a_corpus():
     bounds = {"data.max_length": 8, "data.source_tokens_per_step": 24}
     config = Config().replace(bounds | {"data.target_tokens_per_step": 24})
     figures = corpus_figures(Batches(split, config.data, 0))
-    assert figures == (4, {"too_long": 1}, pytest.approx(12 / 48), 0)
+    assert figures == (4, {"too_long": 1}, pytest.approx(12 / 48), 0, 0, None)
+    on_four = corpus_figures(Batches(split, config.data, 0, lambda shape: -(-shape.rows // 4) * 4))
+    assert on_four == (4, {"too_long": 1}, pytest.approx(12 / 48), 0, 0.25, (32, 32))
 
 
 FIGURES = {"loss": 7.0, "nll": 6.0, "learning_rate": 1.0, "data_wait": 0.0}
