@@ -66,8 +66,8 @@ class Kubernetes(GpuHosts, TrainJob):
     """Secret whose keys become variables of the environment, such as AWS_ACCESS_KEY_ID."""
     grace: int = 180
     """Seconds that a pod has for its last checkpoint when it is stopped."""
-    cpus: int | None = None
-    """CPUs that a pod requests; None is 2 for each device."""
+    cpus: int = 0
+    """CPUs that a pod requests; 0 is 2 for each device."""
     memory: str | None = None
     """Memory that a pod requests, such as 64Gi; None is 8 GiB for each device."""
     patch: Path | None = None
@@ -101,8 +101,6 @@ class Kubernetes(GpuHosts, TrainJob):
                     f"--workdir {training.workdir} is not below --mount {self.mount}, where pods "
                     f"see the volume of --claim {self.claim}"
                 )
-        if self.cpus is not None and self.cpus < 1:
-            raise UserError(f"--cpus {self.cpus} is no number of CPUs; request 1 at least")
         if self.memory is not None and not _MEMORY.fullmatch(self.memory):
             raise UserError(f"--memory {self.memory} is no amount of memory; write it as 64Gi")
         if self.tpu is None and self.slices != 1:

@@ -180,25 +180,28 @@ spec:
 """
 
 
+def _pod(manifest):
+    [replicated] = manifest["spec"]["replicatedJobs"]
+    return replicated["template"]["spec"]["template"]["spec"]
+
+
 def test_a_patch_is_merged_as_kubernetes_merges_it(printed, tmp_path):
     patch = tmp_path / "patch.yaml"
     patch.write_text(_PATCH)
-    manifest = yaml.safe_load(printed("kubernetes"))
+    expected = yaml.safe_load(printed("kubernetes"))
+    expected["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "gpus"}
+    pod = _pod(expected)
+    pod["priorityClassName"] = "research"
+    pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    del pod["securityContext"]["fsGroupChangePolicy"]
+    pod["volumes"][0]["emptyDir"]["sizeLimit"] = "64Gi"
+    [container] = pod["containers"]
+    container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
+    container["env"].append({"name": "NCCL_DEBUG", "value": "INFO"})
+    container["resources"]["limits"]["rdma/ib"] = 8
     patched = yaml.safe_load(printed(f"{FORMS['kubernetes']} --patch {patch}"))
-    assert patched["metadata"] == {**manifest["metadata"], **yaml.safe_load(_PATCH)["metadata"]}
-    [one], [other] = (each["spec"].pop("replicatedJobs") for each in (manifest, patched))
-    assert patched["spec"] == manifest["spec"]
-    [change] = yaml.safe_load(_PATCH)["spec"]["replicatedJobs"]
-    pod, made, changes = (each["template"]["spec"]["template"] for each in (one, other, change))
-    [container], [change] = made["spec"]["containers"], changes["spec"]["containers"]
-    assert container["command"] == pod["spec"]["containers"][0]["command"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/ib": 8}
-    assert container["securityContext"] == change["securityContext"]
-    assert {item["name"] for item in container["env"]} == {"NCCL_DEBUG", "XDG_CACHE_HOME"}
-    assert {item["name"] for item in made["spec"]["volumes"]} == {"runs", "shared-memory"}
-    assert made["spec"]["securityContext"] == {"fsGroup": 10001}
-    assert made["spec"]["tolerations"] == changes["spec"]["tolerations"]
-    _check_jobset({**patched, "spec": {**patched["spec"], "replicatedJobs": [other]}})
+    assert patched == expected
+    _check_jobset(patched)
 
 
 @pytest.mark.parametrize(
@@ -219,20 +222,19 @@ def test_a_patch_that_cannot_be_merged_is_refused_in_a_line(content, message, pr
     assert len(str(refusal.value).splitlines()) == 1
 
 
-def test_caches_survive_restarts_where_the_run_has_a_volume(printed):
-    def pod(form, *arguments):
-        [replicated] = yaml.safe_load(printed(form, *arguments))["spec"]["replicatedJobs"]
-        return replicated["template"]["spec"]["template"]["spec"]
-
-    there = pod("kubernetes")
-    [container] = there["containers"]
-    assert container["env"] == [{"name": "XDG_CACHE_HOME", "value": "/runs/.cache"}]
-    assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
-    without = pod("kubernetes --image i:1", "gs://bucket/big")
-    [container] = without["containers"]
-    assert container["env"] == [{"name": "XDG_CACHE_HOME", "value": "/cache"}]
-    assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
-    assert {"name": "cache", "emptyDir": {}} in without["volumes"]
+@pytest.mark.parametrize(
+    ("form", "workdir", "place", "volume"),
+    [
+        ("kubernetes", "/runs/big", "/runs/.cache", {"name": "runs", "mountPath": "/runs"}),
+        ("kubernetes --image i", "gs://b/big", "/cache", {"name": "cache", "mountPath": "/cache"}),
+    ],
+)
+def test_caches_lie_on_a_volume(form, workdir, place, volume, printed):
+    pod = _pod(yaml.safe_load(printed(form, workdir)))
+    [container] = pod["containers"]
+    assert container["env"] == [{"name": "XDG_CACHE_HOME", "value": place}]
+    assert volume in container["volumeMounts"]
+    assert volume["name"] in [each["name"] for each in pod["volumes"]]
 
 
 def test_several_slices_are_what_gke_knows_them_by(printed):
@@ -632,7 +634,6 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
         ("kubernetes --image i", "gs://b/X_1", "", "'X_1' is no name of a JobSet"),
         ("kubernetes --image i", "/runs/x", "", "pods have no /runs/x"),
         ("kubernetes --image i --claim c", "/data/x", "", "is not below --mount /runs"),
-        ("kubernetes --image i --cpus 0", "gs://b/x", "", "--cpus 0 is no number of CPUs"),
         ("kubernetes --image i --memory 64", "gs://b/x", "", "--memory 64 is no amount of memory"),
         ("kubernetes --image i --tpu v6e", "gs://b/x", "", "--tpu v6e is not KIND:TOPOLOGY"),
         ("kubernetes --image i --tpu a:4x4 --hosts 3", "gs://b/x", "", "do not lie on 3 hosts"),

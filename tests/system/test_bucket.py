@@ -11,15 +11,10 @@ from t2t_jax.system.bucket import BucketPath, as_path
 RELEASED = Path(__file__).parents[1] / "goldens/runs/0.2.0/run"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "hint"),
-    [
-        ("gcs", "did you mean gs://bucket/x?"),
-        ("s3a", "did you mean s3://bucket/x?"),
-        ("S3", "did you mean s3://bucket/x?"),
-        *[(scheme, "hf://NAME/MODEL to read a run") for scheme in ("az", "https", "file", "HF")],
-    ],
-)
+MEANT = {"gcs": "gs", "s3a": "s3", "S3": "s3"}
+
+
+@pytest.mark.parametrize("scheme", [*MEANT, "az", "https", "file", "HF"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -32,13 +27,14 @@ RELEASED = Path(__file__).parents[1] / "goldens/runs/0.2.0/run"
     ],
 )
 def test_an_unknown_store_is_refused_and_the_known_ones_are_listed(
-    command, scheme, hint, tmp_path, monkeypatch
+    command, scheme, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"s3://BUCKET/NAME, gs://BUCKET/NAME") as refusal:
         entry_command(command.format(f"{scheme}://bucket/x").split()).run()
     assert f"{scheme}://bucket/x is in no known store" in str(refusal.value)
-    assert str(refusal.value).endswith(hint)
+    hint = f"did you mean {MEANT.get(scheme)}://bucket/x?"
+    assert str(refusal.value).endswith(hint) == (scheme in MEANT)
     assert not list(tmp_path.iterdir())
 
 
