@@ -248,10 +248,10 @@ class SweepCommand:
     def _check_trackers(self) -> None:
         """Refuse trackers that cannot be used from here, before any cell is started."""
         if self.track:
-            from t2t_jax.run.trackers.tracker import kind_of, targets_of
+            from t2t_jax.run.trackers.tracker import targets_of
 
             for target in targets_of(self.track):
-                kind_of(target).check(target.project)
+                target.check()
 
     def _check_launcher(self) -> None:
         if self.slurm and self.launcher != "slurm":

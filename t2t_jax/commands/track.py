@@ -1,15 +1,15 @@
 """The command that sends a run to trackers such as W&B."""
 
 import math
+import threading
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.fetched_path import check_own
 
 
@@ -37,38 +37,32 @@ class TrackCommand:
         """Send the run, print how many records each tracker has, and return the exit code, 0."""
         if not 0 < self.interval < math.inf:
             raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
-        from t2t_jax.run.trackers.follower import Follower, remembered
+        from t2t_jax.run.trackers.follower import followed, remembered, send_run
         from t2t_jax.run.trackers.tracker import targets_of
-        from t2t_jax.workdir import read_config
+        from t2t_jax.workdir import END, read_config, read_log
 
         read_config(self.workdir)  # which refuses what is no run
         check_own(self.workdir)
-        targets = targets_of(self.trackers) or remembered(self.workdir)
+        known = remembered(self.workdir)
+        targets = targets_of(self.trackers, known) or [*known]
         if not targets:
             raise UserError(
                 f"{self.workdir} was sent to no tracker yet; name one, as in track "
                 f"{self.workdir} wandb:translation"
             )
-        followers = [Follower(self.workdir, target) for target in targets]
-        with ExitStack() as stack:
-            for follower in followers:
-                try:
-                    stack.enter_context(follower.held())
-                except BlockingIOError as error:
-                    raise UserError(
-                        f"another process sends {self.workdir} to {follower.target}, such as "
-                        "that of its training; wait for it"
-                    ) from error
-            while self.follow:
-                for follower in followers:
-                    follower.follow()
-                if all(follower.has_ended for follower in followers):
-                    break
-                time.sleep(self.interval)
-            for follower in followers:
-                follower.follow(is_over=True)
-                print(f"{follower.target} has {follower.rows:,} records of {self.workdir}")
-        errors = [f"{one.target}: {one.error}" for one in followers if one.error]
-        if errors:
-            raise UserError(f"{'; '.join(errors)}; the same command sends the rest")
+        for target in targets:
+            target.check()
+        if self.follow:
+            with followed(self.workdir, [*map(str, targets)]):
+                while all(record["of"] != END for record in read_log(self.workdir)):
+                    time.sleep(self.interval)
+        ended = threading.Event()
+        ended.set()
+        for target in targets:
+            try:
+                count = send_run(self.workdir, target, ended)
+            except Exception as error:  # of any kind: it is the code of somebody else
+                text = in_one_line(f"{error} ({type(error).__name__})")
+                raise UserError(f"{target}: {text}; the same command sends the rest") from error
+            print(f"{target} has {count:,} records of {self.workdir}")
         return 0

@@ -77,7 +77,7 @@ class TrainCommand:
         join(self.coordinator, self.num_processes, self.process_id, minutes)
         from t2t_jax.run.dry_run import rehearsed_start
         from t2t_jax.run.profile import check_profiled, steps_of
-        from t2t_jax.run.trackers.following import followed
+        from t2t_jax.run.trackers.follower import followed
         from t2t_jax.run.trainer import train
 
         all_devices()  # which may be an error of one line

@@ -18,7 +18,7 @@ from t2t_jax.parallel.processes import check_same, of_main, one_without
 from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
 from t2t_jax.run.provenance import provenance
-from t2t_jax.run.trackers.follower import check_target
+from t2t_jax.run.trackers.follower import remembered
 from t2t_jax.run.trackers.tracker import targets_of
 from t2t_jax.system.atomic_file import removed_at_end
 from t2t_jax.system.bucket import BucketPath
@@ -40,8 +40,7 @@ def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> I
     Raises:
       UserError: the training would be refused, or would fail later.
     """
-    for target in targets_of(trackers):
-        check_target(workdir, target)
+    targets_of(trackers, remembered(workdir))
     plan = planned(config, workdir)
     check_free(workdir)
     software = provenance(plan.config)

@@ -316,7 +316,7 @@ def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
     before its end, or diverges, it writes `rung-STEP.json`.
 
     Args:
-      track: trackers for the log of the cell, as in `trackers.following.followed`.
+      track: trackers for the log of the cell, as in `trackers.follower.followed`.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
@@ -325,7 +325,7 @@ def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
       UserError: the corpus lacks dev or the split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.run.trackers.following import followed
+    from t2t_jax.run.trackers.follower import followed
     from t2t_jax.run.trainer import train
 
     corpus = open_corpus(cell.config.data)

@@ -1,215 +1,248 @@
-"""Send the records of a run's log to a tracker, each once.
+"""Send a run's log to trackers: a process beside the training for each, and `t2t-jax track`.
 
 A resumed run repeats the steps after its last checkpoint, and the log drops their records. So the
 follower sends a record once there is a checkpoint of its step or of a later one, and all when the
-training has ended. RUN/trackers/TRACKER.json records the number of sent records after each upload.
-After a kill between the two, the tracker reports what it has.
+training has ended. At each start it asks the tracker what it has, and sends what the log has beyond
+that. RUN/trackers/TRACKER.json has the project and the run's id there.
 """
 
+import os
 import secrets
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
-from typing import Any
 
-from t2t_jax.config import walk
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.history import scalars
-from t2t_jax.run.trackers.tracker import TRACKERS, Row, Target, TrackedRun, Tracker, kind_of
+from t2t_jax.run.trackers.tracker import TRACKERS, Row, Target, targets_of
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import on_this_machine
+from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.lock import holding
-from t2t_jax.system.records import Between, Record, Schema, as_line, read_object
+from t2t_jax.system.records import Record, Schema, as_line, read_object
+from t2t_jax.system.signals import ENDING, StopSignal
 from t2t_jax.workdir import (
     CHECKPOINT,
     END,
     TRACKERS_FOLDER,
     WARNING,
+    is_run,
+    log_file,
     log_signature,
-    read_config,
     read_log,
 )
 
-_COUNT = Between(int, 0, 2**62)
-_SCHEMA = Schema({"tracker": str, "id": str, "rows": _COUNT, "step": int, "of_step": _COUNT})
-_ROWS_AT_ONCE = 500
-_LEAST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0  # seconds between two tries at a tracker that is down
+_SCHEMA = Schema({"tracker": str, "id": str})
+_INTERVAL = 2.0  # seconds between two looks at the log
+_SECONDS_AT_END = 15.0
+"""The longest time for which the rest is sent at the end. A scheduler such as Slurm ends a job by
+force half a minute after it has asked it to stop."""
 
 
-def remembered(workdir: Path) -> list[Target]:
-    """Return the targets of earlier starts of a run.
+@contextmanager
+def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
+    """Follow a run within a block, for the given trackers and those of an earlier start.
+
+    Only process 0 does so. A failure of a tracker within the block is at most a warning. At the
+    end, trackers have 15 seconds to send the rest; a signal ends the wait.
+
+    Args:
+      workdir: the directory of the run, which may not exist yet.
+      trackers: texts such as `wandb:PROJECT`.
+
+    Raises:
+      UserError: before the block, if a given tracker cannot be used.
+    """
+    known = remembered(workdir)
+    asked = targets_of(trackers, known)
+    processes: dict[Target, subprocess.Popen[bytes]] = {}
+    try:
+        for target in dict.fromkeys((*asked, *known)) if is_main() else ():
+            try:
+                processes[target] = _started(workdir, target)
+            except (UserError, OSError) as error:
+                if target in asked:
+                    raise
+                warn(f"the run is not sent to {target}: {error}")
+        yield
+    finally:
+        _end(workdir, processes)
+
+
+def _started(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
+    """Check a target in one process, and follow the run in another."""
+    program = [sys.executable, "-m", __name__, str(target)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # the devices are for the training
+    check = subprocess.run(program, capture_output=True, text=True, env=environment)
+    if check.returncode:
+        refusal = check.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise UserError(refusal or f"the process for {target} ended with {check.returncode}")
+    return subprocess.Popen(
+        [*program, str(workdir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the training, which then ends this process
+    )
+
+
+def _end(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -> None:
+    """Have the processes send the rest, and wait for them: briefly, and not after a signal."""
+    for process in processes.values():
+        assert process.stdin
+        with suppress(OSError):  # it has ended by itself
+            # A line, as processes that the training has forked may hold the stream open.
+            process.stdin.write(b"end\n")
+            process.stdin.close()
+    latest = time.monotonic() + _SECONDS_AT_END
+    with StopSignal() as stop:
+        while any(process.poll() is None for process in processes.values()):
+            if stop.number or time.monotonic() > latest:
+                break
+            time.sleep(0.05)
+    for target, process in processes.items():
+        code = process.poll()
+        process.kill()
+        process.wait()
+        if code != 0 and is_run(workdir):
+            warn(
+                f"{target} has not got all of the log, see {TRACKERS_FOLDER}/{target.tracker}.log; "
+                f"this sends the rest: t2t-jax track {workdir} {target}"
+            )
+
+
+def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
+    """Send a run to a tracker until an event, then the rest; return the number of sent records.
+
+    The output of the tracker's library, and failures before the event, go to standard output.
+
+    Raises:
+      UserError: another process sends the run to this tracker.
+      Exception: the rest could not be sent; of any kind, as it is the code of somebody else.
+    """
+    with _held(workdir, target) as number:
+        opened, seen, is_over = None, None, False
+        while not is_over:
+            is_over = ended.wait(_INTERVAL)
+            signature = log_signature(workdir)
+            if signature == seen and not is_over:
+                continue
+            try:
+                records, end = _sendable(workdir, is_over)
+                if opened is None and records:
+                    opened = TRACKERS[target.tracker](target.project, number, workdir)
+                    count = opened.rows
+                if opened is not None:
+                    opened.send([*_rows(records, count, opened.figures)])
+                    count = max(count, len(records))
+                seen = signature
+            except Exception as error:
+                if is_over:
+                    raise
+                print(in_one_line(f"{type(error).__name__}: {error}"), flush=True)
+                opened = None
+        if opened is None:
+            return 0
+        opened.close(end, bool(end and end.startswith("error: ")))
+        return count
+
+
+@contextmanager
+def _held(workdir: Path, target: Target) -> Iterator[str]:
+    """Lock a run at a tracker within a block, so that nobody else sends, and yield its id there."""
+    folder = workdir / TRACKERS_FOLDER
+    folder.mkdir(exist_ok=True)
+    try:
+        with holding(folder / f".{target.tracker}.lock", str(secrets.randbelow(2**31))):
+            if target not in remembered(workdir):
+                place = {"tracker": str(target), "id": secrets.token_hex(16)}
+                write_whole(folder / f"{target.tracker}.json", f"{as_line(place)}\n".encode())
+            yield remembered(workdir)[target]
+    except BlockingIOError as error:
+        raise UserError(f"another process sends {workdir} to it, as its training does") from error
+
+
+def _sendable(workdir: Path, is_over: bool) -> tuple[list[Record], str | None]:
+    """Return the records whose steps no run can repeat, and why the training ended."""
+    with redirect_stderr(None):  # a training warns of damaged lines by itself
+        records = read_log(workdir)
+    ends = [str(record.get("text", "")) for record in records if record["of"] == END]
+    steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
+    last = float("inf") if is_over and ends else max(steps, default=-1)
+    kinds = CHECKPOINT, END
+    sendable = [one for one in records if one["of"] not in kinds and one["step"] <= last]
+    return sendable, ends[-1] if ends else None
+
+
+def _rows(
+    records: Sequence[Record], first: int, known: Container[tuple[str, int]]
+) -> Iterator[Row]:
+    """Yield records from a number on, without known figures; a warning counts as 1 by its rule."""
+    for number, record in enumerate(records[first:], first):
+        step, figures = record["step"], scalars(record)
+        if record["of"] == WARNING:
+            figures[f"{WARNING}/{record.get('rule', WARNING)}"] = 1.0
+        if new := {name: value for name, value in figures.items() if (name, step) not in known}:
+            yield Row(number, step, record.get("time") or 0.0, new)
+
+
+def remembered(workdir: Path) -> dict[Target, str]:
+    """Return the targets of earlier starts of a run, with the id of the run there.
 
     Raises:
       UserError: a file that names one is damaged.
     """
-    found = []
-    for name in TRACKERS:
-        if (path := _place_file(workdir, name)).is_file():
-            found.append(Target(name, _read_place(path)["tracker"].partition(":")[2]))
-    return found
+    files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS]
+    way_out = "remove it, and the run is sent again, under a new id"
+    places = [read_object(file, _SCHEMA, way_out) for file in files if file.is_file()]
+    return {Target(*place["tracker"].split(":", 1)): place["id"] for place in places}
 
 
-def check_target(workdir: Path, target: Target) -> None:
-    """Refuse a target if the run is sent to another project of the same tracker.
+def main(arguments: Sequence[str]) -> int:
+    """Check a target, the first argument, or follow the run in a directory, the second, for it.
 
-    Raises:
-      UserError: the project differs, or the file that names it is damaged.
+    It ends after a line on its standard input, or when that is closed, and ignores stop signals.
+    The output of the tracker's library goes to RUN/trackers/TRACKER.log.
     """
-    for known in remembered(workdir):
-        if known.tracker == target.tracker and known != target:
-            raise UserError(
-                f"{workdir} is sent to {known}, and not to {target}: a run has one id at a "
-                f"tracker; name that one, or remove {_place_file(workdir, target.tracker)} to "
-                "begin anew"
-            )
-
-
-def _place_file(workdir: Path, tracker: str) -> Path:
-    return workdir / TRACKERS_FOLDER / f"{tracker}.json"
-
-
-def _read_place(path: Path) -> Record:
-    return read_object(path, _SCHEMA, "remove it, and the run is sent again, under a new id")
-
-
-def sendable(records: Sequence[Record], is_over: bool) -> list[Record]:
-    """Return the records of a log whose steps no run can repeat.
-
-    Args:
-      records: all records of the log.
-      is_over: whether nobody trains any more. Then an end in the log means that all can be sent.
-
-    Returns:
-      The records, in the order of their steps, without those of checkpoints and of the end.
-    """
-    kinds = {record["of"] for record in records}
-    steps = (record["step"] for record in records if record["of"] == CHECKPOINT)
-    last = float("inf") if is_over and END in kinds else max(steps, default=-1)
-    rows = [r for r in records if r["of"] not in (CHECKPOINT, END) and r["step"] <= last]
-    return sorted(rows, key=lambda record: record["step"])
-
-
-class Follower:
-    """Sends the records of one run to one tracker.
-
-    Attributes:
-      target: the tracker and its project.
-      error: why the last upload failed, in one line; None if it did not.
-      has_ended: whether the log recorded the end of the training when it was last read.
-    """
-
-    def __init__(self, workdir: Path, target: Target) -> None:
-        """Prepare to follow a run; enter `held` to send records.
-
-        Raises:
-          UserError: the run is sent to another project of the tracker, its state is damaged, or the
-            tracker's library is not installed.
-        """
-        check_target(workdir, target)
-        self.target, self.has_ended = target, False
-        self.error: str | None = None
-        self._workdir, self._kind = workdir, kind_of(target)
-        self._kind.check(target.project)
-        self._tracker: Tracker | None = None
-        self._seen: object = None
-        self._pause, self._not_before = _LEAST_PAUSE, 0.0
-        self._extra = 0  # rows that the tracker has beyond those noted; fewer if negative
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the run at the tracker within a block, so that nobody else sends.
-
-        Raises:
-          BlockingIOError: another process sends the run to this tracker.
-        """
-        (self._workdir / TRACKERS_FOLDER).mkdir(exist_ok=True)
-        lock = self._workdir / TRACKERS_FOLDER / f".{self.target.tracker}.lock"
-        with holding(lock, str(secrets.randbelow(2**31))):
-            path = _place_file(self._workdir, self.target.tracker)
-            if path.is_file():
-                self._place = _read_place(path)
-            else:
-                new = {"id": secrets.token_hex(16), "rows": 0, "step": 0, "of_step": 0}
-                self._note({"tracker": str(self.target), **new})
-            yield
-
-    def follow(self, *, is_over: bool = False) -> None:
-        """Send all new sendable records; `error` keeps a failure, and the next call retries.
-
-        Args:
-          is_over: whether nobody trains any more; then also close the run at the tracker, and retry
-            without a delay after a failure.
-        """
-        seen = log_signature(self._workdir)
-        if not is_over and (seen == self._seen or time.monotonic() < self._not_before):
-            return
+    for number in ENDING:  # Slurm sends them to every process of a job
+        signal.signal(number, signal.SIG_IGN)
+    [target] = targets_of(arguments[:1])
+    if len(arguments) == 1:
+        target.check()
+        return 0
+    workdir, ended = as_path(arguments[1]), threading.Event()
+    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+    while not (is_run(workdir) and log_file(workdir).is_file()):
+        if ended.wait(_INTERVAL):
+            return 0
+    folder = on_this_machine(workdir / TRACKERS_FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{target.tracker}.log").open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    while True:
         try:
-            with redirect_stderr(None):  # a training warns of damaged lines by itself
-                records = read_log(self._workdir)
-            ends = [str(one.get("text", "")) for one in records if one["of"] == END]
-            self.has_ended = bool(ends)
-            self._send(sendable(records, is_over))
-            if is_over and self._tracker:
-                self._tracker.close(ends[-1] if ends else None)
-                self._tracker = None
-        except Exception as error:  # of any kind: it is the code of somebody else
-            self.error = in_one_line(f"{type(error).__name__}: {error}")[:300]
-            self._tracker = None
-            self._not_before = time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        else:
-            self.error, self._pause, self._seen = None, _LEAST_PAUSE, seen
-
-    @property
-    def rows(self) -> int:
-        """Return the number of sent records."""
-        return int(self._place["rows"])
-
-    def _send(self, records: Sequence[Record]) -> None:
-        """Send the records that the tracker does not have."""
-        if self._tracker is None:
-            if not records:
-                return
-            self._tracker = self._kind(self.target.project, self._told())
-            known = self._tracker.known
-            self._extra = 0 if known is None else known - self._place["rows"]
-        first = max(0, self._num_sent(records) + self._extra)
-        number = self._place["rows"] + self._extra
-        for start in range(first, len(records), _ROWS_AT_ONCE):
-            part = records[start : start + _ROWS_AT_ONCE]
-            self._tracker.send([_row(number + n, one) for n, one in enumerate(part)])
-            number += len(part)
-            step = part[-1]["step"]
-            of_step = sum(one["step"] == step for one in records[: start + len(part)])
-            self._note({**self._place, "rows": number, "step": step, "of_step": of_step})
-            self._extra = 0
-
-    def _num_sent(self, records: Sequence[Record]) -> int:
-        """Return how many of the records the state file counts as sent."""
-        step = self._place["step"]
-        before = sum(record["step"] < step for record in records)
-        of_step = sum(record["step"] == step for record in records)
-        return before + min(of_step, self._place["of_step"])
-
-    def _note(self, place: dict[str, Any]) -> None:
-        write_whole(_place_file(self._workdir, self.target.tracker), f"{as_line(place)}\n".encode())
-        self._place = place
-
-    def _told(self) -> TrackedRun:
-        plain = str, int, float, bool, type(None)
-        config = {
-            path: value if isinstance(value, plain) else str(value)
-            for path, _, value in walk(read_config(self._workdir))
-        }
-        folder = on_this_machine(self._workdir / TRACKERS_FOLDER)
-        return TrackedRun(self._place["id"], str(self._workdir), config, folder)
+            send_run(workdir, target, ended)
+            return 0
+        except UserError:  # the process of an earlier start may still send its rest
+            if ended.wait(_INTERVAL):
+                raise
 
 
-def _row(number: int, record: Record) -> Row:
-    figures, warning = scalars(record), None
-    if record["of"] == WARNING:
-        rule = str(record.get("rule", WARNING))
-        figures[f"{WARNING}/{rule}"] = 1.0
-        warning = rule, str(record.get("text", ""))
-    return Row(number, record["step"], record.get("time") or 0.0, figures, warning)
+def _wait_for_end(ended: threading.Event) -> None:
+    with suppress(OSError, ValueError):
+        sys.stdin.buffer.readline()
+    threading.Timer(_SECONDS_AT_END, os._exit, (1,)).start()
+    ended.set()
+
+
+if __name__ == "__main__":
+    from t2t_jax.system.program import run
+
+    run(main)

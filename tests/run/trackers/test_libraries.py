@@ -1,15 +1,16 @@
 """The libraries of trackers themselves, without a connection: a run that is killed and goes on."""
 
 import json
+import os
+import signal
 import sqlite3
 import struct
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from t2t_jax.config import Config
-from t2t_jax.run.log import RunLog
 from tests.programs import run_python
 from tests.trained import wait_for_step
 
@@ -22,7 +23,7 @@ def _wandb(folder: Path) -> tuple[set[str], Points]:
     from wandb.proto import wandb_internal_pb2
 
     ids, points, rows = set(), [], []
-    for path in folder.glob("runs/*/trackers/wandb/*/wandb/offline-run-*/*.wandb"):
+    for path in folder.glob("runs/*/trackers/wandb/offline-run-*/*.wandb"):
         for content in _records(path.read_bytes()):
             record = wandb_internal_pb2.Record.FromString(content)
             if record.HasField("run"):
@@ -105,60 +106,42 @@ def _logged(workdir: Path) -> Points:
     return sorted(points)
 
 
-def _track(workdir: Path, *words: str) -> None:
-    run_python("-m", "t2t_jax", "track", workdir, *words, code=0)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the libraries, which are read here
-def test_a_run_that_was_killed_has_each_step_once(tracker, tiny_run, tmp_path):
+def test_a_run_that_was_killed_four_times_has_each_step_once(tracker, tiny_run, tmp_path):
     name, read = tracker
     workdir = tmp_path / "runs" / "one"
-    long = "--training.num-train-steps=60", "--checkpoint.every-steps=10"
-    for last in (15, 37):
+    long = "--training.num-train-steps=60", "--checkpoint.every-steps=5"
+    for last in (8, 21, 34, 47):
         [program] = tiny_run.start(workdir, *long, f"--track={name}:demo")
         wait_for_step(program, last)
+        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
         program.kill()
         program.communicate()
+        if last % 2:  # the processes of the tracker too, in the middle of an upload
+            for child in children:
+                os.killpg(int(child), signal.SIGKILL)
     tiny_run.finish(workdir, *long)  # the run knows where it is sent
     for _ in range(2):
         ids, points = read(tmp_path)
         assert len(ids) == 1
+        assert len({step for _, step, _ in points}) == 60
         assert sorted(points) == _logged(workdir)
-        _track(workdir)  # sends nothing twice
-
-
-_KILLED = """
-import os, sys
-from pathlib import Path
-from t2t_jax.run.trackers.follower import Follower
-from t2t_jax.run.trackers.tracker import Target
-
-follower = Follower(Path(sys.argv[1]), Target(sys.argv[2], "demo"))
-with follower.held():
-    follower._note = lambda place: os._exit(9)
-    follower.follow()
-"""
+        run_python("-m", "t2t_jax", "track", workdir, code=0)  # sends nothing twice
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_kill_between_sending_and_noting_doubles_nothing(tracker, tmp_path):
-    name, read = tracker
-    workdir = tmp_path / "runs" / "one"
-    workdir.mkdir(parents=True)
-    (workdir / "config.json").write_text(Config().replace({"model.d_model": 16}).to_json())
-    with RunLog(workdir, 0, 9) as log:
-        for step in range(1, 10):
-            figures = dict.fromkeys(("loss", "learning_rate", "target_tokens_per_second"), 0.5)
-            log.training(step, figures | {"data_wait": step / 10}, 0.0)
-            log.checkpoint(step if step == 6 else None)
-    run_python("-c", _KILLED, workdir, name, code=9)
-    with RunLog(workdir, 6, 9) as log:
-        log.training(9, figures | {"data_wait": 0.5}, 0.0)
-        log.checkpoint(9)
-        log.end(9, "9 steps are done", "")
-    _track(workdir, f"{name}:demo")
-    ids, points = read(tmp_path)
-    assert len(ids) == 1
-    assert sorted(points) == _logged(workdir)
+@pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+def test_a_server_that_is_down_costs_15_seconds_and_one_warning(tiny_run, tmp_path, monkeypatch):
+    seconds, warnings = [], []
+    for name, flags in (("plain", ()), ("tracked", ("--track=mlflow:demo",))):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        begun = time.monotonic()
+        [program] = tiny_run.start(tmp_path / name, *flags)
+        _, errors = program.communicate()
+        seconds.append(time.monotonic() - begun)
+        warnings += [line for line in errors.splitlines() if "mlflow" in line]
+        assert program.returncode == 0
+    assert seconds[1] - seconds[0] < 30  # with the start of the processes
+    [warning] = warnings
+    assert warning.endswith(f"sends the rest: t2t-jax track {tmp_path / 'tracked'} mlflow:demo")
