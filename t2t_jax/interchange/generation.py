@@ -107,9 +107,6 @@ def _decoding_fields(
       ids: our id of an entry, by the id in transformers.
       padding: the id of padding in transformers.
       file: the file, for errors.
-
-    Raises:
-      UserError: bad_words_ids or suppress_tokens has something that is no list of ids.
     """
     least, longest = settings["min_new_tokens"], settings["max_new_tokens"]
     if least is None:

@@ -98,11 +98,7 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
+    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it."""
     theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
     vocabulary = _read_vocabulary(path, theirs)
     config = _our_config(path, theirs, vocabulary)
@@ -120,9 +116,6 @@ def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
 
     Args:
       theirs: the fields of config.json.
-
-    Raises:
-      UserError: the file is missing or damaged, or is of another model.
     """
     file, size, end = path / "tokenizer.json", theirs["vocab_size"], theirs.get("eos_token_id")
     if not file.exists():

@@ -82,9 +82,6 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
 
     Args:
       positions: the sinusoids that the model is to have.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
     """
     given = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _OTHERS, {})
     theirs = {_SHARED: True, _TIED: True, **given}
@@ -133,11 +130,7 @@ def _read_vocabulary(
 
 
 def _read_pieces(file: Path, size: int) -> list[str]:
-    """Return the subword of each id, from a JSON file with the id of each subword.
-
-    Raises:
-      UserError: the file is missing or damaged, or does not have `size` subwords.
-    """
+    """Return the subword of each id, from a JSON file with the id of each subword."""
     ids = read_json(file, Schema({UNKNOWN: ID}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
         raise UserError(

@@ -1,4 +1,7 @@
-"""Readers for the settings and vocabularies of an imported model, which trust no file."""
+"""Readers for the settings and vocabularies of an imported model, which trust no file.
+
+They raise a `UserError` that names a file that is missing, damaged or of another kind.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,11 +29,7 @@ _LONGEST_NAME = 255
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the contents of a file of settings, or of a vocabulary.
-
-    Raises:
-      UserError: the file is missing, or no regular file, or far too large.
-    """
+    """Return the contents of a file of settings, or of a vocabulary."""
     try:
         if regular(path).stat().st_size > _MAX_BYTES:
             raise UserError(f"{path} is larger than {_MAX_BYTES >> 20} MB, as no such file is")
@@ -41,11 +40,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of settings, or of a vocabulary.
-
-    Raises:
-      UserError: the file is missing, or no regular file, or far too large, or not UTF-8.
-    """
+    """Return the text of a file of settings, or of a vocabulary."""
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -53,11 +48,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, schema: Schema) -> Record:
-    """Return the fields of a file of JSON, checked against a schema.
-
-    Raises:
-      UserError: the file is missing or damaged, or has a field that the schema refuses.
-    """
+    """Return the fields of a file of JSON, checked against a schema."""
     content = read_bytes(path)
     try:
         return parse_object(content, schema)
@@ -69,11 +60,7 @@ def read_json(path: Path, schema: Schema) -> Record:
 
 
 def read_splitter(path: Path) -> SentencePieceProcessor:
-    """Return the SentencePiece model in a file.
-
-    Raises:
-      UserError: the file is missing, or damaged, or of another kind.
-    """
+    """Return the SentencePiece model in a file."""
     try:
         return processor_of(read_bytes(path))
     except RuntimeError as error:

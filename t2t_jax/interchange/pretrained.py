@@ -59,10 +59,6 @@ def read_pretrained_config(
       fields: the fields that stand for fields of ours.
       others: the other fields that are read.
       fixed: options with the only value of each that a model of this package can have.
-
-    Raises:
-      UserError: the file is missing or damaged, is of another kind, or has an option that a model
-        of this package cannot have.
     """
     file = path / "config.json"
     model_type = read_json(file, Schema({"model_type": str}))["model_type"]
@@ -143,11 +139,7 @@ def refuse_other_options(file: Path, theirs: Record, wanted: Mapping[str, Any]) 
 
 
 def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
-    """Read the tensors of a model in a directory, which may lie in several files.
-
-    Raises:
-      UserError: a file is missing or damaged.
-    """
+    """Read the tensors of a model in a directory, which may lie in several files."""
     readers = {
         "model.safetensors": lambda file: read_safetensors(file)[0],
         "pytorch_model.bin": read_torch_file,

@@ -63,11 +63,7 @@ def write(model: PortableModel, directory: Path) -> None:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a model that `write` has written.
-
-    Raises:
-      UserError: a file is missing, or damaged, or belongs to another model.
-    """
+    """Read a model that `write` has written."""
     file = path / PARAMETERS
     if not file.exists():
         raise UserError(f"{path} is not a directory that t2t-jax export --to safetensors wrote")

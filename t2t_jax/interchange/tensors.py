@@ -53,9 +53,6 @@ class Tensors:
 
         Args:
           shape: the length of each axis, None for any; () if the caller checks the shape.
-
-        Raises:
-          UserError: the array is missing, or has another shape, or a number that is not finite.
         """
         found = next((one for one in self._spellings(name) if one in self._arrays), None)
         if found is None:

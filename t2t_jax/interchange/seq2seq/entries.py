@@ -79,10 +79,6 @@ class Entries(NamedTuple):
         Args:
           first: the model's ids of the entries that come first; see `new_order`.
           others: further ids that config.json names.
-
-        Raises:
-          UserError: an id is no entry of the vocabulary, or one stands for two things; or the file
-            that splits text is damaged, or a library is missing.
         """
         is_apart = len({*first}) == len(first) and self.pieces.index(UNKNOWN) not in first[:2]
         if not is_apart or max(*first, *others) >= len(self.pieces):
@@ -111,9 +107,6 @@ def read_entries(path: Path, size: int) -> Entries:
 
     Args:
       size: the number of rows of the model's matrix of embeddings.
-
-    Raises:
-      UserError: a file is missing or damaged, or gives ids that the model does not have.
     """
     file = path / TOKENIZER
     if file.exists():
@@ -141,11 +134,7 @@ def read_entries(path: Path, size: int) -> Entries:
 
 
 def tokenizer_settings(path: Path) -> Mapping[str, object]:
-    """Return the fields of tokenizer_config.json; none if there is no such file.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """Return the fields of tokenizer_config.json; none if there is no such file."""
     file = path / SETTINGS
     return read_json(file, _SETTINGS) if file.exists() else {}
 

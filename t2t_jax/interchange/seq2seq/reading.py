@@ -70,10 +70,6 @@ def read_seq2seq(
       source_language: the language of sources, which later commands may choose anew; None is the
         one that the files name, or English.
       target_language: the language of translations; None is the one that the files name.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another format, or the model has no
-        such language, or its files do not say into which language it translates.
     """
     theirs = pretrained.read_encoder_decoder_config(
         path, form.model_type, form.fields, _OTHERS, form.fixed
