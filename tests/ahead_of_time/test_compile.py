@@ -183,6 +183,21 @@ def test_a_step_for_a_gpu_has_fused_attention_and_its_text_is_written(tmp_path):
     assert report.flops <= products <= 1.2 * report.flops
 
 
+@needs_cuda
+@pytest.mark.thorough
+def test_a_gpu_gathers_parameters_in_each_pass_and_none_outside_the_loop():
+    """Parameters that are gathered before the loop would stay whole on each GPU during a step."""
+    layout = {"parallel.data": 1, "parallel.fsdp": 2, "parallel.tokens_per_device": 300}
+    config = _TINY.replace(layout | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
+    report = compile_ahead(config, devices_of("h100:2"))
+    assert report.passes == 2
+    gathers = [each for each in report.collectives if each.kind == "all-gather"]
+    assert [each for each in gathers if each.count != 2] == []
+    # A pass gathers each matrix for its forward computation, and perhaps again for its gradient.
+    matrices = 4 * num_parameters(config.model, 128) - _vector_bytes(config, tensor=1)
+    assert matrices <= sum(each.num_bytes for each in gathers) <= 2 * matrices
+
+
 def test_without_a_topology_devices_are_those_of_the_machine():
     assert devices_of("") == jax.devices()
 
