@@ -7,8 +7,10 @@ left out here, so the user's values take effect.
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -79,8 +81,17 @@ OPTIONS = {
 }
 """The options of each platform."""
 
-FLAG_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
-"""Environment variables with flags of XLA."""
+_FLAG_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+
+
+def given_flags() -> str:
+    """Return the flags of XLA in the environment, or in the file that a variable names."""
+    texts = [os.environ.get(name, "").strip() for name in _FLAG_VARIABLES]
+    for n, text in enumerate(texts):
+        if text and not text.startswith("-"):  # XLA's rule for the name of a file
+            with suppress(OSError):
+                texts[n] = Path(text).read_text("utf-8", errors="replace")
+    return " ".join(texts)
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
@@ -92,8 +103,7 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
       mesh: the devices, which may be described ones.
     """
     [device, *others] = mesh.devices.flat
-    flags = " ".join(os.environ.get(name, "") for name in FLAG_VARIABLES)
-    own = set(re.findall(r"(?:^|\s)--?(\w+)", flags))
+    own = set(re.findall(r"(?:^|\s)--?(\w+)", given_flags()))
     local = mesh.local_devices[0] if mesh.local_devices else device
     return {
         option.name: option.value

@@ -13,7 +13,7 @@ import flax
 import jax
 from jaxtyping import Array, Key, UInt32
 
-from t2t_jax.parallel.compiler_options import FLAG_VARIABLES
+from t2t_jax.parallel.compiler_options import given_flags
 
 _SINCE_0_7 = jax.__version_info__ >= (0, 7)
 _DEFAULTS = {
@@ -69,7 +69,7 @@ def result_settings() -> dict[str, str]:
         if values.get(name, default) != default
     }
     found |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    for flag in " ".join(os.environ.get(name, "") for name in FLAG_VARIABLES).split():
+    for flag in given_flags().split():
         name, _, value = flag.partition("=")
         if not _WITHOUT_EFFECT.search(name):
             found[name] = value or "true"

@@ -45,6 +45,14 @@ def test_the_users_own_value_holds(mesh, monkeypatch, variable, value):
     assert described_options(mesh) == ""
 
 
+def test_flags_in_a_file_hold_as_well(mesh, monkeypatch, tmp_path):
+    (tmp_path / "flags").write_text(f"--xla_a=1\n--{_REAL.name}=true\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    assert compiler_options(mesh) == {}
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "missing"))  # which XLA reports
+    assert compiler_options(mesh) == {_REAL.name: False}
+
+
 def test_a_flag_whose_name_only_begins_alike_is_another(mesh, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--{_REAL.name}_too=true --other={_REAL.name}")
     assert compiler_options(mesh) == {_REAL.name: False}
