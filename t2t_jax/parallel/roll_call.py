@@ -1,8 +1,8 @@
 """Track which processes have connected, as JAX's service does not report whom it waits for.
 
-Process 0 listens on the port after that of JAX's service, and the others connect and send their
-index. This only serves the error that names the missing processes: if the port is unavailable, the
-error says less, and nothing else changes.
+Process 0 listens on the port after the one of JAX's service, on the coordinator's address only. The
+others connect and send their index. This only serves the error that names the missing processes: if
+the port is unavailable, the error says less, and nothing else changes.
 """
 
 import socket
@@ -58,14 +58,15 @@ class RollCall:
         host, _, port = global_state.coordinator_address.rpartition(":")
         with suppress(OSError, OverflowError):
             if global_state.process_id == 0:
-                self._listen(int(port) + 1)
+                self._listen(host.strip("[]"), int(port) + 1)
             else:
                 self._call(host.strip("[]"), int(port) + 1)
 
-    def _listen(self, port: int) -> None:
-        is_dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if is_dual else socket.AF_INET
-        with socket.create_server(("", port), family=family, dualstack_ipv6=is_dual) as server:
+    def _listen(self, host: str, port: int) -> None:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if str(address[0]).startswith("127.0.1."):  # Debian's address of a host for itself only
+            return
+        with socket.create_server((str(address[0]), port), family=family) as server:
             server.settimeout(_CALL_SECONDS)
             self._is_answered = True
             while not self._over.is_set():
