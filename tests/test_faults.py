@@ -150,15 +150,13 @@ def test_a_process_that_is_killed_ends_the_other_and_both_go_on_from_the_last_ch
     tiny_run, undisturbed, tmp_path
 ):
     workdir = tmp_path / "run"
-    programs = tiny_run.start(workdir, *LONG, **TWO)
+    programs = tiny_run.start(workdir, *LONG, "--parallel.hang-minutes=1", **TWO)
     wait_for_step(programs[0], 9)
     programs[1].kill()
     (_, errors), _ = [program.communicate(timeout=150) for program in programs]
-    # It is told by the connection that broke, or where it waits for something else, after 100 s, by
-    # JAX, which aborts it.
-    assert programs[0].returncode in (HUNG, -signal.SIGABRT), errors
-    if programs[0].returncode == HUNG:
-        assert errors.splitlines()[-1].startswith("error: ")
+    # The connection breaks, or, where it waits for something else, process 1 is silent for 30 s.
+    assert programs[0].returncode == HUNG, errors
+    assert errors.splitlines()[-1].startswith("error: process 0 on ")
     newest = max(_complete(workdir))
     said = tiny_run.finish(workdir, *LONG, **TWO)
     assert f"step {newest + 1} of {STEPS} begins" in said

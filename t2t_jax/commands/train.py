@@ -73,8 +73,8 @@ class TrainCommand:
         from t2t_jax.parallel.processes import is_main, join
 
         config: Config = self.fields
-        minutes = config.parallel.rendezvous_minutes
-        join(self.coordinator, self.num_processes, self.process_id, minutes)
+        minutes, hang_minutes = config.parallel.rendezvous_minutes, config.parallel.hang_minutes
+        join(self.coordinator, self.num_processes, self.process_id, minutes, hang_minutes)
         from t2t_jax.run.dry_run import rehearsed_start
         from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trackers.follower import followed

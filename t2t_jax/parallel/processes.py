@@ -6,6 +6,7 @@ decision about the next program must be the same in all processes: these functio
 """
 
 import hashlib
+import inspect
 import os
 import threading
 from collections import deque
@@ -22,11 +23,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
+from t2t_jax.parallel.liveness import liveness, watch_processes
 from t2t_jax.parallel.roll_call import RollCall
 from t2t_jax.system.host import host_name, let_devices_wait
 
 _LAG = 2
 _LONGEST = 1800.0
+_LEAST_SILENCE = 10.0  # seconds, as a busy host may not run a thread for some
 _LONGEST_NAME = 64
 _BY_HAND = (
     "name the place by --coordinator, --num-processes and --process-id, as t2t-jax launch does, or "
@@ -39,6 +42,7 @@ def join(
     num_processes: int | None = None,
     process_id: int | None = None,
     minutes: float = 30.0,
+    hang_minutes: float | None = 10.0,
 ) -> None:
     """Connect to the other processes of this run; call it before JAX is asked for its devices.
 
@@ -51,6 +55,7 @@ def join(
       num_processes: 1 trains in one process, whatever the environment says.
       process_id: index of this process, from 0.
       minutes: how long to wait for the others.
+      hang_minutes: after half of this time without a sign of another process, the program ends.
 
     Raises:
       UserError: the arguments do not fit, or the processes did not connect.
@@ -66,18 +71,18 @@ def join(
     let_devices_wait()
     # JAX's own service would receive SIGTERM until the training loop does, and ignore it.
     jax.config.update("jax_enable_preemption_service", False)
-    _meet(
-        partial(
-            jax.distributed.initialize,
-            coordinator,
-            num_processes,
-            process_id,
-            initialization_timeout=int(60 * minutes) + 3600,
-            shutdown_timeout_seconds=60,  # how long a process waits that ends first
-        ),
-        coordinator,
-        60 * minutes,
-    )
+    settings = {
+        "initialization_timeout": int(60 * minutes) + 3600,
+        "shutdown_timeout_seconds": 60,  # how long a process waits that ends first
+        # `liveness` notices a silent process before JAX does, which would abort the program.
+        "heartbeat_timeout_seconds": int(60 * hang_minutes) + 600 if hang_minutes else 10**6,
+    }
+    known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.6 has only the first
+    settings = {name: value for name, value in settings.items() if name in known}
+    initialize = partial(jax.distributed.initialize, coordinator, num_processes, process_id)
+    _meet(partial(initialize, **settings), coordinator, 60 * minutes)
+    if jax.process_count() > 1:
+        watch_processes(max(_LEAST_SILENCE, 30 * hang_minutes) if hang_minutes else None)
 
 
 def _check_place(coordinator: str, num_processes: int, process_id: int) -> None:
@@ -291,17 +296,24 @@ def check_same(facts: Mapping[str, str]) -> None:
 def bound_together() -> Iterator[None]:
     """Turn the loss of another process within the context into an error of one line.
 
+    The other processes learn of any other error at once.
+
     Raises:
       LostProcessError: another process is gone, which ends the run for all.
     """
     try:
         yield
-    except UserError:
-        raise
-    except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter where it is dispatched
-        signs = ("Gloo", "NCCL", "coordination service", "heartbeat")
-        if jax.process_count() == 1 or not any(sign in str(error) for sign in signs):
+    except Exception as error:
+        others, signs = liveness(), ("Gloo", "NCCL", "coordination service", "heartbeat")
+        # It is a ValueError where a program is dispatched.
+        is_from_jax = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
+        is_loss = is_from_jax and not isinstance(error, UserError)
+        if jax.process_count() == 1 or not is_loss or not any(s in str(error) for s in signs):
+            if others:
+                others.report(error)
             raise
+        if others:
+            others.wait()
         reason = in_one_line(error)[:200]
         raise LostProcessError(
             f"another process of this run is gone ({reason}); see what it said, and start all "

@@ -41,7 +41,6 @@ from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.turns import in_turn
 from t2t_jax.run.watchdog import Watchdog
-from t2t_jax.system.exit_codes import HUNG
 from t2t_jax.system.installed import OF_TRAINING, check_installed
 from t2t_jax.system.outbox import begin_outbox
 from t2t_jax.system.quiet import orbax_kept_quiet
@@ -198,7 +197,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
                 log.checkpoint(first or None)
                 log.say(describe_corpus(plan.batches))
                 log.look(first)
-                watchdog.on_end = partial(job.end, exit_code=HUNG)
+                watchdog.on_end = job.end
                 run = Run(
                     **vars(plan),
                     state=state,

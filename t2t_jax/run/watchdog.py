@@ -22,6 +22,7 @@ from typing import NamedTuple
 import jax
 
 from t2t_jax.parallel import processes
+from t2t_jax.parallel.liveness import liveness, within
 from t2t_jax.parallel.message_board import leave, texts_under
 from t2t_jax.run.progress import STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import remove_unfinished, write_whole
@@ -52,7 +53,7 @@ class Watchdog:
     It watches programs, and all trainings of several processes. It does not end a notebook.
 
     Attributes:
-      on_end: called with the reason before the program ends.
+      on_end: called with the reason and the exit code before the program ends.
     """
 
     def __init__(self, workdir: Path, progress: TrainingProgress, minutes: float | None) -> None:
@@ -64,7 +65,7 @@ class Watchdog:
             never ends it.
         """
         self._workdir, self._progress = workdir, progress
-        self.on_end: Callable[[str], None] = lambda reason: None
+        self.on_end: Callable[[str, int], None] = lambda reason, code: None
         self._seconds = 60 * (minutes or 0)
         self._watches = self._seconds > 0 and (jax.process_count() > 1 or begun() is not None)
         self._hosts = processes.hosts()
@@ -73,6 +74,8 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         """Begin to watch."""
+        if others := liveness():
+            others.on_end = self._end_without
         if self._watches:
             threading.Thread(target=self._watch, daemon=True, name=_NAME).start()
         return self
@@ -83,8 +86,16 @@ class Watchdog:
         In that case this never returns, and the watchdog ends the program.
         """
         self._over.set()
+        if others := liveness():
+            others.on_end = lambda *_: None
         if self._ends:
             threading.Event().wait()
+
+    def _end_without(self, reason: str, code: int, silent: Sequence[int]) -> None:
+        """Record that another process ends the program."""
+        if silent and jax.process_index() == min({*range(jax.process_count())} - {*silent}):
+            self._exclude(silent)
+        self.on_end(reason, code)
 
     def _watch(self) -> None:
         tick = min(1.0, self._seconds / 20)
@@ -114,13 +125,13 @@ class Watchdog:
         """Record the progress of this process, collect the others', and end the program."""
         self._ends, progress = True, self._progress
         own = Account(progress.phase, progress.launched, progress.is_waiting)
-        _within(_SECONDS_TO_WRITE, lambda: self._write_stacks(own))
+        within(_SECONDS_TO_WRITE, lambda: self._write_stacks(own))
         accounts = self._accounts(own)
         behind = those_behind(accounts, jax.process_count())
         reason = f"no step has ended for {still / 60:.3g} min: {described(accounts, self._hosts)}"
         if behind and jax.process_index() == min(set(accounts) - {*behind}, default=-1):
-            _within(_SECONDS_TO_WRITE, lambda: self._exclude(behind))
-        _within(_SECONDS_TO_WRITE, lambda: self.on_end(reason))
+            within(_SECONDS_TO_WRITE, lambda: self._exclude(behind))
+        within(_SECONDS_TO_WRITE, lambda: self.on_end(reason, HUNG))
         print(
             f"error: {reason}; {self._workdir / 'hangs'} has the Python stacks; the same command "
             "goes on from the last checkpoint, with another parallel.hang_minutes if need be",
@@ -161,6 +172,7 @@ class Watchdog:
 
     def _exclude(self, behind: Sequence[int]) -> None:
         names = dict.fromkeys(self._hosts[process] for process in behind)
+        (self._workdir / EXCLUDED_HOSTS).parent.mkdir(exist_ok=True)
         with (self._workdir / EXCLUDED_HOSTS).open("a", encoding="utf-8") as file:
             file.writelines(f"{name}\n" for name in names)
 
@@ -213,15 +225,3 @@ def _told(key: str) -> dict[int, str]:
     with suppress(jax.errors.JaxRuntimeError):
         return texts_under(key)
     return {}
-
-
-def _within(seconds: float, work: Callable[[], None]) -> None:
-    """Do optional work for at most some seconds: a disk may hang."""
-
-    def attempt() -> None:
-        with suppress(Exception):
-            work()
-
-    thread = threading.Thread(target=attempt, daemon=True, name=_NAME)
-    thread.start()
-    thread.join(seconds)

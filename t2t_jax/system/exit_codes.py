@@ -51,6 +51,6 @@ def exit_code_of(error: BaseException) -> int | None:
         return HUNG
     if isinstance(error, DivergedError):
         return DIVERGED
-    if isinstance(error, UserError | OSError):
+    if isinstance(error, UserError | OSError | MemoryError):
         return IO_ERROR if may_pass(error) else REFUSED
     return None

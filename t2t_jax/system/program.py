@@ -31,6 +31,7 @@ _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 _TOO_LARGE = "failed to map segment", "annot allocate memory"
 """The signs that a library was not loaded because memory or addresses for it are lacking."""
 _closed: set[str] = set()
+_report: Callable[[BaseException], str] | None = None  # see `at_failure`
 _begun: float | None = None
 
 
@@ -50,6 +51,12 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
         prepare_process()
         code = _code_of(main)
     sys.exit(code)
+
+
+def at_failure(report: Callable[[BaseException], str]) -> None:
+    """Call a function with each error that ends the program; it returns the head of the message."""
+    global _report
+    _report = report
 
 
 def begun() -> float | None:
@@ -123,18 +130,17 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
         sys.stdout.flush()
         return code
     except UserError as error:
-        _refuse(str(error), exit_code_of(error))
+        _refuse(str(error), error)
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        message = f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}"
-        _refuse(message, exit_code_of(error))
+        _refuse(f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}", error)
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not any(sign in str(error) for sign in _TOO_LARGE):
             raise
-        _refuse(f"the memory is used up ({error}); close other programs, or raise ulimit -v")
+        _refuse(f"the memory is used up ({error}); close other programs, or raise ulimit -v", error)
     except KeyboardInterrupt:  # of a config file
         return 128 + 2
 
@@ -151,13 +157,14 @@ def _name_in(error: OSError) -> str:
     return "the standard output or a file" if is_write else "a file"
 
 
-def _refuse(message: str, code: int | None = REFUSED) -> NoReturn:
+def _refuse(message: str, error: BaseException) -> NoReturn:
     """Print the message in one line, and end the process.
 
     It ends at once: threads of a failed restore would print more errors while Python shuts down.
     """
+    place = _report(error) if _report else ""
     with contextlib.suppress(OSError):
-        print("error:", in_one_line(message), file=sys.stderr, flush=True)
+        print(f"error: {place}{in_one_line(message)}", file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    os._exit(REFUSED if code is None else code)
+    os._exit(exit_code_of(error) or REFUSED)

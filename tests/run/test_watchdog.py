@@ -50,7 +50,7 @@ def one_stuck(tmp_path, monkeypatch):
         monkeypatch.setattr(watchdog, "begun", lambda: 1.0 if is_program else None)
         progress = TrainingProgress()
         one = Watchdog(tmp_path, progress, minutes)
-        one.on_end = reasons.append
+        one.on_end = lambda reason, code: reasons.append(reason)
         one.__enter__()
         progress.enter(phase)
         progress.launched = progress.done = steps

@@ -1,0 +1,183 @@
+"""The liveness of the processes of a run: a process that fails or is silent ends the others.
+
+Threads of each process write beats to the message board and read the beats and failures of the
+others. JAX's own heartbeat aborts the program and names no host, so it is set to a longer time.
+"""
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+import jax
+
+from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.parallel.message_board import leave, texts_under
+from t2t_jax.system.atomic_file import remove_unfinished
+from t2t_jax.system.exit_codes import FINAL, HUNG, exit_code_of
+from t2t_jax.system.host import host_name
+from t2t_jax.system.program import at_failure
+
+_TICK = 0.5
+_GRACE = 1.5  # seconds in which a process may end by the same error as another one
+_SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # of the failure of another process
+_HOLD = 4.0  # seconds for which process 0, the owner of the board, lets the others read
+_SECONDS_TO_WRITE = 30.0
+_LONGEST_REASON = 300
+_DONE = "done"
+
+
+class Liveness:
+    """The threads that watch the other processes.
+
+    Attributes:
+      on_end: called before the program ends, with the reason, the exit code and the silent
+        processes.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        """Start the threads.
+
+        Args:
+          seconds: the time after which a silent process is lost; None waits for ever.
+        """
+        self.on_end: Callable[[str, int, Sequence[int]], None] = lambda *_: None
+        self._own, self._seconds = jax.process_index(), seconds
+        self._place = f"process {self._own} on {host_name()}"
+        self._beats: dict[int, str] = {}
+        self._failures: dict[int, str] = {}
+        self._has_failed = self._ends = False
+        self._over = threading.Event()
+        self._writer = threading.Thread(target=self._exchange, daemon=True, name="beats")
+        self._writer.start()
+        threading.Thread(target=self._judge, daemon=True, name="liveness").start()
+
+    def close(self) -> None:
+        """Tell the others that this process is done, before JAX disconnects."""
+        self._over.set()
+        self._writer.join(_HOLD)
+
+    def report(self, error: BaseException) -> str:
+        """Tell the other processes, once, that an error ends this one; return its place.
+
+        This never returns if the failure of another process ends this one.
+        """
+        if self._ends:
+            threading.Event().wait()
+        if not self._has_failed:
+            self._has_failed = True
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            text = in_one_line(f"{kind}{error}")[:_LONGEST_REASON]
+            self._tell(exit_code_of(error) or 1, f"{self._place} ended: {text}")
+        return f"{self._place}: "
+
+    def wait(self) -> None:
+        """Give the failure of another process, if there is one, the time to end this one."""
+        time.sleep(_SECONDS_TO_LEARN)
+        if self._ends:
+            threading.Event().wait()
+
+    def _tell(self, code: int, reason: str) -> None:
+        text = json.dumps([code, reason])
+        within(_HOLD, lambda: leave(f"failure/{self._own}", text))
+        if self._own == 0:
+            time.sleep(_HOLD)
+
+    def _exchange(self) -> None:
+        """Write and read the board, which does not answer while process 0 is suspended."""
+        key, count = f"beat/{self._own}", 0
+        pause = max(1.0, (self._seconds or 600.0) / 10)
+        latest = -pause
+        while not self._over.wait(_TICK):
+            with suppress(jax.errors.JaxRuntimeError):
+                self._failures = texts_under("failure")
+                if time.monotonic() - latest >= pause:
+                    latest, count = time.monotonic(), count + 1
+                    leave(key, f"{host_name()} {count}")
+                    self._beats = texts_under("beat")
+        with suppress(jax.errors.JaxRuntimeError):
+            leave(key, _DONE)
+
+    def _judge(self) -> None:
+        last, failed = time.monotonic(), 0.0
+        beats: dict[int, str] = {}
+        silent = dict.fromkeys({*range(jax.process_count())} - {self._own}, 0.0)
+        while not self._over.wait(_TICK):
+            now = time.monotonic()
+            passed, last = min(now - last, 2 * _TICK), now  # without time in suspension
+            for n in silent:
+                beat = self._beats.get(n)
+                silent[n] = silent[n] + passed if beat == beats.get(n) and beat != _DONE else 0.0
+            beats = self._beats
+            if self._has_failed:
+                continue
+            if failures := [json.loads(text) for text in self._failures.values()]:
+                failed += passed
+                if failed > _GRACE:
+                    # A process that only misses another one has this code.
+                    code, reason = min(failures, key=lambda failure: failure[0] == HUNG)
+                    self._end(code if code in FINAL else HUNG, reason)
+            elif self._seconds and max(silent.values()) > self._seconds:
+                self._end_without([n for n, age in silent.items() if age > self._seconds])
+
+    def _end_without(self, lost: Sequence[int]) -> None:
+        """End the program as these processes are silent."""
+        if 0 in lost:  # which has the beats of the others
+            lost = [0]
+        name = self._beats.get(lost[0], "a host without a beat").partition(" ")[0]
+        reason = f"process {lost[0]} on {name} has been silent for {self._seconds:.3g} s"
+        self._tell(HUNG, reason)
+        self._end(HUNG, reason, lost)
+
+    def _end(self, code: int, reason: str, silent: Sequence[int] = ()) -> None:
+        self._ends = True
+        within(_SECONDS_TO_WRITE, lambda: self.on_end(reason, code, silent))
+        advice = "" if code in FINAL else "; the same command goes on from the last checkpoint"
+        print(f"error: {self._place}: {reason}{advice}", file=sys.stderr, flush=True)
+        if self._own == 0:
+            time.sleep(_HOLD)
+        remove_unfinished()
+        os._exit(code)
+
+
+_liveness: Liveness | None = None
+
+
+def liveness() -> Liveness | None:
+    """Return the liveness of the processes; None in a process without others."""
+    return _liveness
+
+
+def watch_processes(seconds: float | None) -> None:
+    """Watch the other processes, and name this one in its errors; for `seconds` see `Liveness`."""
+    global _liveness
+    _liveness = one = Liveness(seconds)
+    atexit.register(one.close)
+    at_failure(one.report)
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Print a traceback and exit at once: JAX would wait for the others at a barrier."""
+        place = one.report(error)
+        sys.__excepthook__(kind, error, trace)
+        print(f"error: {place}the traceback above ends it", file=sys.stderr, flush=True)
+        remove_unfinished()
+        os._exit(1)
+
+    sys.excepthook = end
+
+
+def within(seconds: float, work: Callable[[], None]) -> None:
+    """Do optional work for at most some seconds: a disk or another process may hang."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            work()
+
+    thread = threading.Thread(target=attempt, daemon=True, name="optional work")
+    thread.start()
+    thread.join(seconds)
