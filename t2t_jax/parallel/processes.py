@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 
 from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
 from t2t_jax.parallel.liveness import liveness, watch_processes
+from t2t_jax.parallel.open_mpi import is_open_mpi_5, place_in_open_mpi
 from t2t_jax.parallel.roll_call import RollCall
 from t2t_jax.system.host import host_name, let_devices_wait
 
@@ -51,7 +52,8 @@ def join(
     each process one GPU of its host (JAX_LOCAL_DEVICE_IDS names others).
 
     Args:
-      coordinator: HOST:PORT of process 0, where it listens and the others connect.
+      coordinator: HOST:PORT of process 0, where it listens and the others connect. Open MPI gives
+        the other two arguments.
       num_processes: 1 trains in one process, whatever the environment says.
       process_id: index of this process, from 0.
       minutes: how long to wait for the others.
@@ -62,6 +64,11 @@ def join(
     """
     if num_processes == 1:
         return
+    devices = None
+    if _tasks() > 1 and is_open_mpi_5() and num_processes is process_id is None:
+        coordinator, num_processes, process_id = place_in_open_mpi(coordinator)
+        if "JAX_LOCAL_DEVICE_IDS" not in os.environ:
+            devices = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
     if coordinator is not None and num_processes is not None and process_id is not None:
         _check_place(coordinator, num_processes, process_id)
     elif (coordinator, num_processes, process_id) != (None, None, None):
@@ -79,7 +86,9 @@ def join(
     }
     known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.6 has only the first
     settings = {name: value for name, value in settings.items() if name in known}
-    initialize = partial(jax.distributed.initialize, coordinator, num_processes, process_id)
+    initialize = partial(
+        jax.distributed.initialize, coordinator, num_processes, process_id, devices
+    )
     _meet(partial(initialize, **settings), coordinator, 60 * minutes)
     if jax.process_count() > 1:
         watch_processes(max(_LEAST_SILENCE, 30 * hang_minutes) if hang_minutes else None)

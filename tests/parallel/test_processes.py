@@ -4,6 +4,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -15,6 +17,7 @@ from jax._src.clusters.k8s_cluster import K8sCluster
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
+from t2t_jax.parallel.roll_call import RollCall
 
 # What the processes of these tests do, and the checkpoints that the tests themselves write and
 # read: parameters in parts, each on a device of its own, as far as there are devices.
@@ -311,6 +314,7 @@ def test_arguments_that_do_not_fit_are_refused(arguments, named):
 
 _POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}
 _STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+_RANK = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
 
 
 @pytest.mark.parametrize(
@@ -322,8 +326,8 @@ _STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "0", "
         # In the shell of an allocation, or the script of a job, of four tasks.
         ({**_STEP, "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, False),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, False),
-        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, True),
-        ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, False),
+        ({**_RANK, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_orte_hnp_uri": "1.0;tcp://a:1"}, True),
+        ({**_RANK, "OMPI_COMM_WORLD_SIZE": "1"}, False),
         # Any pod has the first of these; and there is no TPU.
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, False),
@@ -338,9 +342,64 @@ def test_the_environment_says_whether_there_are_others(monkeypatch, environment,
     calls = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: calls.append(args))
     processes.join()
-    assert calls == [(None, None, None)] * meets
+    assert calls == [(None, None, None, None)] * meets
     processes.join(num_processes=1)
     assert len(calls) == meets
+
+
+@pytest.fixture
+def open_mpi(monkeypatch):
+    """What `mpirun -np 4` of Open MPI 5 on node1 tells rank 1, and what JAX is told."""
+    variables = {"SIZE": "4", "RANK": "1", "LOCAL_SIZE": "2", "LOCAL_RANK": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    monkeypatch.setenv("PMIX_NAMESPACE", "prterun-node1-4711@1")
+    for name in ("JAX_LOCAL_DEVICE_IDS", "SLURM_STEP_NUM_TASKS", "OMPI_MCA_orte_hnp_uri"):
+        monkeypatch.delenv(name, raising=False)
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: calls.append(args))
+    return calls
+
+
+def test_processes_of_open_mpi_5_meet_on_the_host_of_mpirun(open_mpi, monkeypatch):
+    processes.join()
+    processes.join("node7:8476")  # the others are known
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4")
+    processes.join()  # all on one host
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    processes.join()
+    (place, *first), given, alone, main = open_mpi
+    host, port = place.split(":")
+    assert (host, *first) == ("node1", 4, 1, 1)
+    assert 61440 <= int(port) < 65536
+    assert given == ("node7:8476", 4, 1, 1)
+    assert alone == (f"127.0.0.1:{port}", 4, 1, 1)
+    assert main == (f"127.0.0.1:{port}", 4, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PMIX_NAMESPACE", "887685121"), ("OMPI_COMM_WORLD_RANK", "0")]
+)
+def test_open_mpi_5_whose_process_0_may_be_anywhere_needs_a_coordinator(
+    open_mpi, monkeypatch, name, value
+):
+    monkeypatch.setenv(name, value)  # no host is named; process 0 is not on node1
+    with pytest.raises(UserError, match=r"does not say where process 0 is; add --coordinator"):
+        processes.join()
+    assert open_mpi == []
+
+
+def test_the_roll_call_listens_at_the_address_of_the_coordinator_only():
+    roll_call, port = RollCall(), _free_port()
+    thread = threading.Thread(target=roll_call._listen, args=("127.0.0.1", port))
+    thread.start()
+    while not roll_call._is_answered:
+        time.sleep(0.01)
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+    roll_call._over.set()
+    thread.join()
 
 
 @contextmanager
