@@ -20,6 +20,10 @@ else:
     _Optimizer = OPTIMIZERS.choice
 _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 
+SeedField = Literal["init_seed", "order_seed", "dropout_seed"]
+SEED_FIELDS: tuple[SeedField, ...] = "init_seed", "order_seed", "dropout_seed"
+"""The fields with the seed of one use of random numbers."""
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -161,7 +165,7 @@ class TrainingConfig:
             f"optimizer={self.optimizer!r}; use {facts.least_beta2} or more",
         )
 
-    def effective_seed(self, field: Literal["init_seed", "order_seed", "dropout_seed"]) -> int:
+    def effective_seed(self, field: SeedField) -> int:
         """Return the seed of one use of random numbers: the value of its field, or else `seed`."""
         value: int | None = getattr(self, field)
         return self.seed if value is None else value

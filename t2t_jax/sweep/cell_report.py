@@ -67,24 +67,24 @@ def cell_reports(cells: Iterable[Cell]) -> list[CellReport]:
 
 
 def _report(cell: Cell) -> CellReport:
-    made = CellReport(cell, DONE, **_of_run(cell))
+    report = CellReport(cell, DONE, **_of_run(cell))
     try:
         result = cell.result()
         said, rungs = ("", {}) if result is not None else (last_words(cell), cell.rungs())
     except UserError as error:
-        return made._replace(state=LEFT_OUT, reason=str(error))
+        return report._replace(state=LEFT_OUT, reason=str(error))
     if result is not None:
-        return made._replace(result=result, reason="")
+        return report._replace(result=result, reason="")
     for record in rungs.values():
         if record["perplexity"] is None:
             reason = record.get("diverged", "its perplexity at a pause is not a number")
-            return made._replace(state=DIVERGED, reason=reason)
-    reason = said if _ERROR.match(said) else made.reason or _how_far(cell, made.history)
+            return report._replace(state=DIVERGED, reason=reason)
+    reason = said if _ERROR.match(said) else report.reason or _how_far(cell, report.history)
     state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
-    if state == UNFINISHED and rungs and (step := max(rungs)) >= made.steps:
+    if state == UNFINISHED and rungs and (step := max(rungs)) >= report.steps:
         end, figure = cell.config.training.num_train_steps, rungs[step]["perplexity"]
         state, reason = PAUSED, f"step {step:,} of {end:,}, with a perplexity of {figure:.2f}"
-    return made._replace(state=state, reason=reason)
+    return report._replace(state=state, reason=reason)
 
 
 def _of_run(cell: Cell) -> dict[str, Any]:
@@ -119,9 +119,9 @@ def _how_far(cell: Cell, history: History) -> str:
 def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
     """Return the results by variant, without variants that have none."""
     results: dict[str, list[Record]] = {}
-    for one in reports:
-        if one.result is not None:
-            results.setdefault(one.cell.variant, []).append(one.result)
+    for report in reports:
+        if report.result is not None:
+            results.setdefault(report.cell.variant, []).append(report.result)
     return results
 
 
@@ -133,7 +133,9 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, wor
     cells that were added to the grid's plan later, and empty without a plan. `chosen` is yes for
     the tuned values that the table compares. The variants are in the grid's order.
     """
-    added, chosen = added_later(workdir), _chosen(results)
+    added = added_later(workdir)
+    every = ((variant, result) for variant, seeds in results.items() for result in seeds)
+    chosen = {cell_name(variant, result) for variant, result in every if "tuned_to" in result}
     varied = _varied_fields([report.cell.config for report in reports])
     base, records = grid.variants[grid.base], []
     for report in reports:
@@ -161,16 +163,6 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, wor
         )
     heads = {name: None for record in records for name in record if name != "reason"}
     write_whole(workdir / SEEDS, csv_text([*heads, "reason"], records).encode())
-
-
-def _chosen(results: Results) -> set[str]:
-    """Return the names of the tuned cells that are compared; empty for a grid without tuning."""
-    return {
-        cell_name(variant, result)
-        for variant, seeds in results.items()
-        for result in seeds
-        if "tuned_to" in result
-    }
 
 
 def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:

@@ -210,7 +210,9 @@ def compare(
         raise UserError("no cell of the grid has a result yet; train some first")
     measures, base = _measures_of_all(results), grid.variants[grid.base]
     fields = ["perplexity", *(m.field for m in (measures.score, measures.beside) if m)]
-    if BITS not in fields and _has_other_subwords(grid, results):
+    every = [(variant, result) for variant, seeds in results.items() for result in seeds]
+    subwords_of_rows = {_definition(grid, *cell, "perplexity") for cell in every}
+    if BITS not in fields and len(subwords_of_rows) > 1:
         results = {name: [_with_bits(seed) for seed in seeds] for name, seeds in results.items()}
         fields += [BITS] * all(BITS in seed for seeds in results.values() for seed in seeds)
     measured = {field: measure(grid, results, field, comparisons) for field in fields}
@@ -218,6 +220,7 @@ def compare(
     for variant in (name for name in grid.variants if results.get(name)):
         config, seeds = grid.variants[variant], results[variant]
         change = {field: measured[field].changes[variant] for field in fields}
+        tuned = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed]
         rows.append(
             VariantRow(
                 variant,
@@ -229,7 +232,7 @@ def compare(
                 change[measures.score.field],
                 measures.beside and change[measures.beside.field],
                 None if measures.score.field == BITS else change.get(BITS),
-                _num_parameters(config, seeds),
+                max(num_parameters(c.model, c.data.vocab_size) for c in tuned or [config]),
                 tuple(int(result["steps"]) for result in seeds),
                 statistics.fmean(result["target_tokens_per_second"] for result in seeds),
                 (other_code or {}).get(variant, ""),
@@ -237,15 +240,6 @@ def compare(
             )
         )
     return Comparison(grid, results, comparisons, rows, measured)
-
-
-def _has_other_subwords(grid: Grid, results: Results) -> bool:
-    definitions = {
-        _definition(grid, name, result, "perplexity")
-        for name, seeds in results.items()
-        for result in seeds
-    }
-    return len(definitions) > 1
 
 
 def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
@@ -278,11 +272,6 @@ def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: st
     score, beside, *_ = measures_of(result)
     signatures = {m.field: m.signature_field for m in (score, beside) if m}
     return sentences, result.get(signatures.get(measure) or "")
-
-
-def _num_parameters(config: Config, seeds: Sequence[dict[str, Any]]) -> int:
-    trained = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed] or [config]
-    return max(num_parameters(config.model, config.data.vocab_size) for config in trained)
 
 
 def subwords(config: Config) -> tuple[Any, ...]:

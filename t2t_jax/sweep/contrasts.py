@@ -43,14 +43,14 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
         return {}
     contrasts = dict[str, Weights]()
     for axis in (0, 1):
-        first, others = levels[axis][0], levels[1 - axis]
+        first, crossed = levels[axis][0], levels[1 - axis]
         for level in levels[axis][1:]:
-            at = [(level, other)[:: 1 - 2 * axis] for other in others]
-            before = [(first, other)[:: 1 - 2 * axis] for other in others]
-            weights = {row_at[key]: 1 / len(others) for key in at}
-            contrasts[f"{level} - {first}"] = weights | {
-                row_at[key]: -1 / len(others) for key in before
-            }
+            weights = dict[str, float]()
+            for value, sign in ((level, 1), (first, -1)):
+                for other in crossed:
+                    row = row_at[(value, other)[:: 1 - 2 * axis]]
+                    weights[row] = sign / len(crossed)
+            contrasts[f"{level} - {first}"] = weights
     for a, b in product(levels[0][1:], levels[1][1:]):
         contrasts[f"({a}) x ({b})"] = {
             row_at[a, b]: 1,
@@ -75,7 +75,7 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
             together = len(set(zip(factor, column, strict=True)))
             if together == len(set(factor)) == len(set(column)):
                 joined = zip(factor, column, strict=True)
-                factors[number] = [f"{one} {other}" for one, other in joined]
+                factors[number] = [f"{level} {value}" for level, value in joined]
                 break
         else:
             factors.append(column)

@@ -30,21 +30,21 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
         from matplotlib.ticker import PercentFormatter
 
     base = next((row for row in rows if row.variant == grid.base), rows[0])
-    others = [row for row in rows if row.variant != grid.base]
-    inches = 9, max(2.4, 1.5 + 0.3 * len(others))
+    compared = [row for row in rows if row.variant != grid.base]
+    inches = 9, max(2.4, 1.5 + 0.3 * len(compared))
     figure = Figure(figsize=inches, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    marks = [paper_marks(grid.published, row.variant, base.variant) for row in others]
-    of_perplexity, of_bleu = [one.perplexity for one in marks], [one.bleu for one in marks]
-    _draw(left, [row.perplexity for row in others], of_perplexity, 1 / base.perplexity.mean)
-    _draw(right, [row.score for row in others], of_bleu)
+    marks = [paper_marks(grid.published, row.variant, base.variant) for row in compared]
+    scale, marks_of_perplexity = 1 / base.perplexity.mean, [mark.perplexity for mark in marks]
+    _draw(left, [row.perplexity for row in compared], marks_of_perplexity, scale)
+    _draw(right, [row.score for row in compared], [mark.bleu for mark in marks])
     left.set_xlabel("perplexity, relative")
     right.set_xlabel(base.measures.score.name)
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
     left.xaxis.set_major_formatter(PercentFormatter(1))
-    left.set_yticks(range(len(others)), [row.shown for row in others])
+    left.set_yticks(range(len(compared)), [row.shown for row in compared])
     # Half a row of room above the first point and below the last; the first row is at the top.
-    left.set_ylim(max(len(others), 1) - 0.5, -0.5)
+    left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
     handles: dict[str, Any] = {}
     for axes in (left, right):
         handles |= {line.get_label(): line for line in axes.get_legend_handles_labels()[0]}

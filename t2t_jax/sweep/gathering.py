@@ -11,12 +11,7 @@ from typing import NamedTuple
 from t2t_jax.config.file import Grid
 from t2t_jax.sweep.budget import mean_budgets
 from t2t_jax.sweep.cell import SPLIT, cells, num_seeds_in
-from t2t_jax.sweep.cell_report import (
-    LEFT_OUT,
-    CellReport,
-    cell_reports,
-    results_by_variant,
-)
+from t2t_jax.sweep.cell_report import LEFT_OUT, CellReport, cell_reports, results_by_variant
 from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import PlannedGrid, by_variant, recorded_plan
 from t2t_jax.sweep.rung_table import rung_table
@@ -66,13 +61,14 @@ def gathered(
     infinite = [cell for cell in wanted if math.inf in scores[cell.name].values()]
     diverged: dict[str, int] = Counter(cell.variant for cell in infinite)
     if planned.candidates:
-        by_cell = {one.cell.name: one.result for one in reports if one.result is not None}
+        by_cell = {r.cell.name: r.result for r in reports if r.result is not None}
         results, diverged, values = tuned_results(planned, by_variant(wanted), scores, by_cell)
         further = [values]
     outside = _outside(grid, workdir)
     untrained = [c.name for c in wanted if score_at(scores[c.name], c.until) is None]
     to_score = {name for entry in scorings(workdir, split) for name in entry["cells"]}
     unscored = [r.cell.name for r in reports if r.result is None and r.cell.name in to_score]
+    left_out = [report.cell.name for report in reports if report.state == LEFT_OUT]
     selected = frozenset[str]()
     # Candidates compete within their row, by cross-fitting. The base always continues.
     if given_up is not None and not planned.candidates and split == SPLIT:
@@ -82,10 +78,7 @@ def gathered(
         *_names_note(f"Not scored on {split}", unscored),
         *_names_note("Diverged, and so worse than every other", [cell.name for cell in infinite]),
         *devices_and_dtypes(results),
-        *_names_note(
-            "Left out, as of another config or damaged",
-            [report.cell.name for report in reports if report.state == LEFT_OUT],
-        ),
+        *_names_note("Left out, as of another config or damaged", left_out),
         *_outside_note(outside),
     ]
     budgets = mean_budgets(results, reports)
@@ -101,30 +94,30 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
 def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
     """Return a note on the split that chose, and on the split that reports."""
     choices = ["tuned values"] * bool(planned.candidates) + ["finalists"] * bool(planned.halved)
-    trainings = [one.training for one in planned.grid.variants.values()]
-    if any(one.stop_after_evaluations_without_gain for one in trainings):
+    trainings = [config.training for config in planned.grid.variants.values()]
+    if any(training.stop_after_evaluations_without_gain for training in trainings):
         choices.append("early ends of trainings")
     note = f"Splits: dev chose {', '.join(choices) or 'nothing by rule'}; {split} reports"
     if split != SPLIT:
-        dates = [one["date"] for one in scorings(workdir, split)]
-        note += f", scored {'once' if len(dates) == 1 else f'{len(dates)} times'}"
-        note += f" ({', '.join(dates)})"
+        dates = [scoring["date"] for scoring in scorings(workdir, split)]
+        times = "once" if len(dates) == 1 else f"{len(dates)} times"
+        note += f", scored {times} ({', '.join(dates)})"
     return f"{note}."
 
 
 def _outside(grid: Grid, workdir: Path) -> list[CellReport]:
     lost = Grid(rows_outside(grid, workdir), {})
     reports = cell_reports(cells(lost, workdir, num_seeds_in(lost, workdir)))
-    return [one._replace(state=LEFT_OUT, reason="not in the config file") for one in reports]
+    return [r._replace(state=LEFT_OUT, reason="not in the config file") for r in reports]
 
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
     """Return a note on rows that the config file lacks, with their seeds and perplexities."""
     results, rows = results_by_variant(outside), []
-    for row in dict.fromkeys(one.cell.variant for one in outside):
-        text, perplexities = "no result", [one["perplexity"] for one in results.get(row, [])]
-        if (seeds := len(perplexities)) > 0:
-            plural = "s" if seeds > 1 else ""
-            text = f"{seeds} seed{plural}, perplexity {fmean(perplexities):.2f}"
+    for row in dict.fromkeys(report.cell.variant for report in outside):
+        text, perplexities = "no result", [seed["perplexity"] for seed in results.get(row, [])]
+        if perplexities:
+            seeds = "1 seed" if len(perplexities) == 1 else f"{len(perplexities)} seeds"
+            text = f"{seeds}, perplexity {fmean(perplexities):.2f}"
         rows.append(f"{row} ({text})")
     return _names_note("Not in the config file", rows)

@@ -63,8 +63,8 @@ def _listed() -> tuple[str, ...]:
         return ()
     parts: dict[str, list[str]] = {}
     for line in listed.stdout.splitlines():
-        if found := _LISTED.match(line):
-            index, part = found.groups()
+        if match := _LISTED.match(line):
+            index, part = match.groups()
             if index is not None:
                 parts[index] = []
             elif parts:

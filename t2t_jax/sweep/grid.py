@@ -14,7 +14,6 @@ from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import SPLIT, check_cells
 from t2t_jax.sweep.dev_split import warn_of_other_dev_sets
 from t2t_jax.sweep.launchers import Launcher, Local
-from t2t_jax.sweep.plan import Prioritized
 from t2t_jax.sweep.rules import (
     GridRules,
     check_distinct,
@@ -32,8 +31,6 @@ from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.comparison import VariantRow
-    from t2t_jax.sweep.rules import PlannedGrid
-    from t2t_jax.sweep.scoring import SplitScoring
 
 
 class GridOutcome(NamedTuple):
@@ -108,17 +105,20 @@ def run_grid(
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_counts(seeds=seeds, jobs=jobs)
-    check_hours(max_hours)
+    if max_hours is not None and not max_hours > 0:
+        raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")
     workdir = as_path(workdir)
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
-    plan = _checked_plan(planned, scoring, first, launcher, allow_mixed=allow_mixed)
+    planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
+    here = launcher is None or isinstance(launcher, Local)
+    _check(planned, scoring, allow_mixed=allow_mixed, here=here)
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
     keep_grid(grid, workdir, seeds, chosen, comparisons)
     record_rules(planned, workdir)
     began = time.monotonic()
-    signal, scored = run_cells(plan, launcher, console, max_hours), None
+    signal, scored = run_cells(planned, launcher, console, max_hours), None
     if not signal:
         left = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
         scored = scoring.run(launcher, console, left)
@@ -133,25 +133,16 @@ def run_grid(
     )
 
 
-def _checked_plan(
-    planned: "PlannedGrid",
-    scoring: "SplitScoring",
-    first: Iterable[str],
-    launcher: Launcher | None,
-    *,
-    allow_mixed: bool,
-) -> Prioritized:
-    """Check a grid before any training, and return the plan of its cells."""
-    ahead = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
-    plan = Prioritized(planned.plan, ahead, lambda: planned.rows)
+def _check(
+    planned: "PlannedGrid", scoring: "SplitScoring", *, allow_mixed: bool, here: bool
+) -> None:
+    """Check a grid before any training; `here` is as in `check_cells`."""
     check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
-    here = launcher is None or isinstance(launcher, Local)
-    check_cells(plan.cells({}), allow_mixed=allow_mixed, here=here)
+    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=here)
     check_same_grid(scoring.grid, scoring.workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     warn_of_other_dev_sets(planned.grid)
     scoring.check()
-    return plan
 
 
 def collect(
@@ -228,9 +219,3 @@ def check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise UserError(f"{name}={count} is not positive")
-
-
-def check_hours(max_hours: float | None) -> None:
-    """Refuse a limit of hours that is not positive."""
-    if max_hours is not None and not max_hours > 0:
-        raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
@@ -51,27 +51,6 @@ class WholeGrid:
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, regardless of their scores."""
         return self._cells
-
-
-class Prioritized:
-    """A plan that trains some rows before the others. Its decisions stay the same."""
-
-    def __init__(
-        self, plan: GridPlan, ahead: Sequence[str], variants: Callable[[], Mapping[str, str]]
-    ) -> None:
-        """Wrap a plan.
-
-        Args:
-          ahead: the variants to train first, in order.
-          variants: returns the variant of each row so far, by the row's name.
-        """
-        self._plan, self._variants = plan, variants
-        self._places = {name: place for place, name in enumerate(dict.fromkeys(ahead))}
-
-    def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return the cells of the plan, with the prioritized rows first."""
-        cells, last, variants = self._plan.cells(scores), len(self._places), self._variants()
-        return sorted(cells, key=lambda cell: self._places.get(variants[cell.variant], last))
 
 
 def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
+from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.comparison import OF_SUBWORDS
@@ -59,7 +60,7 @@ class GridRules:
         """
         halving = None if self.halving is None else str(Halving.of(self.halving))
         object.__setattr__(self, "halving", halving)
-        tune = {p: o if isinstance(o, Range) else list(o) for p, o in self.tune.items()}
+        tune = {p: v if isinstance(v, Range) else list(v) for p, v in self.tune.items()}
         object.__setattr__(self, "tune", tune)
 
 
@@ -78,26 +79,28 @@ class PlannedGrid:
           UserError: a rule has another form, or does not fit the grid.
         """
         self.grid, self.rules, self.seeds, self.at_once = grid, rules, seeds, at_once
+        self.first: Sequence[str] = ()
+        """The variants whose cells are trained before the others, in order."""
         self.halved: HalvedGrid | None = None
         self._candidates: dict[str, dict[str, Config]] = {}
         self._sampled: SampledGrid | None = None
         _check_tuned(rules)
         _check_together(rules)
         if rules.sampler is not None and rules.trials is not None:
-            ranges = {path: one for path, one in rules.tune.items() if isinstance(one, Range)}
-            check_differ(grid, {path: one.low for path, one in ranges.items()})
+            ranges = {path: v for path, v in rules.tune.items() if isinstance(v, Range)}
+            check_differ(grid, {path: scale.low for path, scale in ranges.items()})
             self.plan: GridPlan = SampledGrid(
                 grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
             )
             self._sampled = self.plan
             return
         groups = [[name] for name in grid.variants if name == grid.base]
-        groups += [others] if (others := [n for n in grid.variants if n != grid.base]) else []
+        groups += [rivals] if (rivals := [n for n in grid.variants if n != grid.base]) else []
         if rules.tune:
-            check_differ(grid, {path: own[0] for path, own in rules.tune.items()})
+            check_differ(grid, {path: values[0] for path, values in rules.tune.items()})
             self._candidates = candidates(grid, rules.tune)
-            groups = [list(own) for own in self._candidates.values()]
-            every = {name: one for own in self._candidates.values() for name, one in own.items()}
+            groups = [list(group) for group in self._candidates.values()]
+            every = {n: c for group in self._candidates.values() for n, c in group.items()}
             grid = checked_grid(every, {}, "--tune")
         trained = cells(grid, workdir, seeds)
         self.plan = WholeGrid(trained)
@@ -116,6 +119,12 @@ class PlannedGrid:
         """Return the candidate configs of each tuned variant so far, by variant and name."""
         return self._sampled.candidates if self._sampled else self._candidates
 
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return the cells of the plan, those of the variants in `first` before the others."""
+        cells, variants = self.plan.cells(scores), self.rows
+        places = {name: place for place, name in enumerate(dict.fromkeys(self.first))}
+        return sorted(cells, key=lambda c: places.get(variants[c.variant], len(places)))
+
     @property
     def rungs(self) -> list[int]:
         """Return the steps of the rungs; [] without halving."""
@@ -124,7 +133,7 @@ class PlannedGrid:
     @property
     def rows(self) -> dict[str, str]:
         """Return the variant of each trained row so far, by the row's name."""
-        tuned = {name: variant for variant, own in self.candidates.items() for name in own}
+        tuned = {name: variant for variant, group in self.candidates.items() for name in group}
         return tuned or {name: name for name in self.grid.variants}
 
     @property
@@ -141,7 +150,7 @@ def _check_tuned(rules: GridRules) -> None:
     """Refuse tuned fields without values, or with values that do not fit the rule."""
     if "training.seed" in rules.tune:
         raise UserError("--tune has training.seed, which --seeds has; leave it out")
-    for path, own in rules.tune.items():
+    for path, values in rules.tune.items():
         if path.startswith(("decoding.", "evaluation.")):
             raise UserError(
                 f"--tune has {path}, of which the perplexity on dev knows nothing; leave it out"
@@ -151,13 +160,15 @@ def _check_tuned(rules: GridRules) -> None:
                 f"--tune has {path}, by which perplexities are of other subwords and cannot be "
                 "compared; give it to --vary"
             )
-        if isinstance(own, Range):
-            own.check()
-        if isinstance(own, Range) != (rules.sampler is not None):
+        if isinstance(values, Range):
+            values.check()
+        if isinstance(values, Range) != (rules.sampler is not None):
             example = "0.5:2:log" if rules.sampler else "0.5:2:log5"
             kind = "a sampler" if rules.sampler else "all values of a list"
-            raise UserError(f"--tune {path}={_shown(own)} is not for {kind}; give it as {example}")
-        if not len(own):
+            raise UserError(
+                f"--tune {path}={_shown(values)} is not for {kind}; give it as {example}"
+            )
+        if not len(values):
             raise UserError(f"--tune {path} has no values; give some, or leave it out")
 
 
@@ -234,14 +245,8 @@ def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
 def _with_explicit_seeds(config: Config, seed: int) -> Config:
     """Return the config under a `training.seed`, with the three seeds that follow from it."""
     training = config.replace({"training.seed": seed}).training
-    return config.replace(
-        {
-            "training.seed": 0,
-            "training.init_seed": training.effective_seed("init_seed"),
-            "training.order_seed": training.effective_seed("order_seed"),
-            "training.dropout_seed": training.effective_seed("dropout_seed"),
-        }
-    )
+    seeds = {f"training.{field}": training.effective_seed(field) for field in SEED_FIELDS}
+    return config.replace({"training.seed": 0, **seeds})
 
 
 def planned_grid(
@@ -261,12 +266,12 @@ def planned_grid(
     stored = _read(workdir)
     if stored is not None:
         # In the record, a range is an object.
-        tune = {p: Range(**o) if isinstance(o, dict) else o for p, o in stored["tune"].items()}
-        own = GridRules(**{name: stored[name] for name in asdict(rules)} | {"tune": tune})
-        if rules not in (own, GridRules()):
+        tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in stored["tune"].items()}
+        known = GridRules(**{name: stored[name] for name in asdict(rules)} | {"tune": tune})
+        if rules not in (known, GridRules()):
             raise UserError(
-                f"{workdir} has the rules {_described(own)}, not {_described(rules)}; leave these "
-                "flags out to go on with its own, or choose another --workdir"
+                f"{workdir} has the rules {_described(known)}, not {_described(rules)}; leave "
+                "these flags out to go on with its own, or choose another --workdir"
             )
         if seeds != stored["seeds"] or set(chosen) != set(stored["variants"]):
             raise UserError(
@@ -274,7 +279,7 @@ def planned_grid(
                 f"{', '.join(stored['variants'])}, and on no others; give --seeds "
                 f"{stored['seeds']} and these, or choose another --workdir"
             )
-        rules, at_once = own, stored["at_once"]
+        rules, at_once = known, stored["at_once"]
     variants = {name: config for name, config in grid.variants.items() if name in chosen}
     planned = PlannedGrid(grid._replace(variants=variants), workdir, rules, seeds, at_once)
     if stored is not None and planned.rungs != stored["rungs"]:
@@ -316,18 +321,17 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
     if planned.rules != GridRules():
         workdir.mkdir(parents=True, exist_ok=True)
         variants = list(planned.grid.variants)
-        also = {"at_once": planned.at_once, "seeds": planned.seeds, "variants": variants}
-        also["rungs"] = planned.rungs
         tune = {
-            path: own._asdict() if isinstance(own, Range) else own
-            for path, own in planned.rules.tune.items()
+            path: values._asdict() if isinstance(values, Range) else values
+            for path, values in planned.rules.tune.items()
         }
-        record = asdict(planned.rules) | {"tune": tune} | also
+        also = {"at_once": planned.at_once, "seeds": planned.seeds, "rungs": planned.rungs}
+        record = asdict(planned.rules) | {"tune": tune, "variants": variants} | also
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
 
-def _shown(own: Sequence[Any] | Range) -> str:
-    return str(own) if isinstance(own, Range) else ",".join(map(str, own))
+def _shown(values: Sequence[Any] | Range) -> str:
+    return str(values) if isinstance(values, Range) else ",".join(map(str, values))
 
 
 def _read(workdir: Path) -> Record | None:
@@ -337,6 +341,6 @@ def _read(workdir: Path) -> Record | None:
 
 
 def _described(rules: GridRules) -> str:
-    tune = (f"{path}={_shown(own)}" for path, own in rules.tune.items())
-    given = asdict(rules) | {"tune": " ".join(tune)}
-    return " ".join(f"--{name} {value}" for name, value in given.items() if value) or "none"
+    tune = (f"{path}={_shown(values)}" for path, values in rules.tune.items())
+    flags = asdict(rules) | {"tune": " ".join(tune)}
+    return " ".join(f"--{name} {value}" for name, value in flags.items() if value) or "none"

@@ -8,6 +8,7 @@ refused, or pooled with `--allow-mixed`, and then their rows are marked.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from t2t_jax.config import from_dict
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import same_settings
 from t2t_jax.sweep.same_settings import DTYPE
@@ -30,8 +31,9 @@ def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
     """
     from t2t_jax.run.provenance import UNRECORDED
 
-    settings = same_settings.settings_of_result(result)
-    return [one | {"settled": settings} for one in result.get("provenance", [UNRECORDED])]
+    asked, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
+    settings = same_settings.compared_settings(asked, result.get("settled"))
+    return [record | {"settled": settings} for record in records]
 
 
 def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None) -> "list[Record]":
@@ -50,7 +52,7 @@ def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None)
         return software_of_result(result)
     settings = same_settings.compared_settings(cell.config, cell.settled() or {DTYPE: dtype})
     records = *training_software(cell.workdir), provenance(cell.config)
-    return [one | {"settled": settings} for one in records]
+    return [record | {"settled": settings} for record in records]
 
 
 def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | None:
@@ -112,11 +114,11 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
     if differences := differences_of_code(software.items()):
         (name, changed), *further = differences.items()
         first, records = next(iter(software.items()))
-        commit = next((f" (commit {one['commit'][:12]})" for one in records if "commit" in one), "")
+        commit = next((f" (commit {r['commit'][:12]})" for r in records if "commit" in r), "")
         also = f" (also {', '.join(cell for cell, _ in further)})" if further else ""
         reference = "its beginning" if name == first else first
         kind, remedy = f"code than {reference}{commit}", "restore that code"
-        if all(one.startswith(same_settings.OPEN_FIELDS) for one in changed):
+        if all(name.startswith(same_settings.OPEN_FIELDS) for name in changed):
             path, before, *_ = changed[0].split(" ")
             kind, remedy = f"settings than {reference}", f"set {path}={before} in the config file"
         raise UserError(

@@ -39,7 +39,7 @@ def settled_fields(asked: Config, run: Config) -> dict[str, Any]:
     return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
 
 
-def compared_settings(asked: Config, settled: Mapping[str, Any]) -> Settings:
+def compared_settings(asked: Config, settled: Mapping[str, Any] | None) -> Settings:
     """Return the settings of a run that must agree with those of other cells.
 
     The compute dtype counts only if the config leaves it open; otherwise it belongs to the row.
@@ -48,21 +48,17 @@ def compared_settings(asked: Config, settled: Mapping[str, Any]) -> Settings:
 
     Args:
       asked: the config of the cell.
-      settled: the result of `settled_fields`.
+      settled: the result of `settled_fields`; None if a version did not record it.
     """
     settings: dict[str, tuple[Any, str]] = {}
+    if settled is None:
+        return settings
     if asked.model.compute_dtype == "auto" and (dtype := settled.get(DTYPE)):
         settings[DTYPE] = dtype, str(dtype)
     if (end := asked.training.schedule_end) is not None:
         steps = settled.get(_END, end)
         settings[_END] = steps if steps != end else None, str(steps)
     return settings
-
-
-def settings_of_result(result: Mapping[str, Any]) -> Settings:
-    """Return `compared_settings` of a result; {} for a version that did not record them."""
-    settled = result.get("settled")
-    return {} if settled is None else compared_settings(from_dict(result["config"]), settled)
 
 
 def changed_settings(before: Settings, now: Settings) -> list[str]:
@@ -92,7 +88,7 @@ def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
     """
     by_row = {}
     for row, seeds in results.items():
-        if devices := [_device_and_dtype(one) for one in seeds if one.get("device")]:
+        if devices := [_device_and_dtype(seed) for seed in seeds if seed.get("device")]:
             by_row[row] = " and ".join(dict.fromkeys(devices))
     if len({*by_row.values()}) == 1:
         return [f"Trained on {by_row.popitem()[1]}."]

@@ -76,7 +76,7 @@ class SampledGrid:
         """
         kind, _, name = sampler.partition(":")
         if kind != "optuna" or name not in _SAMPLERS:
-            known = ", ".join(f"optuna:{one}" for one in _SAMPLERS)
+            known = ", ".join(f"optuna:{known}" for known in _SAMPLERS)
             raise UserError(f"there is no --sampler {sampler!r}; there are {known}")
         with needs_extra("optuna", f"--sampler {sampler}"):
             import optuna
@@ -85,7 +85,7 @@ class SampledGrid:
         for variant, config in grid.variants.items():
             proposer = getattr(optuna.samplers, _SAMPLERS[name])(seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
-            distributions = {path: _distribution(one) for path, one in ranges.items()}
+            distributions = {path: _distribution(scale) for path, scale in ranges.items()}
             self._studies[variant] = _Study(study, distributions)
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
@@ -93,16 +93,18 @@ class SampledGrid:
     @property
     def candidates(self) -> dict[str, dict[str, Config]]:
         """Return the configs of the trials so far, by variant and by trial name."""
-        return {variant: dict(study.configs) for variant, study in self._studies.items()}
+        return {
+            variant: {name: seeds[0].config for name, seeds in study.cells.items()}
+            for variant, study in self._studies.items()
+        }
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the trials so far, each of which is trained to its end."""
         for variant, study in self._studies.items():
             while len(study.asked) < self._trials and self._tell(study, scores):
                 self._ask(variant, study)
-        return [
-            cell for study in self._studies.values() for own in study.cells.values() for cell in own
-        ]
+        trials = (seeds for study in self._studies.values() for seeds in study.cells.values())
+        return [cell for seeds in trials for cell in seeds]
 
     def _tell(self, study: "_Study", scores: Scores) -> bool:
         """Tell the study the scores before the next trial; return whether they were known."""
@@ -131,7 +133,6 @@ class SampledGrid:
         name = f"{variant},{inner}"
         study.asked.append((trial, name))
         if name not in study.cells:
-            study.configs[name] = config
             study.cells[name] = cells(Grid({name: config}, {}), self._workdir, self._seeds)
 
 
@@ -142,15 +143,14 @@ class _Study:
         self.study, self.distributions = study, distributions
         self.asked: list[tuple[Any, str]] = []
         self.told = 0
-        self.configs: dict[str, Config] = {}
         self.cells: dict[str, list[Cell]] = {}
 
 
-def _distribution(one: Range) -> Any:
+def _distribution(values: Range) -> Any:
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    kind: Any = IntDistribution if isinstance(one.low, int) else FloatDistribution
-    return kind(one.low, one.high, log=one.scale == "log")
+    kind: Any = IntDistribution if isinstance(values.low, int) else FloatDistribution
+    return kind(values.low, values.high, log=values.scale == "log")
 
 
 def _short(value: float) -> float:

@@ -57,10 +57,11 @@ def stored_grid(workdir: Path) -> Grid:
     return load_grid(str(path))
 
 
-def _read(workdir: Path) -> Record | None:
+def _read(workdir: Path) -> Record:
+    """Return the record of a directory's grid; {} without one."""
     path = workdir / _ROWS
     way_out = "remove it to begin a new record"
-    return read_object(path, _SCHEMA, way_out) if path.is_file() else None
+    return read_object(path, _SCHEMA, way_out) if path.is_file() else {}
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
@@ -71,7 +72,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
     Raises:
       UserError: the grids differ, the record there is damaged, or its config file was edited.
     """
-    if (record := _read(workdir)) is None:
+    if not (record := _read(workdir)):
         return
     way_out = "choose another --workdir, or move the directories of these rows away"
     stored, file = record["variants"], workdir / _FILE
@@ -104,7 +105,7 @@ def stored_seeds(workdir: Path) -> int:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    return (_read(workdir) or {}).get("seeds", 1)
+    return _read(workdir).get("seeds", 1)
 
 
 def keep_grid(
@@ -125,21 +126,21 @@ def keep_grid(
       comparisons: the comparisons for which p-values are adjusted.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    _keep_shorter_tables(grid, workdir)
     previous = _read(workdir)
+    _keep_shorter_tables(grid, workdir, previous.get("variants", {}))
     rows = {name: to_dict(config) for name, config in grid.variants.items()}
-    record: Record = {"seeds": max(seeds, stored_seeds(workdir)), "variants": rows}
-    record |= {k: v for k, v in (previous or {}).items() if k in ("plan", "scorings")}
+    record = previous | {"seeds": max(seeds, previous.get("seeds", 1)), "variants": rows}
     data = grid.variants[grid.base].data
     score = task_of(data.corpus, data.task).grid.score.name
     plan = record.get("plan", [])
     planned = {name for entry in plan for name in entry["cells"]}
     to_plan = {name: grid.variants[name] for name in (chosen if plan else ()) or rows}
     new = [c.name for c in cells(Grid(to_plan, {}), workdir, seeds) if c.name not in planned]
-    is_first = previous is None and not any((workdir / name).is_dir() for name in rows)
+    is_first = not previous and not any((workdir / name).is_dir() for name in rows)
     if new and (plan or is_first):
         entry = {"date": _today(), "cells": new, "comparisons": comparisons, "score": score}
         record["plan"] = [*plan, entry]
+    record.pop("written", None)
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
         record["written"] = _hash(grid.source.encode())
@@ -163,7 +164,7 @@ def added_later(workdir: Path) -> set[str] | None:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    plan = (_read(workdir) or {}).get("plan")
+    plan = _read(workdir).get("plan")
     return {name for entry in plan[1:] for name in entry["cells"]} if plan else None
 
 
@@ -177,7 +178,7 @@ def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    plan, *later = (_read(workdir) or {}).get("plan") or [None]
+    plan, *later = _read(workdir).get("plan") or [None]
     if plan is None:
         return "Plan: not recorded."
     rows = len({name.rpartition("/")[0] for name in plan["cells"]})
@@ -202,7 +203,7 @@ def scorings(workdir: Path, split: str) -> Sequence[Record]:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    entries = (_read(workdir) or {}).get("scorings", [])
+    entries = _read(workdir).get("scorings", [])
     return [entry for entry in entries if entry["split"] == split]
 
 
@@ -215,14 +216,13 @@ def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    record = _read(workdir) or {"variants": {}}
-    scoring = {"split": split, "date": _today(), "cells": dict(cells)}
-    _write({**record, "scorings": [*record.get("scorings", []), scoring]}, workdir)
+    record: Record = {"variants": {}, "scorings": []} | _read(workdir)
+    record["scorings"].append({"split": split, "date": _today(), "cells": dict(cells)})
+    _write(record, workdir)
 
 
-def _keep_shorter_tables(grid: Grid, workdir: Path) -> None:
+def _keep_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) -> None:
     """Copy `table.md` to `table-30-steps.md`, and so on, if the grid raises the steps of a row."""
-    rows = (_read(workdir) or {}).get("variants", {})
     old = {name: from_dict(fields).training.num_train_steps for name, fields in rows.items()}
     new = {name: config.training.num_train_steps for name, config in grid.variants.items()}
     if shorter := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
@@ -237,7 +237,7 @@ def rows_outside(grid: Grid, workdir: Path) -> dict[str, Config]:
     Raises:
       UserError: the record of the grid there is damaged.
     """
-    rows = (_read(workdir) or {}).get("variants", {})
+    rows = _read(workdir).get("variants", {})
     return {
         name: from_dict(fields)
         for name, fields in rows.items()
@@ -262,7 +262,7 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
         name a directory; a process trains the row; or the directory has rules or is in a bucket.
     """
     record = _read(workdir)
-    if record is None or isinstance(workdir, BucketPath) or (workdir / RULES).is_file():
+    if not record or isinstance(workdir, BucketPath) or (workdir / RULES).is_file():
         raise UserError(
             f"--rename needs a directory on a disk, with {_ROWS} and without {RULES}, whose rows "
             f"keep their names; {workdir} is no such directory"
@@ -283,7 +283,7 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
         raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")
     if (workdir / old).is_dir():
         (workdir / old).rename(workdir / new)
-    record["variants"] = {new if name == old else name: one for name, one in rows.items()}
+    record["variants"] = {new if name == old else name: row for name, row in rows.items()}
 
     def renamed(cell: str) -> str:
         return new + cell.removeprefix(old) if cell.startswith(f"{old}/") else cell

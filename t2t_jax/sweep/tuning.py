@@ -39,7 +39,7 @@ def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, di
     """
     of_each: Choices = {path: values for path, values in choices.items()}  # noqa: C416
     return {
-        variant: {f"{variant},{name}": one for name, one in product(config, of_each).items()}
+        variant: {f"{variant},{name}": tuned for name, tuned in product(config, of_each).items()}
         for variant, config in grid.variants.items()
     }
 
@@ -102,7 +102,7 @@ def is_at_an_end(value: Any, values: Sequence[Any]) -> bool:
         scaled: Callable[[float], float] = math.log if values.scale == "log" else float
         low, high = scaled(values.low), scaled(values.high)
         return not 0.05 <= (scaled(value) - low) / (high - low) <= 0.95
-    are_numbers = all(isinstance(one, int | float) for one in values)
+    are_numbers = all(isinstance(candidate, int | float) for candidate in values)
     return are_numbers and len(values) > 1 and value in (min(values), max(values))
 
 
@@ -110,7 +110,7 @@ def tuned_results(
     planned: "PlannedGrid",
     cells: Mapping[str, Sequence[Cell]],
     scores: Scores,
-    found: Mapping[str, Record],
+    by_cell: Mapping[str, Record],
 ) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
     """Return the results of the choice for each variant, and a table of the choices.
 
@@ -119,7 +119,7 @@ def tuned_results(
     Args:
       cells: the cells by candidate, in the order of the seeds.
       scores: the scores of the cells.
-      found: the results by the name of the cell.
+      by_cell: the results by the name of the cell.
 
     Returns:
       The results by variant, the numbers of seeds that diverged, and the table.
@@ -136,13 +136,13 @@ def tuned_results(
             if cell and ends[name][seed] == math.inf:
                 diverged[variant] = diverged.get(variant, 0) + 1
                 named.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
-            elif cell and (result := found.get(cell.name)):
+            elif cell and (result := by_cell.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 named.setdefault(name, []).append(cell.workdir.name)
-        all_ends = [end for own in ends.values() for end in own]
-        state = "all diverged" if {*all_ends} == {math.inf} else "not chosen yet"
+        all_ends = {end for of_candidate in ends.values() for end in of_candidate}
+        state = "all diverged" if all_ends == {math.inf} else "not chosen yet"
         rows.append(_row(variant, group, named, planned.rules.tune, state))
-    how = (
+    rule = (
         "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
         "choice does not gain by its own luck. Where the seeds of a row have different values, "
         "its standard error is larger, by the rule of Nadeau and Bengio (2003)."
@@ -156,7 +156,7 @@ def tuned_results(
     return (
         results,
         diverged,
-        GridTable(caption, heads, rows, [how, *([end] if any(r[3] for r in rows) else [])]),
+        GridTable(caption, heads, rows, [rule, *([end] if any(r[3] for r in rows) else [])]),
     )
 
 
@@ -177,7 +177,7 @@ def _row(
     ]
     at_end = [
         path
-        for path, own in ranges.items()
-        if any(is_at_an_end(group[name].value(path), own) for name in named)
+        for path, values in ranges.items()
+        if any(is_at_an_end(group[name].value(path), values) for name in named)
     ]
     return [variant, "; ".join(parts) or state, str(len(group)), ", ".join(at_end)]

@@ -15,7 +15,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import collect, run_grid
-from t2t_jax.sweep.plan import Prioritized, WholeGrid
+from t2t_jax.sweep.rules import GridRules, planned_grid
 from t2t_jax.sweep.stored_grid import (
     added_later,
     check_same_grid,
@@ -185,9 +185,8 @@ def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
     grid = Grid(dict.fromkeys(("a1", "a2", "b1", "c"), BASE), {})
 
     def order(*first):
-        plan = Prioritized(
-            WholeGrid(cells(grid, tmp_path, 2)), first, lambda: {n: n for n in grid.variants}
-        )
+        plan = planned_grid(grid, tmp_path, [*grid.variants], 2, GridRules())
+        plan.first = first
         return " ".join(cell.name.replace("/seed", ":") for cell in plan.cells({}))
 
     assert order() == "a1:0 a2:0 b1:0 c:0 a1:1 a2:1 b1:1 c:1"
