@@ -31,6 +31,8 @@ from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.comparison import VariantRow
+    from t2t_jax.sweep.rules import PlannedGrid
+    from t2t_jax.sweep.scoring import SplitScoring
 
 
 class GridOutcome(NamedTuple):
@@ -96,9 +98,8 @@ def run_grid(
 
     Raises:
       UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
-        two rows are the same config under one of their seeds, or a directory holds something else
-        than a run of its config, or another grid, or cells of other code or settings; at the end,
-        if no cell is finished.
+        two rows are one config under one seed, or a directory holds another grid, no run of its
+        config, or cells of other code or settings; at the end, if no cell is finished.
     """
     from t2t_jax.sweep.scoring import SplitScoring
 
@@ -112,18 +113,16 @@ def run_grid(
     planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
-    here = launcher is None or isinstance(launcher, Local)
-    _check(planned, scoring, allow_mixed=allow_mixed, here=here)
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
+    _check(planned, scoring, allow_mixed=allow_mixed, here=isinstance(launcher, Local))
     keep_grid(grid, workdir, seeds, chosen, comparisons)
     record_rules(planned, workdir)
     began = time.monotonic()
-    signal, scored = run_cells(planned, launcher, console, max_hours), None
-    if not signal:
-        left = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
-        scored = scoring.run(launcher, console, left)
-    if signal or scored:
-        return GridOutcome({}, [], signal or scored or 0)
+    if signal := run_cells(planned, launcher, console, max_hours):
+        return GridOutcome({}, [], signal)
+    left = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
+    if scored := scoring.run(launcher, console, left):
+        return GridOutcome({}, [], scored)
     return collect(
         *(grid, workdir, seeds, console, chosen),
         may_be_empty=max_hours is not None,

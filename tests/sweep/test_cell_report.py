@@ -1,6 +1,7 @@
 """What became of the cells of a grid, by what their directories hold."""
 
 import csv
+import io
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.cell_report import cell_reports, write_seeds
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.stored_grid import keep_grid
+from tests.sweep.conftest import QUIET
 from tests.sweep.test_cell import RESULT
 
 BASE = Config().replace({"training.num_train_steps": 40})
@@ -100,7 +102,7 @@ def test_the_files_of_a_cell_tell_what_became_of_it(grid):
 
 
 def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid):
-    collect(WHOLE, grid, 2, Console(quiet=True))
+    collect(WHOLE, grid, 2, QUIET)
     rows = list(csv.DictReader((grid / "seeds.csv").read_text().splitlines()))
     assert [f"{row['variant']}/seed{row['seed']}" for row in rows][:5] == [
         *("base/seed0", "A-h1/seed0", "running/seed0", "late/seed5", "lost/seed0")
@@ -128,7 +130,7 @@ def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
 
 
 def test_seeds_csv_has_the_varied_fields_and_the_budget_of_every_cell(grid):
-    collect(WHOLE, grid, 2, Console(quiet=True))
+    collect(WHOLE, grid, 2, QUIET)
     rows = list(csv.DictReader((grid / "seeds.csv").read_text().splitlines()))
     by_name = {f"{row['variant']}/seed{row['seed']}": row for row in rows}
     varied = [name for name in rows[0] if "." in name]
@@ -150,7 +152,7 @@ def test_seeds_csv_has_the_varied_fields_and_the_budget_of_every_cell(grid):
 
 
 def test_curves_csv_has_a_row_for_each_figure_of_the_logs(grid):
-    collect(WHOLE, grid, 2, Console(quiet=True))
+    collect(WHOLE, grid, 2, QUIET)
     rows = list(csv.reader((grid / "curves.csv").read_text().splitlines()))
     assert rows[0] == ["variant", "seed", "step", "split", "measure", "value"]
     assert ["A-h1", "1", "3", "train", "nll", "2.0"] in rows
@@ -175,6 +177,11 @@ def test_cells_of_another_config_or_with_a_damaged_result_are_left_out(grid):
     result["config"] = to_dict(other)
     (grid / "base" / "seed1" / "result.json").write_text(json.dumps(result))
     (grid / "A-h1" / "seed0" / "result.json").write_text("{")
+    text = io.StringIO()
+    collect(WHOLE, grid, 2, Console(file=text, width=500))
+    assert text.getvalue().count("base/seed1 is left out: ") == 1
+    note = "- Left out, as of another config or damaged: A-h1/seed0, base/seed1.\n"
+    assert (grid / "table.md").read_text().endswith(note)
     reports = found(cell_reports(cells(WHOLE, grid, 2)))
     state, reason = reports["base/seed1"]
     assert (state, "was trained with another config" in reason) == ("left out", True), reason

@@ -1,6 +1,5 @@
 """Successive halving: who goes on, by rules that are written here a second time and differently."""
 
-import io
 import json
 import math
 import random
@@ -11,19 +10,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
-from t2t_jax.sweep import run
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
+from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
 
 BASE = Config().replace(
@@ -252,7 +250,7 @@ def test_cells_that_were_begun_without_halving_have_no_scores_at_its_rungs(tmp_p
         planned_grid(grid_of(3), tmp_path, ["base", "v1", "v2"], 1, GridRules("rungs=3"))
 
 
-class Trained:
+class Trained(AtOnce):
     """A launcher whose cells are scored at once, and which may be interrupted."""
 
     def __init__(self, truth, killed_at=()):
@@ -279,32 +277,15 @@ class Trained:
             record |= {"perplexity": None, "diverged": "not finite"}
         (cell.workdir / f"rung-{cell.until}.json").write_text(json.dumps(record))
 
-    def poll(self):
-        return Outcome(0, "")
-
-    def stop(self):
-        pass
-
-    def wait(self):
-        pass
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
-    monkeypatch.setattr("t2t_jax.sweep.tables.effect_figure", lambda *_: {})
-
 
 def test_an_iterator_chooses_variants_as_a_list_does(tmp_path, quick):
-    launcher, console = Trained({"v1/seed0": {90: 4.0}}), Console(file=io.StringIO())
-    only = iter(["v1"])
-    outcome = run_grid(grid_of(3), tmp_path, only=only, launcher=launcher, console=console)
+    launcher = Trained({"v1/seed0": {90: 4.0}})
+    outcome = halve(grid_of(3), tmp_path, launcher, 1, only=iter(["v1"]))
     assert (list(outcome.results), outcome.unfinished) == (["v1"], ())
 
 
 def halve(grid, workdir, launcher, seeds=2, **options):
-    console = Console(file=io.StringIO(), width=200)
-    return run_grid(grid, workdir, seeds=seeds, launcher=launcher, console=console, **options)
+    return run_grid(grid, workdir, seeds=seeds, launcher=launcher, console=QUIET, **options)
 
 
 def test_a_sweep_that_is_killed_ten_times_promotes_the_same(tmp_path, quick):
@@ -346,7 +327,7 @@ def test_the_table_says_what_each_row_was_given_and_compares_it_at_that_step(tmp
     assert "compared with `base` at the same step, and with no row of another length" in text
     assert "Not finished" not in text
     assert [row.variant for row in outcome.rows] == ["base", "v1"]
-    again = collect(grid_of(4), tmp_path, 1, Console(quiet=True))
+    again = collect(grid_of(4), tmp_path, 1, QUIET)
     assert again.rows == outcome.rows
     assert (tmp_path / "table.md").read_text() == text
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
@@ -16,7 +15,7 @@ from t2t_jax.run import provenance as software
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
-from t2t_jax.sweep.launchers import Outcome
+from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
 
 NOW = provenance(Config())
@@ -29,6 +28,7 @@ REGISTERED = NOW | {"code": "own", "files": NOW["files"] | {"score 'mine'": "1"}
 REGISTERED_ANEW = NOW | {"code": "new", "files": NOW["files"] | {"score 'mine'": "2"}}
 OLD = None  # a version that recorded nothing
 
+BASE = Grid({"base": Config()}, {})
 GRID = Grid({"base": Config(), "A-h1": Config().replace({"model.num_heads": 1})}, {})
 
 
@@ -75,7 +75,7 @@ DIFFERENT = [
 @pytest.mark.parametrize("of_cells", ALIKE)
 def test_cells_of_one_code_are_pooled_without_a_mark(tmp_path, of_cells):
     write_results(GRID, tmp_path, of_cells)
-    outcome = collect(GRID, tmp_path, 2, Console(quiet=True))
+    outcome = collect(GRID, tmp_path, 2, QUIET)
     assert [(row.num_seeds, row.other_code) for row in outcome.rows] == [(2, ""), (2, "")]
     assert "†" not in (tmp_path / "table.md").read_text("utf-8")
 
@@ -84,13 +84,13 @@ def test_cells_of_one_code_are_pooled_without_a_mark(tmp_path, of_cells):
 def test_cells_of_different_code_are_refused_or_marked(tmp_path, of_cells, marked, differs):
     write_results(GRID, tmp_path, of_cells)
     with pytest.raises(UserError, match="by different code than") as refused:
-        collect(GRID, tmp_path, 2, Console(quiet=True))
+        collect(GRID, tmp_path, 2, QUIET)
     assert differs in str(refused.value)
     assert "--allow-mixed" in str(refused.value)
     assert (tmp_path / "seeds.csv").is_file()  # which pools nothing
     assert not (tmp_path / "table.md").exists()
 
-    outcome = collect(GRID, tmp_path, 2, Console(quiet=True), allow_mixed=True)
+    outcome = collect(GRID, tmp_path, 2, QUIET, allow_mixed=True)
     assert [row.variant for row in outcome.rows if row.other_code] == marked
     table = (tmp_path / "table.md").read_text("utf-8")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8"))))
@@ -101,39 +101,27 @@ def test_cells_of_different_code_are_refused_or_marked(tmp_path, of_cells, marke
         assert (f"- † {row['variant']}: " in table) == is_marked
 
 
-class Untrained:
-    """A launcher that fails if a cell is started."""
-
-    def launch(self, cell):
-        raise AssertionError(cell.name)
+def untrained(cell):
+    """Fail if a cell is started."""
+    raise AssertionError(cell.name)
 
 
-class Finished:
-    """A launcher whose cells have a result at once."""
-
-    def launch(self, cell):
-        write_result(cell, provenance=[provenance(cell.config)])
-        return self
-
-    def poll(self):
-        return Outcome(0, "")
+def finish(cell):
+    """Write a result of the code that is here."""
+    write_result(cell, provenance=[provenance(cell.config)])
 
 
 @pytest.mark.parametrize("state", ["finished", "under way"])
-def test_nothing_is_trained_beside_cells_of_other_code(tmp_path, monkeypatch, state):
-    first, second = cells(Grid({"base": Config()}, {}), tmp_path, 2)
-    write_results(Grid({"base": Config()}, {}), tmp_path, {"base/seed0": [OTHER_FILE]})
+def test_nothing_is_trained_beside_cells_of_other_code(tmp_path, quick, state):
+    first, second = cells(BASE, tmp_path, 2)
+    write_results(BASE, tmp_path, {"base/seed0": [OTHER_FILE]})
     shutil.rmtree(second.workdir)
     if state == "under way":
         _leave_unfinished(first.workdir, first.config)
-    arguments = {"seeds": 2, "console": Console(quiet=True)}
+    options = {"seeds": 2, "console": QUIET}
     with pytest.raises(UserError, match=r"training/schedule\.py.*--allow-mixed"):
-        run_grid({"base": Config()}, tmp_path, launcher=Untrained(), **arguments)
-    monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
-    monkeypatch.setattr("t2t_jax.sweep.cell.Cell.progress", lambda cell: {})
-    outcome = run_grid(
-        {"base": Config()}, tmp_path, launcher=Finished(), allow_mixed=True, **arguments
-    )
+        run_grid(BASE, tmp_path, launcher=AtOnce(untrained), **options)
+    outcome = run_grid(BASE, tmp_path, launcher=AtOnce(finish), allow_mixed=True, **options)
     assert outcome.rows[0].num_seeds == 2
 
 
@@ -145,19 +133,15 @@ def _leave_unfinished(workdir: Path, config: Config) -> None:
     (workdir / "provenance.json").write_text(json.dumps(record))
 
 
-def test_code_that_changes_during_a_sweep_is_seen_at_its_end(tmp_path, monkeypatch):
+def test_code_that_changes_during_a_sweep_is_seen_at_its_end(tmp_path, quick, monkeypatch):
     """As where someone edits the package while a grid trains."""
-    monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
-    own = software._package_files()
+    files = software._package_files()
 
-    class Edited(Finished):
-        def launch(self, cell):
-            if cell.config.training.seed == 1:
-                monkeypatch.setattr(software, "_package_files", lambda: own | FILES)
-            return super().launch(cell)
+    def edit_and_finish(cell):
+        if cell.config.training.seed == 1:
+            monkeypatch.setattr(software, "_package_files", lambda: files | FILES)
+        finish(cell)
 
     with pytest.raises(UserError, match=r"base/seed1 was computed by different code than"):
-        run_grid(
-            {"base": Config()}, tmp_path, seeds=2, launcher=Edited(), console=Console(quiet=True)
-        )
-    check_cells(cells(Grid({"base": Config()}, {}), tmp_path, 2), allow_mixed=True)
+        run_grid(BASE, tmp_path, seeds=2, launcher=AtOnce(edit_and_finish), console=QUIET)
+    check_cells(cells(BASE, tmp_path, 2), allow_mixed=True)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from t2t_jax.config import Config, MeshConfig, to_dict
 from t2t_jax.config.file import Grid, load_config
@@ -15,10 +14,10 @@ from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.same_settings import devices_and_dtypes, dtype_here
 from t2t_jax.system.sums import digest_of
+from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
-from tests.sweep.test_same_code import Untrained
+from tests.sweep.test_same_code import untrained
 
-QUIET = Console(quiet=True)
 H100, CPU = "2 × NVIDIA H100", "1 × AMD EPYC"
 END, DTYPE = "training.schedule_steps", "model.compute_dtype"
 
@@ -57,10 +56,9 @@ def test_a_grid_that_mixes_two_ends_of_a_schedule_is_refused_before_training(
         rf"{refused} was computed by different settings than base/seed0: training\.schedule_steps "
         r"30 -> 60; set training\.schedule_steps=30 in the config file.*--allow-mixed"
     )
+    grid, launcher = grid_of(schedule, 60, *rows), AtOnce(untrained)
     with pytest.raises(UserError, match=message):
-        run_grid(
-            grid_of(schedule, 60, *rows), tmp_path, seeds=seeds, console=QUIET, launcher=Untrained()
-        )
+        run_grid(grid, tmp_path, seeds=seeds, console=QUIET, launcher=launcher)
 
 
 def test_a_grid_whose_cells_agree_on_the_schedule_is_accepted(tmp_path):

@@ -10,21 +10,21 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
-from t2t_jax.sweep import run, stored_grid
+from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.rules import GridRules
 from t2t_jax.workdir import read_scores
+from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
 from tests.sweep.test_sweep import tiny_tagger
 
 BASE = Config().replace({"training.num_train_steps": 90, "checkpoint.every_steps": 2})
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
-QUIET = Console(quiet=True)
 
 
-class Scripted:
+class Scripted(AtOnce):
     """A launcher whose cells have these perplexities at once: on dev, and one less on test."""
 
     def __init__(self, perplexities=None, failing=()):
@@ -47,10 +47,7 @@ class Scripted:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
-    monkeypatch.setattr("t2t_jax.sweep.tables.effect_figure", lambda *_: {})
-    monkeypatch.setattr("t2t_jax.sweep.cell.Cell.progress", lambda cell: {})
+def today(quick, monkeypatch):
     monkeypatch.setattr(stored_grid, "_today", lambda: "2026-11-28")
 
 

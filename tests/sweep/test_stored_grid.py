@@ -25,6 +25,7 @@ from t2t_jax.sweep.stored_grid import (
     rename_row,
     scorings,
 )
+from tests.sweep.conftest import QUIET
 from tests.sweep.test_cell import write_result
 
 BASE = Config()
@@ -87,7 +88,7 @@ def trained(tmp_path):
 
 
 def test_a_report_lists_trained_rows_that_the_config_file_lacks(trained):
-    outcome = collect(Grid({"base": BASE, "broad": WIDE}, {}), trained, 2, Console(quiet=True))
+    outcome = collect(Grid({"base": BASE, "broad": WIDE}, {}), trained, 2, QUIET)
     assert [row.variant for row in outcome.rows] == ["base"]
     note = "- Not in the config file: wide (2 seeds, perplexity 5.03).\n"
     assert note in (trained / "table.md").read_text("utf-8")
@@ -101,7 +102,7 @@ def test_a_report_lists_trained_rows_that_the_config_file_lacks(trained):
 def test_a_report_without_a_row_of_the_config_file_keeps_the_tables(trained):
     (trained / "table.csv").write_text("before")
     with pytest.raises(UserError, match=r"which has base, wide instead; .*--rename OLD=NEW"):
-        collect(Grid({"broad": WIDE}, {}), trained, 2, Console(quiet=True))
+        collect(Grid({"broad": WIDE}, {}), trained, 2, QUIET)
     assert (trained / "table.csv").read_text() == "before"
 
 
@@ -110,7 +111,7 @@ def test_a_renamed_row_keeps_its_results(trained, capsys):
     assert "wide is d_ff=64 now; change the name in the config file" in capsys.readouterr().out
     grid = Grid({"base": BASE, "d_ff=64": WIDE}, {})
     check_same_grid(grid, trained)
-    outcome = collect(grid, trained, 2, Console(quiet=True))
+    outcome = collect(grid, trained, 2, QUIET)
     assert [(row.variant, row.num_seeds) for row in outcome.rows] == [("base", 2), ("d_ff=64", 2)]
     assert "Not in the config file" not in (trained / "table.md").read_text("utf-8")
     assert rename_row(trained, "d_ff=64=wide") == ("d_ff=64", "wide")

@@ -30,6 +30,7 @@ from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
 from t2t_jax.sweep.plan import WholeGrid
 from t2t_jax.sweep.run import run_cells
+from tests.sweep.conftest import QUIET, AtOnce
 
 REPOSITORY = Path(__file__).parents[2]
 GRID = """
@@ -64,26 +65,22 @@ def finished(grid_file):
 
 
 def sweep(grid_file, workdir, *flags):
+    command = sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file, "--workdir", workdir
     with (grid_file.parent / f"{workdir.name}.log").open("a") as log:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file),
-                *("--workdir", workdir, *flags),
-            ],
-            cwd=REPOSITORY,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        return subprocess.Popen([*command, *flags], cwd=REPOSITORY, stdout=log, stderr=log)
 
 
-class Scripted:
+@pytest.fixture(scope="module")
+def grid(grid_file):
+    return load_grid(str(grid_file))
+
+
+class Scripted(AtOnce):
     """A launcher whose cells have these outcomes, one a look."""
 
     def __init__(self, *outcomes):
+        super().__init__()
         self.outcomes, self.ended = list(outcomes), []
-
-    def launch(self, cell):
-        return self
 
     def poll(self):
         return self.outcomes.pop(0)
@@ -125,13 +122,6 @@ def test_a_sweep_trains_scores_and_compares_every_variant(finished):
 
 
 @pytest.mark.thorough
-def test_a_finished_sweep_trains_nothing_when_started_again(grid_file, finished):
-    before = steps_taken(finished)
-    assert sweep(grid_file, finished).wait(timeout=60) == 0
-    assert steps_taken(finished) == before
-
-
-@pytest.mark.thorough
 @pytest.mark.faults
 def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid_file, finished):
     """Whether a kill hits the sweep alone or its cell with it, or SIGTERM asks it to stop."""
@@ -155,17 +145,9 @@ def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid_file, tmp_path, number):
-    class Running(Scripted):
-        def launch(self, cell):
-            os.kill(os.getpid(), number)
-            return self
-
-        def poll(self):
-            return None
-
-    (cell, _), launcher = cells(load_grid(str(grid_file)), tmp_path, 1), Running()
-    text = io.StringIO()
+def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid, tmp_path, number):
+    (cell, _), launcher, text = cells(grid, tmp_path, 1), Scripted(None), io.StringIO()
+    launcher.write = lambda cell: os.kill(os.getpid(), number)
     assert run_cells(WholeGrid([cell]), launcher, Console(file=text)) == number
     assert launcher.ended == ["stopped", "waited"]
     assert "writes a checkpoint first" in text.getvalue()
@@ -178,12 +160,10 @@ def cells_of(process):
 
 
 @pytest.mark.thorough
-def test_a_grid_is_run_from_python(grid_file, finished):
-    variants = load_grid(str(grid_file)).variants
-    text = io.StringIO()
-    before = steps_taken(finished)
-    outcome = t2t_jax.run_grid(variants, str(finished), only=["w*"], console=Console(file=text))
-    assert "1 cells, 1 of them finished before" in text.getvalue()
+def test_a_finished_grid_that_is_run_from_python_trains_nothing(grid, finished):
+    text, before = io.StringIO(), steps_taken(finished)
+    outcome = t2t_jax.run_grid(grid.variants, str(finished), console=Console(file=text))
+    assert "2 cells, 2 of them finished before" in text.getvalue()
     assert steps_taken(finished) == before
     assert outcome.signal == 0
     assert [row.variant for row in outcome.rows] == ["base", "wide"]
@@ -221,17 +201,16 @@ def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
     assert re.search(r"base/seed0 done .*perplexity", said)
 
 
-def test_a_cell_that_diverges_is_a_result(grid_file, tmp_path):
+def test_a_cell_that_diverges_is_a_result(grid, tmp_path):
     changes = {"training.learning_rate_factor": 1e36, "training.max_nonfinite_steps": 2}
-    wild = load_grid(str(grid_file)).variants["base"].replace(changes)
-    grid = Grid({"wild": wild}, {})
-    (cell,) = cells(grid, tmp_path, 1)
+    wild = Grid({"wild": grid.variants["base"].replace(changes)}, {})
+    (cell,) = cells(wild, tmp_path, 1)
     assert train_and_score(cell) == 0
     assert cell.scores(cell.result()) == {20: float("inf")}
     text = io.StringIO()
     run_cells(WholeGrid([cell]), Local(1), Console(file=text))
     assert text.getvalue() == "1 cells, 0 of them finished before\n"
-    assert collect(grid, tmp_path, 1, Console(quiet=True)).unfinished == ()
+    assert collect(wild, tmp_path, 1, QUIET).unfinished == ()
     said = (tmp_path / "table.md").read_text()
     assert said == "- Diverged, and so worse than every other: wild/seed0.\n"
 
@@ -253,12 +232,11 @@ def test_a_cell_whose_config_has_changed_is_not_trained_over(grid_file, finished
 
 
 @pytest.mark.thorough
-def test_a_cell_under_way_with_another_config_is_refused_as_well(grid_file, finished, tmp_path):
+def test_a_cell_under_way_with_another_config_is_refused_as_well(grid, finished, tmp_path):
     shutil.copytree(finished / "wide", tmp_path / "wide")
     (tmp_path / "wide" / "seed0" / "result.json").unlink()
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "seed0").write_text("a file")
-    grid = load_grid(str(grid_file))
     wider = grid.variants["wide"].replace({"model.d_ff": 128})
     check_cells(cells(grid._replace(variants={"wide": grid.variants["wide"]}), tmp_path, 2))
     with pytest.raises(UserError) as refused:
@@ -267,26 +245,13 @@ def test_a_cell_under_way_with_another_config_is_refused_as_well(grid_file, fini
     assert str(refused.value).endswith("(also refused: wide/seed0)")
 
 
-@pytest.mark.thorough
-def test_a_result_of_another_config_is_named_below_the_table(grid_file, finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "runs")
-    variants = dict(load_grid(str(grid_file)).variants)
-    variants["wide"] = variants["wide"].replace({"model.d_ff": 128})
-    text = io.StringIO()
-    collect(Grid(variants, {}), tmp_path / "runs", 1, Console(file=text, width=500))
-    assert text.getvalue().count("wide/seed0 is left out: ") == 1
-    table = (tmp_path / "runs" / "table.md").read_text()
-    assert table.endswith("- Left out, as of another config or damaged: wide/seed0.\n")
-
-
 def _status(grid, workdir, variant, state, **fields):
-    (cell,) = cells(grid._replace(variants={variant: grid.variants[variant]}), workdir, 1)
+    (cell,) = cells(Grid({variant: grid.variants[variant]}, {}), workdir, 1)
     return run._Status(cell, state, **fields)
 
 
-def test_the_end_of_a_sweep_is_estimated_from_the_steps_that_it_has_taken(grid_file, tmp_path):
+def test_the_end_of_a_sweep_is_estimated_from_the_steps_that_it_has_taken(grid, tmp_path):
     """Of 20 steps a cell: one is finished before, one has taken 6 of its 20, 4 of them before."""
-    grid = load_grid(str(grid_file))
     statuses = [
         _status(grid, tmp_path, "base", "done", result={"bleu": 1.0}, steps_before=20),
         _status(grid, tmp_path, "wide", "running", steps_before=4),
@@ -304,12 +269,10 @@ def test_the_end_of_a_sweep_is_estimated_from_the_steps_that_it_has_taken(grid_f
     assert line.startswith("1 waiting, 1 running, 1 done, 1 failed, about 3 min left, until ")
 
 
-def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(
-    grid_file, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
+@pytest.mark.usefixtures("quick")
+def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(grid, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LINES", 0)
-    (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
+    (cell, _) = cells(grid, tmp_path, 1)
     launcher, text = Scripted(None, None, Outcome(1, "out of memory")), io.StringIO()
     run_cells(WholeGrid([cell]), launcher, Console(file=text))
     assert text.getvalue().count("0 waiting, 1 running, 0 done, 0 failed, no step logged yet") == 3
@@ -317,12 +280,11 @@ def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_cluster_runs_a_cell_and_takes_what_is_finished(grid_file, finished, tmp_path):
+def test_a_cluster_runs_a_cell_and_takes_what_is_finished(grid, finished, tmp_path):
     """submitit's local executor stands for the cluster: files, pickles, processes are real."""
-    grid = load_grid(str(grid_file))
-    (cell,) = cells(grid._replace(variants={"base": grid.variants["base"]}), tmp_path, 1)
+    (cell, _) = cells(grid, tmp_path, 1)
     launcher = Cluster(tmp_path, ["timeout_min=5"], cluster="local")
-    run_cells(WholeGrid([cell]), launcher, Console(quiet=True))
+    run_cells(WholeGrid([cell]), launcher, QUIET)
     assert cell.result()["hypotheses"] == _result(finished, "base")["hypotheses"]
     assert (tmp_path / "base" / "seed0.job").read_text().strip().isdigit()
     assert list((tmp_path / "submitit").glob("*_result.pkl"))
@@ -332,10 +294,9 @@ def _result(workdir, variant):
     return json.loads((workdir / variant / "seed0" / "result.json").read_text())
 
 
-def test_a_job_of_a_cluster_that_fails_tells_why(grid_file, tmp_path):
-    grid = load_grid(str(grid_file))
+def test_a_job_of_a_cluster_that_fails_tells_why(grid, tmp_path):
     config = grid.variants["base"].replace({"data.corpus": "text:nowhere"})
-    (cell,) = cells(grid._replace(variants={"base": config}), tmp_path, 1)
+    (cell,) = cells(Grid({"base": config}, {}), tmp_path, 1)
     job = Cluster(tmp_path, ["timeout_min=5"], cluster="local").launch(cell)
     while (outcome := job.poll()) is None:
         time.sleep(0.2)
@@ -343,37 +304,31 @@ def test_a_job_of_a_cluster_that_fails_tells_why(grid_file, tmp_path):
     assert last_words(cell) == outcome.message
 
 
-def test_a_cell_that_was_stopped_is_started_again(grid_file, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("quick")
+def test_a_cell_that_was_stopped_is_started_again(grid, tmp_path):
     """As a cluster stops jobs whose time is up."""
-    (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
+    (cell, _) = cells(grid, tmp_path, 1)
     launcher, text = Scripted(Outcome(128 + 15, ""), Outcome(1, "out of memory")), io.StringIO()
-    monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
     run_cells(WholeGrid([cell]), launcher, Console(file=text))
     assert launcher.outcomes == []
     assert text.getvalue().count("base/seed0 running") == 2
     assert "base/seed0 failed: out of memory" in text.getvalue()
 
 
-def test_a_cell_that_cannot_be_started_stops_no_other(grid_file, tmp_path, monkeypatch):
-    class Full:
-        def launch(self, cell):
-            raise OSError(28, "No space left on device")
+def test_a_cell_that_cannot_be_started_stops_no_other(grid, tmp_path):
+    def full(cell):
+        raise OSError(28, "No space left on device")
 
-    text = io.StringIO()
-    run_cells(
-        WholeGrid(cells(load_grid(str(grid_file)), tmp_path, 1)),
-        Full(),
-        Console(file=text, width=200),
-    )
-    assert "base/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
-    assert "wide/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
+    plan, text = WholeGrid(cells(grid, tmp_path, 1)), io.StringIO()
+    run_cells(plan, AtOnce(full), Console(file=text, width=200))
+    for name in ("base/seed0", "wide/seed0"):
+        assert f"{name} failed: [Errno 28] No space left on device" in text.getvalue()
 
 
 @pytest.mark.thorough
-def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, finished):
+def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid, finished):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
-    grid = load_grid(str(grid_file))
     broken = cells(grid, finished, 2)[3]
     broken = dataclasses.replace(broken, config=broken.config.replace({"data.corpus": "text:no"}))
     run_cells(WholeGrid([*cells(grid, finished, 1), broken]), Local(1), console)
@@ -449,14 +404,7 @@ def test_a_machine_without_slurm_is_told(tmp_path, monkeypatch):
         Cluster(tmp_path, ["timeout_min=5"])
 
 
-def test_processes_share_the_cores_out():
-    cores = len(os.sched_getaffinity(0))
-    for jobs in (0, cores + 1):
-        with pytest.raises(UserError, match=f"jobs={jobs} is not between 1 and the {cores} cores"):
-            Local(jobs)
-
-
-def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid_file):
+def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7")
     # The interpreter is one that writes down what it was given.
@@ -465,7 +413,7 @@ def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid_file):
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     launcher = Local(2)
-    jobs = [launcher.launch(cell) for cell in cells(load_grid(str(grid_file)), tmp_path, 1)]
+    jobs = [launcher.launch(cell) for cell in cells(grid, tmp_path, 1)]
     assert None not in jobs
     while any(job.poll() is None for job in jobs):
         time.sleep(0.05)

@@ -19,7 +19,7 @@ from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
-from tests.sweep.test_halving import BASE, STEPS, Trained, halve, quick  # noqa: F401  (a fixture)
+from tests.sweep.test_halving import BASE, STEPS, Trained, halve
 
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
 FACTOR = "training.learning_rate_factor"
@@ -193,7 +193,7 @@ def test_a_directory_keeps_its_tuned_fields(tmp_path):
 
 
 @pytest.mark.parametrize("halving", [None, "rungs=3"])
-def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving):  # noqa: F811
+def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving):
     """Of three values, the base is best with the second one, and the wide variant with the last."""
     truth = {}
     for name, levels in (("base", (5.0, 4.0, 6.0)), ("wide", (7.0, 5.0, 3.0))):
@@ -260,7 +260,7 @@ def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):
     assert {*planned.rows.values()} == {*GRID.variants}
 
 
-def test_a_value_that_diverged_under_its_seed_is_said_and_not_passed_over(tmp_path, quick):  # noqa: F811
+def test_a_value_that_diverged_under_its_seed_is_said_and_not_passed_over(tmp_path, quick):
     """Under seed 2, the value that the seeds 0 and 1 choose for the wide variant diverges."""
     truth = {}
     for name in GRID.variants:
