@@ -61,6 +61,8 @@ def _open_wandb(project: str, number: str, workdir: Path) -> OpenRun:
     entity, _, project = project.rpartition("/")
     folder = on_this_machine(workdir / TRACKERS_FOLDER)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
+    # W&B would collect facts about this process, which does not train.
+    settings = {"console": "off", "silent": True, "x_disable_meta": True, "x_disable_stats": True}
     opened = wandb.init(
         entity=entity or None,
         project=project,
@@ -71,8 +73,7 @@ def _open_wandb(project: str, number: str, workdir: Path) -> OpenRun:
         dir=str(folder),
         config=_fields(workdir),
         allow_val_change=True,  # some fields may change when a run goes on
-        # W&B would collect facts about this process, which does not train.
-        settings={"console": "off", "x_disable_meta": True, "x_disable_stats": True},
+        settings=settings,
     )
     opened.define_metric("*", step_metric="step")
 

@@ -308,6 +308,7 @@ def test_a_tracker_that_cannot_work_is_refused_before_the_training(tmp_path, sto
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.thorough
 def test_a_remembered_tracker_that_cannot_work_is_a_warning(workdir, store, capfd):
     (workdir / "trackers").mkdir()
     place = {"tracker": "mlflow:demo", "id": "0" * 32}
