@@ -15,7 +15,6 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG, STOPPED
-from t2t_jax.workdir import CHECKPOINTS
 
 PORT = 8476
 """The port on the first host at which the processes meet."""
@@ -140,6 +139,8 @@ class TrainJob:
 
     def restarts(self, training: LaunchedTraining, path: Path) -> str:
         """Return shell functions that decide whether the training starts again."""
+        from t2t_jax.workdir import CHECKPOINTS  # imports JAX, which the help needs not
+
         return from_template(
             "restarts.sh",
             retries=self.retries,

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
-
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.launch.job import (
     GpuHosts,
@@ -25,7 +23,6 @@ from t2t_jax.launch.job import (
 )
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import FINAL, STOPPED
-from t2t_jax.workdir import CHECKPOINTS
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _TPU = re.compile(r"([a-z0-9-]+):(\d+(?:x\d+){1,2})")
@@ -129,6 +126,8 @@ class Kubernetes(GpuHosts, TrainJob):
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the manifest of the JobSet."""
+        from t2t_jax.workdir import CHECKPOINTS
+
         name, train = self.title(training), self.train_command(training)
         labels = dict(map(split_option, self.option))
         device, count = "nvidia.com/gpu", self.gpus
@@ -190,6 +189,16 @@ def _patched(manifest: str, patch: Path) -> str:
     Raises:
       UserError: the patch cannot be read, or names no item of a list.
     """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes the lines of scripts as they are."""
+
+    def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+    Dumper.add_representer(str, block)
     try:
         changes = yaml.safe_load(patch.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -197,7 +206,7 @@ def _patched(manifest: str, patch: Path) -> str:
     if not isinstance(changes, dict):
         raise UserError(f"--patch {patch} has no fields of a JobSet, such as metadata or spec")
     merged = _merged(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
-    return _HEADER + yaml.dump(merged, Dumper=_Dumper, sort_keys=False, width=1_000_000)
+    return _HEADER + yaml.dump(merged, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
 def _merged(value: Any, change: Any, place: str) -> Any:
@@ -225,14 +234,3 @@ def _merged(value: Any, change: Any, place: str) -> Any:
 def _key(item: Any) -> str | None:
     """Return what identifies an item of a list, as Kubernetes merges lists; None if nothing."""
     return item.get("mountPath", item.get("name")) if isinstance(item, dict) else None
-
-
-class _Dumper(yaml.SafeDumper):
-    """A writer of YAML that keeps the lines of scripts."""
-
-
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _block)
