@@ -21,6 +21,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.launch.ssh import Ssh
+from t2t_jax.launch.tpu import Tpu
 from t2t_jax.system.exit_codes import FINAL
 from t2t_jax.workdir import check_workdir
 
@@ -475,6 +476,16 @@ def test_the_hosts_stop_when_the_script_does(signal, shims, tmp_path, monkeypatc
     assert [len(lines) for lines in _started(tmp_path)] == [1, 1]
 
 
+def test_a_start_waits_for_the_training_of_a_lost_connection(shims, tmp_path, monkeypatch):
+    lost = '[[ -e $T/hosts ]] || { bash -c "$8" < <(/bin/sleep 1) & echo >> "$T/hosts"; exit 255; }'
+    shims("ssh", f"{lost}\n{_SSH}")
+    body = '(($(wc -l < "$T/started-0") == 2)) && echo second >> "$T/events" && exit 0\n'
+    body += 'trap "/bin/sleep 1; echo saved >> $T/events; exit 143" TERM\n'
+    body += "while :; do read -rt 0.1 <> <(:); done"
+    assert _launch_ssh(tmp_path, monkeypatch, body, hosts="a") == 0
+    assert (tmp_path / "events").read_text().split() == ["saved", "second"]
+
+
 def _wait_for(holds):
     latest = time.monotonic() + 30
     while not holds():
@@ -555,6 +566,17 @@ def test_a_tpu_host_that_ends_for_good_stops_the_others(launch_tpu, tmp_path):
     end = '((host == 1)) && exit 2\ntrap "touch $T/stopped; exit 143" TERM\n'
     assert launch_tpu(f"{end}while :; do read -rt 0.1 <> <(:); done") == (2, [1, 1])
     assert (tmp_path / "stopped").exists()
+
+
+def test_the_hosts_of_tpus_stop_when_the_script_is_told(launch_tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(Tpu, "submit", lambda *_: 0)  # it is started below, and ended
+    launch_tpu('trap "touch ~/stopped; exit 143" TERM\nwhile :; do read -rt 0.1 <> <(:); done')
+    script = subprocess.Popen(["bash", "launch/big/tpu.sh"])
+    _wait_for(lambda: len(list(tmp_path.glob("host-*/started"))) == 2)
+    script.send_signal(signal.SIGTERM)
+    assert script.wait(30) == 143
+    assert len(list(tmp_path.glob("host-*/stopped"))) == 2
+    assert [len(file.read_text()) for file in tmp_path.glob("host-*/started")] == [1, 1]
 
 
 def test_a_job_is_written_into_the_run_and_submitted_once(shims, tmp_path, monkeypatch, capsys):

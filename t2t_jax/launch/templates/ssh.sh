@@ -8,13 +8,13 @@ script=@{path}
 on_host() {
     local training code
     cd @{directory} || exit
+    @{setup}
     # After a lost connection, the earlier training on this host may still write its checkpoint.
     exec 9>"/tmp/t2t_jax-$UID-$(cksum <<<"$script" | cut -d' ' -f1)-$1.lock"
     flock --wait 600 9 || exit @{hung}
-    @{setup}
     (
         @{script}
-    ) </dev/null &
+    ) </dev/null 9>&- &
     training=$!
     # It ends when the script on the submitting machine does, however that ends.
     (
