@@ -844,6 +844,15 @@ def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
 
 
 @pytest.mark.faults
+def test_two_processes_go_on_with_a_replicated_run_of_one_in_a_bucket(tiny_run, place):
+    corpus = tiny_run.without_dev["data.corpus"]
+    common = ["--checkpoint.every_steps", "2", f"--data.corpus={corpus}"]
+    tiny_run.finish(place, "--training.num_train_steps", "2", *common)
+    tiny_run.finish(place, "--training.num_train_steps", "4", *common, processes=2)
+    assert load(place, average=1).steps == (4,)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("when", ["once one is whole", "while one is sent", "with the store away"])
 def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, store, place, tmp_path, when):
     place /= when.replace(" ", "_")
