@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -76,8 +76,10 @@ def join(
     elif not _has_others():
         return
     let_devices_wait()
-    # JAX's own service would receive SIGTERM until the training loop does, and ignore it.
-    jax.config.update("jax_enable_preemption_service", False)
+    # JAX's own service would receive SIGTERM until the training loop does, and ignore it. JAX 0.6
+    # has no such setting.
+    with suppress(AttributeError):
+        jax.config.update("jax_enable_preemption_service", False)
     settings = {
         "initialization_timeout": int(60 * minutes) + 3600,
         "shutdown_timeout_seconds": 60,  # how long a process waits that ends first
