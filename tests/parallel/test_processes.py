@@ -390,7 +390,7 @@ def test_open_mpi_5_whose_process_0_may_be_anywhere_needs_a_coordinator(
 
 
 def test_the_roll_call_listens_at_the_address_of_the_coordinator_only():
-    roll_call, port = RollCall(), _free_port()
+    roll_call, port = RollCall(), free_port()
     thread = threading.Thread(target=roll_call._listen, args=("127.0.0.1", port))
     thread.start()
     while not roll_call._is_answered:
