@@ -15,7 +15,7 @@ from t2t_jax.sweep.cell_report import cell_reports, write_seeds
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.stored_grid import keep_grid
 from tests.sweep.conftest import QUIET
-from tests.sweep.test_cell import RESULT
+from tests.sweep.test_cell import RESULT, write_result
 
 BASE = Config().replace({"training.num_train_steps": 40})
 VARIANTS = {
@@ -95,6 +95,12 @@ def found(reports):
     return {one.cell.name: (one.state, one.reason) for one in reports}
 
 
+def seeds_csv(grid):
+    """Return the rows of `seeds.csv` by the names of the cells, in order."""
+    rows = csv.DictReader((grid / "seeds.csv").read_text().splitlines())
+    return {f"{row['variant']}/seed{row['seed']}": row for row in rows}
+
+
 def test_the_files_of_a_cell_tell_what_became_of_it(grid):
     reports = cell_reports(cells(WHOLE, grid, 2))
     assert found(reports).items() >= FOUND.items()
@@ -103,11 +109,9 @@ def test_the_files_of_a_cell_tell_what_became_of_it(grid):
 
 def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid):
     collect(WHOLE, grid, 2, QUIET)
-    rows = list(csv.DictReader((grid / "seeds.csv").read_text().splitlines()))
-    assert [f"{row['variant']}/seed{row['seed']}" for row in rows][:5] == [
-        *("base/seed0", "A-h1/seed0", "running/seed0", "late/seed5", "lost/seed0")
-    ]
-    by_name = {f"{row['variant']}/seed{row['seed']}": row for row in rows}
+    by_name = seeds_csv(grid)
+    first = ["base/seed0", "A-h1/seed0", "running/seed0", "late/seed5", "lost/seed0"]
+    assert [*by_name][:5] == first
     assert by_name.keys() >= FOUND.keys()
     for name, row in by_name.items():
         assert (row["state"], row["reason"]) == FOUND.get(name, ("waiting", ""))
@@ -116,25 +120,23 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
     assert (second["steps"], second["bleu_signature"]) == ("40", "nrefs:1")
     assert by_name["A-h1/seed0"]["differs_in"] == "num_heads=1"
     assert by_name["lost/seed0"]["perplexity"] == ""
-    assert {row["planned"] for row in rows} == {""}  # a grid without a plan
+    assert {row["planned"] for row in by_name.values()} == {""}  # a grid without a plan
 
 
 def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
     for seeds in (1, 2):
         keep_grid(WHOLE, tmp_path, seeds)
     write_seeds(WHOLE, cell_reports(cells(WHOLE, tmp_path, 2)), {}, tmp_path)
-    rows = csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines())
-    planned = {f"{row['variant']}/seed{row['seed']}": row["planned"] for row in rows}
+    planned = {name: row["planned"] for name, row in seeds_csv(tmp_path).items()}
     assert (planned["base/seed0"], planned["base/seed1"]) == ("yes", "no")
     assert (planned["late/seed5"], planned["late/seed6"]) == ("yes", "no")
 
 
 def test_seeds_csv_has_the_varied_fields_and_the_budget_of_every_cell(grid):
     collect(WHOLE, grid, 2, QUIET)
-    rows = list(csv.DictReader((grid / "seeds.csv").read_text().splitlines()))
-    by_name = {f"{row['variant']}/seed{row['seed']}": row for row in rows}
-    varied = [name for name in rows[0] if "." in name]
-    assert sorted(varied) == ["data.corpus", "model.d_ff", "model.num_heads"]
+    by_name = seeds_csv(grid)
+    varied = {name for name in by_name["base/seed0"] if "." in name}
+    assert varied == {"data.corpus", "model.d_ff", "model.num_heads"}
     first, one_head = by_name["base/seed0"], by_name["A-h1/seed0"]
     assert (first["model.num_heads"], one_head["model.num_heads"]) == ("8", "1")
     assert by_name["lost/seed0"]["model.d_ff"] == "8"
@@ -171,11 +173,9 @@ def test_a_result_does_not_depend_on_the_log_of_its_run(grid, capsys):
 
 
 def test_cells_of_another_config_or_with_a_damaged_result_are_left_out(grid):
-    other = BASE.replace({"model.d_ff": 8, "training.seed": 1})
-    (grid / "base" / "seed1" / "config.json").write_text(other.to_json())
-    result = json.loads((grid / "base" / "seed1" / "result.json").read_text())
-    result["config"] = to_dict(other)
-    (grid / "base" / "seed1" / "result.json").write_text(json.dumps(result))
+    other = BASE.replace({"model.d_ff": 8})
+    write_result(cells(Grid({"base": other}, {}), grid, 2)[1])
+    (grid / "base" / "seed1" / "config.json").unlink()
     (grid / "A-h1" / "seed0" / "result.json").write_text("{")
     text = io.StringIO()
     collect(WHOLE, grid, 2, Console(file=text, width=500))

@@ -98,12 +98,14 @@ FOUR = Grid({name: Config() for name in ("base", "a", "b", "c")}, {})
 BY_SEED = {"base": (20.0, 18.0), "a": (22.0, 20.2), "b": (19.0, 17.0), "c": (21.0, 19.4)}
 
 
+OF_FOUR = {
+    name: [result(math.exp(bleu / 10), bleu, seed=seed) for seed, bleu in enumerate(scores)]
+    for name, scores in BY_SEED.items()
+}
+
+
 def test_with_enough_rows_variants_are_compared_seed_by_seed():
-    results = {
-        name: [result(math.exp(bleu / 10), bleu, seed=seed) for seed, bleu in enumerate(scores)]
-        for name, scores in BY_SEED.items()
-    }
-    a = rows(results, FOUR)["a"]
+    a = rows(OF_FOUR, FOUR)["a"]
     assert a.score.difference == pytest.approx((2.0 + 2.2) / 2)
     # The seeds differ by 2, 1.8, 2 and 1.6 in the rows, 1.85 at the mean: half of the rest is the
     # noise of each of the two scores. Of eight scores, four rows and two seeds take five degrees.
@@ -118,13 +120,8 @@ def test_with_enough_rows_variants_are_compared_seed_by_seed():
 
 
 def test_a_variant_with_one_seed_is_compared_with_the_base_under_that_seed():
-    results = {
-        name: [result(5.0, bleu, seed=seed) for seed, bleu in enumerate(scores)]
-        for name, scores in BY_SEED.items()
-    }
-    results["more"] = [result(5.0, 19.0, seed=1)]
-    grid = Grid({**FOUR.variants, "more": Config()}, {})
-    more = rows(results, grid)["more"]
+    results = OF_FOUR | {"more": [result(5.0, 19.0, seed=1)]}
+    more = rows(results, Grid({**FOUR.variants, "more": Config()}, {}))["more"]
     assert more.score.mean == 19.0
     assert more.score.difference == pytest.approx(19.0 - 18.0)
 
@@ -182,18 +179,16 @@ def test_one_seed_each_is_tested_over_sentences_and_says_that_the_noise_of_seeds
 def test_log_likelihoods_of_sentences_test_a_perplexity_with_one_seed():
     """One nat more in each of 32 sentences of four subwords, and then in one sentence only."""
     nll = [float(n % 5 + 2) for n in range(32)]
-    for more, verdict in (
-        ([1 + n % 2 / 10 for n in range(32)], "higher, noise of seeds unknown"),
-        ([8.0, *[0.0] * 31], "within the noise of sentences"),
+
+    def of_sentences(values):
+        figures = {"sentence_nll": values, "sentence_tokens": [4] * 32}
+        return [result(math.exp(sum(values) / 128), 20.0) | figures]
+
+    for worse, verdict in (
+        ([n + 1 + i % 2 / 10 for i, n in enumerate(nll)], "higher, noise of seeds unknown"),
+        ([nll[0] + 8, *nll[1:]], "within the noise of sentences"),
     ):
-        scored = {}
-        for name, values in (
-            ("base", nll),
-            ("A-h1", [a + b for a, b in zip(nll, more, strict=True)]),
-        ):
-            figures = {"sentence_nll": values, "sentence_tokens": [4] * 32}
-            scored[name] = [result(math.exp(sum(values) / 128), 20.0) | figures]
-        row = rows(scored)["A-h1"]
+        row = rows({"base": of_sentences(nll), "A-h1": of_sentences(worse)})["A-h1"]
         assert row.perplexity.noise == "sentences"
         assert row.verdicts["perplexity"] == verdict
 
@@ -269,10 +264,13 @@ def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
     records = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
     assert [record["variant"] for record in records] == ["base", "A-h1"]
     assert float(records[1]["bleu_difference"]) == pytest.approx(-11)
-    assert records[1]["paper_perplexity"] == "5.29"
-    assert records[1]["bleu_signature"] == "nrefs:1"
-    assert records[1]["perplexity_verdict"] == "within the noise of seeds"
-    assert records[1]["bleu_verdict"] == "within the noise of seeds and sentences"
+    expected = {
+        "paper_perplexity": "5.29",
+        "bleu_signature": "nrefs:1",
+        "perplexity_verdict": "within the noise of seeds",
+        "bleu_verdict": "within the noise of seeds and sentences",
+    }
+    assert records[1].items() >= expected.items()
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -280,15 +278,9 @@ def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     grid = GRID._replace(published={})
     results = {"base": [result(5.0, 20.0)]}
     rows = write_tables(grid, results, tmp_path)
-    text = (tmp_path / "table.md").read_text()
-    assert "paper:" not in text
-    assert "published" not in text
-    heads = (tmp_path / "table.csv").read_text().splitlines()[0]
-    assert "paper" not in heads
-    assert "published" not in heads
-    assert (
-        next(cell for column in summary(rows, results).columns for cell in column.cells) == "base"
-    )
+    assert "paper:" not in (tmp_path / "table.md").read_text()
+    assert "paper" not in (tmp_path / "table.csv").read_text().splitlines()[0]
+    assert [*summary(rows, results).columns[0].cells] == ["base"]
 
 
 TEXT = {"task": "language_modelling", "definition": "windows", "references": ["a"]}

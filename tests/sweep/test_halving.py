@@ -76,28 +76,26 @@ def winners(grid, seeds, truth):
     return last
 
 
+def without_score(wanted, known):
+    """The cells that lack their score at the step up to which they are wanted."""
+    return [cell for cell in wanted if score_at(known.get(cell.name, {}), cell.until) is None]
+
+
 @given(st.integers(2, 9), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_the_same_variants_go_on_in_whatever_order_the_scores_come(number, seeds, rng):
     grid = grid_of(number)
-    truth, known, plan = scores_of(rng, grid, seeds), {}, None
-    until = {}
+    truth, known, until = scores_of(rng, grid, seeds), {}, {}
     while True:
-        plan = halved(grid, seeds, None)  # anew, as after a kill
-        wanted = plan.cells(known)
+        wanted = halved(grid, seeds, None).cells(known)  # anew, as after a kill
         for cell in wanted:
             assert cell.until >= until.get(cell.name, 0)
             until[cell.name] = cell.until
-        open_ones = [
-            cell
-            for cell in wanted
-            if cell.until not in (of := known.get(cell.name, {})) and math.inf not in of.values()
-        ]
-        if not open_ones:
+        if not (open_cells := without_score(wanted, known)):
             break
-        cell = rng.choice(open_ones)
+        cell = rng.choice(open_cells)
         known.setdefault(cell.name, {})[cell.until] = truth[cell.name][cell.until]
     expected = winners(grid, seeds, truth)
-    assert {cell.name: cell.until for cell in wanted} == {
+    assert until == {
         f"{name}/seed{seed}": step for name, step in expected.items() for seed in range(seeds)
     }
 
@@ -108,13 +106,11 @@ def test_no_cell_passes_a_rung_without_its_score_there(number, rng):
     grid = grid_of(number)
     truth, known = scores_of(rng, grid, 3), {}
     plan = halved(grid, 3, None, leave_out=True)
-    while open_ones := [
-        cell for cell in plan.cells(known) if score_at(known.get(cell.name, {}), cell.until) is None
-    ]:
-        cell = rng.choice(open_ones)
-        own = known.setdefault(cell.name, {})
-        assert set(own) == {step for step in STEPS if step < cell.until}
-        own[cell.until] = truth[cell.name][cell.until]
+    while open_cells := without_score(plan.cells(known), known):
+        cell = rng.choice(open_cells)
+        of_cell = known.setdefault(cell.name, {})
+        assert set(of_cell) == {step for step in STEPS if step < cell.until}
+        of_cell[cell.until] = truth[cell.name][cell.until]
     assert plan.cells(known) == plan.cells(truth)
 
 
@@ -142,13 +138,13 @@ def test_asha_promotes_the_best_so_far_and_repeats_its_journal(tmp_path_factory,
     truth, known = scores_of(rng, grid, 1), {}
     asha = Halving(3, 0.5, asha=True)
     steps = asha.steps(BASE)
-    truth = {name: dict(zip(steps, own.values(), strict=True)) for name, own in truth.items()}
+    truth = {name: dict(zip(steps, of.values(), strict=True)) for name, of in truth.items()}
     plan, lines = halved(grid, 1, workdir, asha), []
     while True:
-        before = {cell.name: cell.until for cell in plan.cells(known)}
+        wanted = plan.cells(known)
         if rng.random() < 0.3:  # killed and started again
             plan = halved(grid, 1, workdir, asha)
-        assert {cell.name: cell.until for cell in plan.cells(known)} == before
+        assert plan.cells(known) == wanted
         journal = workdir / "promotions.jsonl"
         now = journal.read_text().splitlines() if journal.exists() else []
         assert now[: len(lines)] == lines
@@ -158,15 +154,10 @@ def test_asha_promotes_the_best_so_far_and_repeats_its_journal(tmp_path_factory,
             rank = sum(score < known[f"{name}/seed0"][here] for score in there)
             assert name == "base" or rank < max(1, len(there) / 2 + 0.5)
         lines = now
-        open_ones = [
-            name
-            for name, step in before.items()
-            if step not in (of := known.get(name, {})) and math.inf not in of.values()
-        ]
-        if not open_ones:
+        if not (open_cells := without_score(wanted, known)):
             break
-        name = rng.choice(open_ones)
-        known.setdefault(name, {})[before[name]] = truth[name][before[name]]
+        cell = rng.choice(open_cells)
+        known.setdefault(cell.name, {})[cell.until] = truth[cell.name][cell.until]
     finished = [name for name, of in known.items() if steps[-1] in of]
     alive = [n for n, of in truth.items() if math.isfinite(max(of.values())) and n[0] == "v"]
     assert finished or not alive

@@ -74,11 +74,9 @@ def test_an_effect_of_a_seed_at_a_sentence_that_rows_share_cancels(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, 3, 5, 10])
 @pytest.mark.parametrize("sd", [SENTENCES_ONLY, SEEDS, (0.5, 0.3, 0.5), (1.0, 0.1, 0.1)])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_of_equal_rows_four_to_six_percent_look_different(seeds, sd):
-    if seeds == 1 and sd != SENTENCES_ONLY:
-        pytest.skip("one seed says nothing of the noise of seeds")
     # The error of simulation is 0.003; few seeds make the test slightly cautious.
     assert 0.036 <= found(4000, PAIR, seeds, sd=sd)[0] <= 0.06
 

@@ -1,9 +1,9 @@
 """Tuning: each seed has the value that the others choose, and the interval covers the truth."""
 
-import csv
 import math
 import statistics
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
+from tests.sweep.test_cell_report import seeds_csv
 from tests.sweep.test_halving import BASE, STEPS, Trained, halve
 
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
@@ -192,16 +193,24 @@ def test_a_directory_keeps_its_tuned_fields(tmp_path):
             plan(GridRules(tune={FACTOR: [1, 2]}))
 
 
+def truth_of(level):
+    """The scores of three seeds of tuned variants, whose level is a function of name, value, seed."""
+    return {
+        f"{name},learning_rate_factor={value}/seed{seed}": dict.fromkeys(
+            STEPS, level(name, value, seed) + 0.1 * seed
+        )
+        for name, value, seed in product(GRID.variants, (0.5, 1, 2), (0, 1, 2))
+    }
+
+
 @pytest.mark.parametrize("halving", [None, "rungs=3"])
 def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving):
     """Of three values, the base is best with the second one, and the wide variant with the last."""
-    truth = {}
-    for name, levels in (("base", (5.0, 4.0, 6.0)), ("wide", (7.0, 5.0, 3.0))):
-        for value, level in zip((0.5, 1, 2), levels, strict=True):
-            for seed in (0, 1):
-                cell = f"{name},learning_rate_factor={value}/seed{seed}"
-                truth[cell] = dict.fromkeys(STEPS, level + 0.1 * seed)
-    launcher = Trained(truth)
+    levels = {
+        "base": {0.5: 5.0, 1: 4.0, 2: 6.0},
+        "wide": {0.5: 7.0, 1: 5.0, 2: 3.0},
+    }
+    launcher = Trained(truth_of(lambda name, value, seed: levels[name][value]))
     outcome = halve(GRID, tmp_path, launcher, rules=GridRules(halving, TUNE))
     rows = {row.variant: row.perplexity for row in outcome.rows}
     assert rows["base"].mean == pytest.approx(4.05)
@@ -209,13 +218,9 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
     assert outcome.unfinished == ()
     ended = sum(until == 90 for _, until in launcher.launched)
     assert ended == (4 if halving else 12)
-    seeds = csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines())
-    chosen = {f"{cell['variant']}/seed{cell['seed']}" for cell in seeds if cell["chosen"] == "yes"}
-    assert chosen == {
-        f"{name},learning_rate_factor={value}/seed{seed}"
-        for name, value in (("base", 1), ("wide", 2))
-        for seed in (0, 1)
-    }
+    chosen = {name for name, cell in seeds_csv(tmp_path).items() if cell["chosen"] == "yes"}
+    best = "base,learning_rate_factor=1", "wide,learning_rate_factor=2"
+    assert chosen == {f"{name}/seed{seed}" for name in best for seed in (0, 1)}
     text = (tmp_path / "table.md").read_text()
     assert "| base | learning_rate_factor=1 (seed0, seed1) | 3 |  |" in text
     wide = "learning_rate_factor=2 (seed0, seed1) | 3 | training.learning_rate_factor |"
@@ -262,14 +267,12 @@ def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):
 
 def test_a_value_that_diverged_under_its_seed_is_said_and_not_passed_over(tmp_path, quick):
     """Under seed 2, the value that the seeds 0 and 1 choose for the wide variant diverges."""
-    truth = {}
-    for name in GRID.variants:
-        for value in (0.5, 1, 2):
-            for seed in (0, 1, 2):
-                score = math.inf if (name, value, seed) == ("wide", 2, 2) else 5.0 - value
-                cell = f"{name},learning_rate_factor={value}/seed{seed}"
-                truth[cell] = dict.fromkeys(STEPS, score + 0.1 * seed)
-    outcome = halve(GRID, tmp_path, Trained(truth), seeds=3, rules=GridRules(tune=TUNE))
+
+    def level(*cell):
+        return math.inf if cell == ("wide", 2, 2) else 5.0 - cell[1]
+
+    launcher = Trained(truth_of(level))
+    outcome = halve(GRID, tmp_path, launcher, seeds=3, rules=GridRules(tune=TUNE))
     _, wide = outcome.rows
     assert (wide.num_seeds, wide.verdict) == (2, "diverged under 1 of 3 seeds")
     assert "seed2, where it diverged" in (tmp_path / "table.md").read_text()
