@@ -33,7 +33,7 @@ from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_o
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
-    from t2t_jax.tasks.task import CorpusLoss, GridMeasures
+    from t2t_jax.tasks.task import GridMeasures
 
 SPLIT: Final = "dev"
 """The split on which a grid chooses and, by default, compares variants, as in Table 3."""
@@ -397,19 +397,12 @@ def _write_result(cell: Cell, corpus: "Corpus") -> None:
         "vocabulary": read_fingerprints(workdir)["vocabulary"],
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
-        **_sentence_losses(evaluation.loss),
     }
+    loss = evaluation.loss
+    if loss.sentence_nll is not None and loss.sentence_tokens is not None:
+        result["sentence_nll"] = [round(nll, 5) for nll in loss.sentence_nll.tolist()]
+        result["sentence_tokens"] = loss.sentence_tokens.tolist()
     write_whole(cell.result_file, json.dumps(result).encode())
-
-
-def _sentence_losses(loss: "CorpusLoss") -> Record:
-    """Return the losses of each sentence of the split; {} for a task without sentences."""
-    if loss.sentence_nll is None or loss.sentence_tokens is None:
-        return {}
-    return {
-        "sentence_nll": [round(nll, 5) for nll in loss.sentence_nll.tolist()],
-        "sentence_tokens": loss.sentence_tokens.tolist(),
-    }
 
 
 def _speed(log: Sequence[Record]) -> float:

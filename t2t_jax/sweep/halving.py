@@ -27,6 +27,8 @@ from t2t_jax.system.records import Schema, append_line, read_record_lines
 
 _JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
 _JOURNAL_SCHEMA = Schema({"variant": str, "rung": int, "left_out": int})
+_Promotion = tuple[str, int, int]
+"""A variant, its new rung, and the seed without which it was chosen, as in the journal."""
 _USAGE = "give --halving rungs=3,keep=0.33, with ,asha to promote without waiting"
 
 
@@ -184,7 +186,11 @@ class HalvedGrid:
                     for number, names in enumerate(reached):
                         rung |= {name: max(number, rung[name]) for name in names}
                         new += [(n, number, left_out) for n in names if number]
-            self._record(journal, new)
+            # The journal has the promotions before they take effect.
+            for name, number, left_out in dict.fromkeys(new) if self._keeps_journal else ():
+                if (name, number, left_out) not in journal:
+                    line = {"variant": name, "rung": number, "left_out": left_out}
+                    append_line(self._workdir / _JOURNAL, line)
         seeds = zip(*self._cells.values(), strict=True)
         return [
             self._until_next(cell, rung[cell.variant], scores) for cells in seeds for cell in cells
@@ -215,7 +221,7 @@ class HalvedGrid:
         group: Sequence[str],
         left_out: int,
         scores: Scores,
-        journal: Sequence[tuple[str, int, int]],
+        journal: Sequence[_Promotion],
     ) -> list[list[str]]:
         """Return the variants of a group that have reached each rung, by the scores so far."""
         reached, is_complete = [list(group)], True
@@ -233,7 +239,7 @@ class HalvedGrid:
         return reached
 
     @contextmanager
-    def _journal(self) -> Iterator[list[tuple[str, int, int]]]:
+    def _journal(self) -> Iterator[list[_Promotion]]:
         """Return a context with the promotions so far, in which no other sweep promotes."""
         if not self._keeps_journal:
             yield self._read()
@@ -243,18 +249,8 @@ class HalvedGrid:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._read()
 
-    def _read(self) -> list[tuple[str, int, int]]:
+    def _read(self) -> list[_Promotion]:
         if not self._halving.asha:
             return []
         lines = read_record_lines(self._workdir / _JOURNAL, _JOURNAL_SCHEMA)
         return [(r["variant"], r["rung"], r["left_out"]) for _, r in lines]
-
-    def _record(
-        self, journal: Sequence[tuple[str, int, int]], promoted: Sequence[tuple[str, int, int]]
-    ) -> None:
-        """Write promotions into the journal, before they take effect."""
-        if self._keeps_journal:
-            for variant, rung, left_out in dict.fromkeys(promoted):
-                if (variant, rung, left_out) not in journal:
-                    line = {"variant": variant, "rung": rung, "left_out": left_out}
-                    append_line(self._workdir / _JOURNAL, line)

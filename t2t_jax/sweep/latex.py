@@ -125,13 +125,9 @@ _COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {
 
 
 def _alignment(column: Sequence[str]) -> str:
-    if _is_of_figures(column):
-        return "r"
+    if any(column) and all(_FIGURE.match(cell) for cell in column if cell):
+        return "r"  # figures
     return "p{40mm}" if max(map(len, column), default=0) > _WRAP_LENGTH else "l"
-
-
-def _is_of_figures(column: Sequence[str]) -> bool:
-    return any(column) and all(_FIGURE.match(cell) for cell in column if cell)
 
 
 def _line(cells: Sequence[str]) -> str:

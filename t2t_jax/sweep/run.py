@@ -138,7 +138,12 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
     if status.state == "waiting":
         _look_for_scores(status)  # another sweep may have trained it
         if status.state == "waiting":
-            _launch(status, launcher)
+            try:
+                status.job = launcher.launch(status.cell)
+            except (UserError, OSError) as error:
+                status.state, status.message = "failed", str(error)
+            if status.job:
+                status.state, status.started = "running", time.monotonic()
     elif status.state == "running" and status.job:
         outcome = status.job.poll()
         if outcome is not None:
@@ -151,15 +156,6 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
                 status.message = outcome.message or f"it ended with exit code {outcome.code}"
     if status.state != before and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
-
-
-def _launch(status: _Status, launcher: Launcher) -> None:
-    try:
-        status.job = launcher.launch(status.cell)
-    except (UserError, OSError) as error:
-        status.state, status.message = "failed", str(error)
-    if status.job:
-        status.state, status.started = "running", time.monotonic()
 
 
 def _look_for_scores(status: _Status) -> None:

@@ -155,11 +155,10 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("against the noise", overflow="fold")
     for row in rows:
-        figures = [
-            cell
-            for change in (row.perplexity, row.score)
-            for cell in (change.shown[0], _signed(change.difference))
-        ]
+        figures = []
+        for change in (row.perplexity, row.score):
+            difference = "" if change.difference is None else f"{change.difference:+.2f}"
+            figures += [change.shown[0], difference]
         table.add_row(row.shown, str(row.num_seeds), *figures, row.verdict)
     for note in _notes_on_code(rows):
         table.caption = f"{table.caption or ''}\n{note}".strip()
@@ -380,10 +379,6 @@ def _definitions(comparison: Comparison) -> list[str]:
             signed = {n: f"`{seeds[0][field]}`" for n, seeds in comparison.results.items()}
             lines.append(f"{measure.name}{suffix}: {_by_value(signed)}.")
     return lines
-
-
-def _signed(difference: float | None) -> str:
-    return "" if difference is None else f"{difference:+.2f}"
 
 
 def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, Any]]) -> str:

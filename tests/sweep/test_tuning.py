@@ -194,7 +194,7 @@ def test_a_directory_keeps_its_tuned_fields(tmp_path):
 
 
 def truth_of(level):
-    """The scores of three seeds of tuned variants, whose level is a function of name, value, seed."""
+    """The scores of three seeds of each value, by a level that depends on row, value and seed."""
     return {
         f"{name},learning_rate_factor={value}/seed{seed}": dict.fromkeys(
             STEPS, level(name, value, seed) + 0.1 * seed
