@@ -48,5 +48,5 @@ def _sentences(config: Config) -> object:
     from t2t_jax.tasks import task_of
 
     corpus = open_corpus(config.data)
-    whole = task_of(corpus.name, corpus.task).grid.whole_split
-    return corpus.lines(SPLIT)[1] if whole else corpus.name
+    is_whole = task_of(corpus.name, corpus.task).grid.whole_split
+    return corpus.lines(SPLIT)[1] if is_whole else corpus.name

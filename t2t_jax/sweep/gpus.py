@@ -41,8 +41,8 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
             return Gpus(tuple(name for name in named if name not in none), variable, variable)
     if listed := _listed():
         return Gpus(listed, _CUDA, "nvidia-smi -L")
-    if shown := _indices(len([*(root / _NVIDIA).glob("*")])):
-        return Gpus(shown, _CUDA, f"/{_NVIDIA}")
+    if indices := _indices(len([*(root / _NVIDIA).glob("*")])):
+        return Gpus(indices, _CUDA, f"/{_NVIDIA}")
     nodes = (path.read_text().strip() for path in (root / _AMD).glob("*/gpu_id"))
     count = sum(node not in ("", "0") for node in nodes)  # a processor is a node with the id 0
     return Gpus(_indices(count), _ROCM[0], f"/{_AMD}")

@@ -194,7 +194,7 @@ def collect(
     write_seeds(grid, reports, state.results, workdir)
     write_curves(reports, workdir)
     if not allow_mixed:
-        trained = ((one.cell.name, one.result) for one in state.reports if one.result is not None)
+        trained = ((r.cell.name, r.result) for r in state.reports if r.result is not None)
         check_same_code({name: software_of_result(result) for name, result in trained})
     if state.outside and not state.results:  # keep the tables, which may have results
         lost = ", ".join(dict.fromkeys(report.cell.variant for report in state.outside))

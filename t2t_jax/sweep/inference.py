@@ -242,16 +242,17 @@ def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
     squares, degrees = _residual(scores, names, by_seed)
     while len(names) > 1:
         widest = max(names, key=lambda name: squares[name] / len(scores[name]))
-        of_rest, rest = _residual(scores, [name for name in names if name != widest], by_seed)
-        freedom = degrees - rest
-        if not freedom or not rest:
+        narrower = [name for name in names if name != widest]
+        of_narrower, remaining = _residual(scores, narrower, by_seed)
+        freedom = degrees - remaining
+        if not freedom or not remaining:
             break
-        residual = max(sum(of_rest.values()), _ROUNDING)
-        ratio = (sum(squares.values()) - residual) / freedom * rest / residual
-        if special.fdtrc(freedom, rest, ratio) >= _OTHER_SPREAD / len(names):
+        residual = max(sum(of_narrower.values()), _ROUNDING)
+        ratio = (sum(squares.values()) - residual) / freedom * remaining / residual
+        if special.fdtrc(freedom, remaining, ratio) >= _OTHER_SPREAD / len(names):
             break
         names.remove(widest)
-        squares, degrees = of_rest, rest
+        squares, degrees = of_narrower, remaining
     return Pool(frozenset(names), sum(squares.values()) / max(degrees, 1), degrees)
 
 

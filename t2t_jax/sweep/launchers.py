@@ -271,8 +271,8 @@ def _watch_queue() -> None:
                 warn(f"squeue does not answer ({said}); until it does, jobs keep their last state")
             self.is_silent = bool(seen.returncode)
             if not self.is_silent:
-                found = self.read_info(b"JobID|State|NodeList\n" + seen.stdout)
-                self._info_dict.update({job: {"State": "GONE"} for job in self._registered} | found)
+                jobs = self.read_info(b"JobID|State|NodeList\n" + seen.stdout)
+                self._info_dict.update({job: {"State": "GONE"} for job in self._registered} | jobs)
             self._last_status_check = time.time()
             ended = {job for job in self._registered if self.is_done(job, mode="cache")}
             self._finished |= ended

@@ -221,17 +221,17 @@ def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
     """Return a table with the states of each variant's seeds, and the progress of running ones."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
-    shown, signatures = "score", set[str]()
+    score_name, signatures = "score", set[str]()
     if results:
         score = measures_of(results[0]).score
-        shown = _short(score)
+        score_name = _short(score)
         signatures = {str(r[score.signature_field]) for r in results if score.signature_field}
     split = next((status.cell.split for status in statuses), SPLIT)
-    caption = f"{split} perplexity per subword; {shown}: {', '.join(sorted(signatures))}"
+    caption = f"{split} perplexity per subword; {score_name}: {', '.join(sorted(signatures))}"
     table = Table(title=title, caption=caption, box=None, title_justify="left")
     table.add_column("variant")
     table.add_column("seeds")
-    for name in ("step", "loss", "tokens/s", "perplexity", shown):
+    for name in ("step", "loss", "tokens/s", "perplexity", score_name):
         table.add_column(name, justify="right")
     for variant in dict.fromkeys(status.cell.variant for status in statuses):
         seeds = [status for status in statuses if status.cell.variant == variant]

@@ -84,9 +84,9 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
         )
     started = [name for name in stored if (workdir / name).is_dir()]
     if lost := [name for name in started if name not in grid.variants]:
-        shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        names = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
         raise UserError(
-            f"{workdir} holds another grid, with rows that this one lacks ({shown}); keep these "
+            f"{workdir} holds another grid, with rows that this one lacks ({names}); keep these "
             "rows, of which --only chooses some for training, give a row its new name with "
             f"--rename OLD=NEW, or {way_out}"
         )
