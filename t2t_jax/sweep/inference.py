@@ -19,6 +19,7 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy import special
 
 SIGNIFICANT = 0.05
 """The level of all tests; an interval holds the true difference in 95% of cases."""
@@ -77,11 +78,11 @@ class Effect(NamedTuple):
     @property
     def margin(self) -> float:
         """Return half of the 95% confidence interval; inf if the error is unknown."""
-        from scipy import special  # of the extra `train`
-
-        if self.error is None:
-            return math.inf
-        return self.error * float(special.stdtrit(self.degrees, 0.975))
+        return (
+            math.inf
+            if self.error is None
+            else self.error * float(special.stdtrit(self.degrees, 0.975))
+        )
 
 
 class Pool(NamedTuple):
@@ -192,8 +193,6 @@ def _freedom(degrees: float, by_seeds: float, variance: float) -> float:
 
 def _p_value(estimate: float, error: float, degrees: float) -> float:
     """Return the two-sided p-value of Student's t."""
-    from scipy import special  # of the extra `train`
-
     if abs(estimate) <= 1e-12:
         return 1.0
     return float(2 * special.stdtr(degrees, -abs(estimate) / error)) if error else 0.0
@@ -236,8 +235,6 @@ def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
       scores: the scores by row and seed.
       by_seed: whether a seed adds the same effect to all rows; otherwise that effect is noise.
     """
-    from scipy import special  # of the extra `train`
-
     names = [*scores]
     squares, degrees = _residual(scores, names, by_seed)
     while len(names) > 1:
@@ -284,8 +281,6 @@ def _dunnett(tested: Sequence[Effect]) -> list[float]:
     The correlations are those of seeds (rows that several contrasts share) and of sentences (the
     bootstrap). With seeds only and one pool, this is the test of Dunnett (1955).
     """
-    from scipy import special  # of the extra `train`
-
     number = len(tested)
     covariance = np.zeros((number, number))
     for (i, a), (j, b) in product(enumerate(tested), repeat=2):
@@ -345,8 +340,6 @@ def seeds_needed(
     Returns:
       The number, at least 2; None if even 1,000 seeds are too few.
     """
-    from scipy import special  # of the extra `train`
-
     level = 1 - (1 - SIGNIFICANT) ** (1 / comparisons)
     for number in range(2, _MOST_SEEDS + 1):
         by_seeds = 2 * seed_variance / number
