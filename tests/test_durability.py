@@ -21,6 +21,7 @@ from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.trainer import train
 from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.storage import steps_in
 from tests.trained import account
 
 STEPS = 4
@@ -100,26 +101,15 @@ def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("rising")
-def test_the_best_before_is_kept_until_a_state_of_its_successor_is_on_the_disk(
-    tiny_run, tmp_path, monkeypatch
-):
-    """Otherwise a run that is killed and then ended early would have no best at all."""
-    config = _config(tiny_run, 1)
-    workdir = tmp_path / "run"
-
-    def dying(checkpoints, state):
-        if int(state.step) == 4:
-            raise Killed
-        return original(checkpoints, state)
-
-    original = Checkpoints.save
+def test_a_step_has_a_state_before_it_is_scored(tiny_run, tmp_path, monkeypatch):
+    """So a kill during an evaluation loses no step, and the best is never newer than all states."""
+    config = _config(tiny_run, 3)  # a checkpoint is due every 2 steps
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", dying)
+        patch.setattr(RunLog, "evaluation", _dying(RunLog.evaluation, "before"))
         with pytest.raises(Killed):
-            train(config, workdir)
-    assert load(workdir, step="best").steps == (3,)
-    assert train(config.replace({"training.num_train_steps": 2}), workdir).exit_code == 0
-    assert load(workdir, step="best").steps == (2,)
+            train(config, tmp_path / "run")
+    assert steps_in(tmp_path / "run" / "checkpoints") == [2, 3]
+    assert load(tmp_path / "run", step="best").steps == (3,)
 
 
 @pytest.mark.thorough
@@ -132,8 +122,8 @@ def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
     always = config.replace({"checkpoint.every_minutes": 1e-9})
     workdir = tmp_path / "run"
 
-    def dying(checkpoints, state):
-        save(checkpoints, state)
+    def dying(checkpoints, state, window):
+        save(checkpoints, state, window)
         if int(state.step) == 3:
             checkpoints.wait()
             raise Killed

@@ -4,6 +4,7 @@ Minutes of real programs; run by hand: python -m pytest -m faults
 """
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.system.exit_codes import HUNG, IO_ERROR
-from tests.trained import bits, wait_for_step
+from tests.trained import bits, records_of, wait_for_step
 
 pytestmark = pytest.mark.faults
 
@@ -144,6 +145,31 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_the_same_step(
     said = tiny_run.finish(workdir, *LONG)  # by one process, on one device
     assert f"step {stopped + 1} of {STEPS} begins" in said
     _assert_same_curve(tiny_run.losses(workdir), tiny_run.losses(undisturbed), stopped)
+
+
+def test_a_signal_ends_an_evaluation_of_two_processes_between_its_batches(tiny_run, tmp_path):
+    """It is made up for after the resume, although no checkpoint was due at its step."""
+    corpus, workdir = tmp_path / "corpus", tmp_path / "run"
+    shutil.copytree(tiny_run.folder / "corpus", corpus)
+    for language in ("en", "de"):  # a dev split that takes minutes to score
+        shutil.copy(corpus / f"train.{language}", corpus / f"dev.{language}")
+    flags = [
+        f"--data.corpus=text:{corpus}",
+        *("--evaluation.every-steps=7", "--training.num-train-steps=9"),
+        *("--decoding.tokens-per-batch=64", "--decoding.max-extra-length=50"),
+    ]
+    programs = tiny_run.start(workdir, *flags, "--evaluation.num-sentences=400", **TWO)
+    while 7 not in _complete(workdir):
+        time.sleep(0.1)
+    time.sleep(2.0)
+    programs[1].send_signal(signal.SIGTERM)
+    ended = [program.communicate(timeout=120) for program in programs]
+    assert [program.returncode for program in programs] == [128 + signal.SIGTERM] * 2, ended
+    assert "stopped after step 7" in ended[0][0]
+    assert max(_complete(workdir)) == 7
+    assert not records_of(workdir, "dev")
+    tiny_run.finish(workdir, *flags, "--evaluation.num-sentences=4", **TWO)
+    assert [record["step"] for record in records_of(workdir, "dev")] == [7, 9]
 
 
 def test_a_process_that_is_killed_ends_the_other_and_both_go_on_from_the_last_checkpoint(

@@ -92,7 +92,6 @@ def decode(
     groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
     while groups:
         for group in [*groups]:
-            safe_point()
             try:
                 yield from next(group)
             except StopIteration:
@@ -169,6 +168,7 @@ def _decode_group(
     # On a CPU, the programs that one thread calls run in turn, so each group has a thread.
     with ThreadPoolExecutor(1) as thread:
         while waiting or group.num_free < group.sizes.rows:
+            safe_point()  # while the thread launches nothing: processes may agree here
             if waiting and group.longest <= waiting[0][1].source_length:
                 planned = waiting[0][1]
             group.resize(_fitting(group.sizes, planned, group.farthest))

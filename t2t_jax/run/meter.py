@@ -1,7 +1,7 @@
 """The metrics of steps: read them without making the device wait, and log their means."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import jax
@@ -14,6 +14,7 @@ from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import COMPILATION, DATA, STEPS, TrainingProgress
 from t2t_jax.system.host import resident_memory
 from t2t_jax.tasks.measures.perplexity import perplexity
+from t2t_jax.training.origin import NO_STEPS
 from t2t_jax.training.step import StepMetrics
 
 # The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
@@ -31,12 +32,19 @@ class StepMeter:
         config: TrainingConfig,
         first_step: int,
         num_devices: int,
+        window: Sequence[float] = NO_STEPS,
     ) -> None:
-        """Start measuring."""
-        self._log, self._config, self._first_step = log, config, first_step
+        """Start measuring.
+
+        Args:
+          window: the `window` of the meter that measured the steps up to `first_step`.
+        """
+        self._log, self._config = log, config
+        self._first_step = self._newest_record = first_step
         self._num_devices = num_devices
         self._pending: deque[tuple[int, StepMetrics]] = deque()
-        self._read: list[StepMetrics] = []
+        self._window = np.asarray(window, np.float64)
+        self._tokens_before = self._window[2]  # of an earlier job, in no speed of this one
         self._compiled: set[tuple[int, ...]] = set()
         self._progress = progress
         progress.enter(STEPS)
@@ -52,6 +60,11 @@ class StepMeter:
         self._pending.append((step, metrics))
         if len(self._pending) > _LAG:
             self._read_one()
+
+    @property
+    def window(self) -> list[float]:
+        """Return the sums since the last record of the log: smoothed loss, loss, target tokens."""
+        return [float(x) for x in self._window]
 
     def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
         """Return a context in which to launch a step, so that compilation counts for no step.
@@ -75,7 +88,8 @@ class StepMeter:
         step, on_device = self._pending.popleft()
         with self._progress.waiting():
             metrics: StepMetrics = jax.device_get(on_device)
-        self._read.append(metrics)
+        # Exact: these sums of float32 fit in float64.
+        self._window = self._window + np.asarray(metrics.losses, np.float64)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
             raise DivergedError(
@@ -84,25 +98,24 @@ class StepMeter:
                 "or raise training.warmup_steps, and start again in another workdir"
             )
         if step % self._config.log_every_steps == 0 or step == self._config.num_train_steps:
-            self._record(step)
+            self._record(step, metrics)
 
-    def _record(self, step: int) -> None:
+    def _record(self, step: int, last: StepMetrics) -> None:
         now = self._progress.seconds()
         waited = now[DATA] - self._before[DATA]
         seconds = now[STEPS] - self._before[STEPS] + waited
         so_far = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
         per_step, self._before = so_far / (step - self._first_step), now
-        smoothed, nll, tokens = np.asarray([m.losses for m in self._read], np.float64).T
-        last = self._read[-1]
+        smoothed, nll, tokens = self._window
         figures = {
-            "loss": smoothed.sum() / tokens.sum(),
-            "nll": nll.sum() / tokens.sum(),
-            "perplexity": perplexity(nll.sum() / tokens.sum(), np.exp),
+            "loss": smoothed / tokens,
+            "nll": nll / tokens,
+            "perplexity": perplexity(nll / tokens, np.exp),
             "learning_rate": float(last.learning_rate),
             "gradient_norm": float(last.gradient_norm),
-            "target_tokens": tokens.sum(),
-            "target_tokens_per_second": tokens.sum() / seconds,
-            "step_seconds": seconds / len(self._read),
+            "target_tokens": tokens,
+            "target_tokens_per_second": (tokens - self._tokens_before) / seconds,
+            "step_seconds": seconds / (step - self._newest_record),
             "data_wait": min(1.0, waited / seconds),
             "devices": self._num_devices,
             "nonfinite_steps": int(last.nonfinite_total),
@@ -114,4 +127,4 @@ class StepMeter:
         figures |= {name: size for name, size in memory.items() if size is not None}
         left = per_step * (self._config.num_train_steps - step)
         self._log.training(step, figures, seconds_left=left)
-        self._read = []
+        self._window, self._tokens_before, self._newest_record = np.zeros(3), 0.0, step

@@ -7,12 +7,10 @@ from functools import partial
 from signal import SIGUSR1
 from typing import Any
 
-import jax
-
 from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, warn
-from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
+from t2t_jax.parallel.processes import Agreement, agree, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.metrics_server import serving_metrics
@@ -104,16 +102,20 @@ def _train(
     Returns:
       The number of the last step, and of the signal; 0 for none.
     """
-    state, saver, progress = run.state, _Saver(run), run.progress
+    state, progress = run.state, run.progress
     step = first = int(state.step)
     pause = run.last if until is None else max(first, min(run.last, until))
     train_step = compile_train_step(run.config, run.model, run.mesh)
     if first and _evaluates(run, first) and not run.log.has_evaluation(first, "dev"):
         with progress.during(EVALUATION):  # a signal or a kill had interrupted this one
-            _evaluate(run, first, state)
+            signal = _evaluate(run, first, state)
+        if signal:
+            return first, signal
     if _is_over(run):
         return first, 0
-    meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size)
+    window = run.checkpoints.window
+    meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size, window)
+    saver = _Saver(run, meter)
     with (
         closing(run.batches.prefetch(first, pause, run.local_rows)) as batches,
         closing(progress.timed(batches)) as timed,
@@ -136,48 +138,47 @@ def _train(
                 state, metrics = train_step(state, run.layout(shape).put(batch))
             meter.add(step, metrics)
             run.job.step(step)
-            if is_due(run.config, step) or step == pause:
-                with meter.during(CHECKPOINTS):
-                    saver.save(state)
-            if _evaluates(run, step):
+            is_scored = _evaluates(run, step)
+            # Before an evaluation, as a stop may end it.
+            if is_scored or is_due(run.config, step) or step == pause:
+                saver.save(state)
+            if is_scored:
                 with meter.during(EVALUATION):
-                    _evaluate(run, step, state)
-                if _is_over(run):
-                    with meter.during(CHECKPOINTS):
-                        saver.save(state)
-                    return step, 0
+                    signal = _evaluate(run, step, state)
+                if signal or _is_over(run):
+                    return step, signal
             agreed = saver.agreed(step)
             if agreed != _NOTHING:
-                with meter.during(CHECKPOINTS):
-                    saver.save(state)
+                saver.save(state)
             if agreed > _CHECKPOINT:
                 return step, agreed
     return step, 0
 
 
 def _evaluates(run: Run, step: int) -> bool:
-    return step >= run.last or step % run.config.evaluation.every_steps == 0
+    """Return whether the model is scored on dev after a step."""
+    return run.has_dev and (step >= run.last or step % run.config.evaluation.every_steps == 0)
 
 
-def _evaluate(run: Run, step: int, state: TrainState) -> None:
-    """Score the model on dev; a signal ends the scoring at once, if there is only one process."""
-    if not run.has_dev:
-        return
+def _evaluate(run: Run, step: int, state: TrainState) -> int:
+    """Score the model on dev; return the signal that ended the scoring, or 0."""
     settings = run.config.evaluation
     how: dict[str, Any] = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
     translator = Translator(run.config, run.vocabulary, state.evaluated)
     work = partial(evaluate_split, translator, run.corpus, "dev", **how)
-    # A process that left the evaluation would leave the others waiting.
-    evaluation = work() if jax.process_count() > 1 else run.stop.attempt(work)
-    if evaluation is not None:
-        measure = how | {"max_extra_length": run.config.decoding.max_extra_length}
-        if settings.metric is not None:
-            measure["metric"] = settings.metric
-        # In this order, as `training.checkpoint` says: states, the best, the log.
-        with run.progress.during(CHECKPOINTS):
-            run.log.checkpoint(run.checkpoints.wait())
-            run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
-        run.log.evaluation(step, evaluation, settings.num_samples, measure)
+    # All processes leave the evaluation after the same batch, or none does.
+    evaluation = run.stop.attempt(work, Agreement())
+    if evaluation is None:
+        return agree(run.stop.number)
+    measure = how | {"max_extra_length": run.config.decoding.max_extra_length}
+    if settings.metric is not None:
+        measure["metric"] = settings.metric
+    # In this order, as `training.checkpoint` says: states, the best, the log.
+    with run.progress.during(CHECKPOINTS):
+        run.log.checkpoint(run.checkpoints.wait())
+        run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
+    run.log.evaluation(step, evaluation, settings.num_samples, measure)
+    return 0
 
 
 def _is_over(run: Run) -> bool:
@@ -188,14 +189,16 @@ def _is_over(run: Run) -> bool:
 class _Saver:
     """Saves states, and agrees with the other processes on additional saves."""
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._agreement, self._slow_hosts = run, Agreement(), SlowHosts()
+    def __init__(self, run: Run, meter: StepMeter) -> None:
+        self._run, self._meter = run, meter
+        self._agreement, self._slow_hosts = Agreement(), SlowHosts()
         self._saved, self._proposed = time.monotonic(), False
 
     def save(self, state: TrainState) -> None:
         """Begin to write a state, once the previous one is on the disk; log the previous one."""
-        self._run.log.checkpoint(self._run.checkpoints.save(state))
-        self._run.job.checkpoint(int(state.step))
+        with self._meter.during(CHECKPOINTS):
+            self._run.log.checkpoint(self._run.checkpoints.save(state, self._meter.window))
+            self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
 
     def agreed(self, step: int) -> int:

@@ -40,7 +40,7 @@ _pipe: tuple[int, ...] = ()  # its two ends, while signals are watched
 _is_stopping = False  # whether a `StopSignal` has received a signal since signals are watched
 _settled = threading.Event()
 _SETTLE = b"\0"  # no signal has this number
-_attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
+_is_over: ContextVar[Callable[[], bool] | None] = ContextVar("is_over", default=None)
 
 
 class _Left(BaseException):
@@ -52,8 +52,8 @@ def safe_point() -> None:
 
     Keep the work between two safe points short enough for a waiting user.
     """
-    stop = _attempt.get()
-    if stop is not None and stop.number:
+    is_over = _is_over.get()
+    if is_over is not None and is_over():
         raise _Left
 
 
@@ -89,18 +89,27 @@ class StopSignal:
             _stops.remove(self)
         self._put_back()
 
-    def attempt(self, work: Callable[[], _T]) -> _T | None:
+    def attempt(self, work: Callable[[], _T], agree: Callable[[int], int] = int) -> _T | None:
         """Do repeatable work, such as an evaluation, as long as no signal comes.
 
-        Return None if a signal came before, or before the last of the safe points.
+        Args:
+          work: with several processes, all of them reach the same safe points.
+          agree: maps the signal's number to the same answer in all processes; 0 goes on.
+
+        Returns:
+          None if a signal came before the work, or before the last of its safe points.
         """
-        before = _attempt.set(self)
+
+        def is_over() -> bool:
+            return agree(self.number) > 0
+
+        before = _is_over.set(is_over)
         try:
-            return None if self.number else work()
+            return None if is_over() else work()
         except _Left:
             return None
         finally:
-            _attempt.reset(before)
+            _is_over.reset(before)
 
     def receive(self, number: int) -> bool:
         """Note a signal; return False if it is the second SIGINT, which ends the program."""

@@ -21,10 +21,10 @@ The config decides which states are averaged (section 6.1): the states after eve
 between them is for safety: its origin says so, averages leave it out, and the next save removes it.
 So an interrupted run has in the end the same checkpoints, and the same average, as an unbroken run.
 
-The order of writing is: the state after a step; then, if the step was scored and its parameters
-are the best so far, these parameters; then the record in the log. Each is on the disk before the
-next begins. A run that is killed in between resumes from the newest state, and scores the steps
-again that the log has no record of.
+The order of writing is: the state after a step, which has one before it is scored; then, if its
+parameters are the best so far, these parameters; then the record in the log. Each is on the disk
+before the next begins. A run that is killed in between resumes from the newest state, and scores
+that step again if the log has no record of it.
 """
 
 import math
@@ -45,6 +45,7 @@ from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.records import NUMBER, Record, Schema
 from t2t_jax.training.averaging import is_due, is_kept_for_good
 from t2t_jax.training.origin import (
+    NO_STEPS,
     Identity,
     check_origin,
     check_unaltered,
@@ -98,25 +99,12 @@ class _NewestAndDue:
         return [step in stay for step in steps]
 
 
-@dataclass(frozen=True)
-class _BestAndSafe:
-    """Orbax's policy for the best parameters: once a save is complete, keep the newest.
-
-    If the newest are of a later step than the newest saved state, a killed run would resume before
-    them, so the previous best parameters are kept as well.
-    """
-
-    newest_state: Callable[[], int | None]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        newest_state = self.newest_state()
-        safe = [s for s in steps if newest_state is not None and s <= newest_state]
-        return [step in (steps[-1], *safe[-1:]) for step in steps]
-
-
 class Checkpoints:
-    """The checkpoints of a run in training."""
+    """The checkpoints of a run in training.
+
+    Attributes:
+      window: the `window` that the restored state was saved with.
+    """
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
         """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
@@ -127,10 +115,11 @@ class Checkpoints:
         self._reduced: set[int] = set()  # steps that `_drop_progress` has been through
         self._best: Manager | None = None
         self._best_score: Record | None = None  # of process 0, once it has read it
+        self.window: Sequence[float] = NO_STEPS
         if identity.config.checkpoint.keep_best:
-            self._best = self._open(BEST, _BestAndSafe(self._last.latest_step))
+            self._best = self._open(BEST, ocp.checkpoint_managers.LatestN(1))
 
-    def _open(self, name: str, keep: _NewestAndDue | _BestAndSafe) -> Manager:
+    def _open(self, name: str, keep: Any) -> Manager:
         (self._workdir / name).mkdir(parents=True, exist_ok=True)
         return open_manager(self._workdir / name, keep)
 
@@ -192,6 +181,7 @@ class Checkpoints:
         arrays_read, origin = _together(place, read)
         restored = distribute(arrays_read, items)
         _together(place, partial(check_unaltered, restored, origin, place))
+        self.window = origin.get("window", NO_STEPS)
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])
 
@@ -214,8 +204,11 @@ class Checkpoints:
                 if best > step:
                     self._best.delete(best)
 
-    def save(self, state: TrainState) -> int | None:
+    def save(self, state: TrainState, window: Sequence[float] | None = None) -> int | None:
         """Write `state` in the background, unless its step is written already.
+
+        Args:
+          window: the sums of the steps since the last record of the log; see `run.meter`.
 
         Returns:
           The step of the previous state, which is on the disk by then, if there is one.
@@ -227,7 +220,8 @@ class Checkpoints:
         if step != before:
             self._drop_progress()
             for_safety = not is_due(self._identity.config, step)
-            arguments = self._arguments(step, _items(state), for_safety=for_safety)
+            items = _items(state)
+            arguments = self._arguments(step, items, for_safety=for_safety, window=window)
             with writing_checkpoints(self._workdir / CHECKPOINTS):
                 self._last.save(step, args=arguments, force=True)
         return before
@@ -309,9 +303,10 @@ class Checkpoints:
         arrays: dict[str, Any],
         *,
         for_safety: bool = False,
+        window: Sequence[float] | None = None,
         **others: ocp.args.CheckpointArgs,
     ) -> ocp.args.Composite:
-        record = make_origin(self._identity, step, arrays, for_safety=for_safety)
+        record = make_origin(self._identity, step, arrays, for_safety=for_safety, window=window)
         origin = ocp.args.JsonSave(record)
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
         return ocp.args.Composite(**items, **others, origin=origin)

@@ -7,7 +7,7 @@ if its directory was renamed or copied.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +17,15 @@ from jaxtyping import Array, UInt32
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError
-from t2t_jax.system.records import Record, Schema, check
+from t2t_jax.system.records import Each, Record, Schema, check
 from t2t_jax.training.storage import UnreadableError
 
+NO_STEPS = 0.0, 0.0, 0.0
+"""The window of a meter that has seen no step; see `run.meter.StepMeter`."""
 _SEAL = "sha256"
 _SCHEMA = Schema(
     {"step": int, "config": dict, "sums": dict, "fingerprints": dict},
-    {"for_safety": bool, "provenance": dict},
+    {"for_safety": bool, "provenance": dict, "window": Each(list, float)},
 )
 
 
@@ -63,13 +65,19 @@ def _digest(record: Record) -> str:
 
 
 def make_origin(
-    identity: Identity, step: int, arrays: Mapping[str, Any], *, for_safety: bool = False
+    identity: Identity,
+    step: int,
+    arrays: Mapping[str, Any],
+    *,
+    for_safety: bool = False,
+    window: Sequence[float] | None = None,
 ) -> Record:
     """Make the record of a checkpoint's origin.
 
     Args:
       arrays: the arrays to save, by item.
       for_safety: whether averages leave the checkpoint out, as the config does not ask for it.
+      window: sums of the steps that the log has no record of yet; see `run.meter`.
     """
     return seal(
         {
@@ -78,6 +86,7 @@ def make_origin(
             "fingerprints": dict(identity.fingerprints),
             "sums": {name: _checksums(item) for name, item in arrays.items()},
             **({"for_safety": True} if for_safety else {}),
+            **({"window": list(window)} if window else {}),
             **({"provenance": identity.provenance} if identity.provenance else {}),
         }
     )

@@ -26,7 +26,7 @@ from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import read_config
 from tests.programs import run_python
 from tests.selection import thorough_after
-from tests.trained import bits, records_of, wait_for_step
+from tests.trained import account, bits, records_of, wait_for_step
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
@@ -144,6 +144,30 @@ def _stop_after(step, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(StepMeter, "add", adding)
+
+
+def test_the_log_of_a_resumed_run_is_that_of_an_undisturbed_one(config, tmp_path, monkeypatch):
+    """Stops within a window of the log, at its end, and before its first record."""
+    fields = {
+        "training.log_every_steps": 10,
+        "training.warmup_steps": 10,
+        "training.learning_rate_factor": 20.0,  # too high: a warning says so
+    }
+    config = config.replace(fields)
+    assert train(config, tmp_path / "undisturbed").exit_code == 0
+    for step in (4, 16, 30, 33):
+        with monkeypatch.context() as patch:
+            _stop_after(step, patch)
+            assert train(config, tmp_path / "resumed").exit_code == 128 + signal.SIGTERM
+    assert train(config, tmp_path / "resumed").exit_code == 0
+    expected = account(tmp_path / "undisturbed")
+    found = account(tmp_path / "resumed")
+    assert any(json.loads(line)["of"] == "warning" for line in expected["log"])
+    stops = [line for line in found["log"] if json.loads(line)["of"] == "checkpoint"]
+    assert [line for line in found["log"] if line not in stops or line in expected["log"]] == (
+        expected["log"]
+    )
+    assert found["parameters"] == expected["parameters"]
 
 
 @pytest.mark.slow
