@@ -138,7 +138,9 @@ class Liveness:
         self._ends = True
         within(_SECONDS_TO_WRITE, lambda: self.on_end(reason, code, silent))
         advice = "" if code in FINAL else "; the same command goes on from the last checkpoint"
-        print(f"error: {self._place}: {reason}{advice}", file=sys.stderr, flush=True)
+        # A process that was suspended reads its own name.
+        place = "" if reason.startswith(self._place) else f"{self._place}: "
+        print(f"error: {place}{reason}{advice}", file=sys.stderr, flush=True)
         if self._own == 0:
             time.sleep(_HOLD)
         remove_unfinished()

@@ -37,7 +37,7 @@ def may_pass(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, is a storage fault that may pass."""
     while error is not None:
         # TensorStore, which writes the arrays of checkpoints, has the number only in its text.
-        named = re.search(r"\[OS error (\d+)", str(error))
+        named = re.search(r"\[(?:OS error |os_error_code=')(\d+)", str(error))
         number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
         if number in _PASSING:
             return True

@@ -1,6 +1,7 @@
 """Read and write checkpoints with Orbax, and turn its failures into errors of one line."""
 
 import gc
+import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -325,7 +326,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe the first error of a chain, without TensorStore's dump of its settings."""
+    """Describe the first error of a chain, without TensorStore's dump of its settings and paths."""
     error = _first(error)
-    words = in_one_line(str(error).partition(" [tensorstore_spec")[0])
-    return words[-300:] or type(error).__name__
+    words = in_one_line(re.split(r" \[(?:tensorstore_spec|os_error_code)", str(error))[0])
+    return words.rpartition('": ')[2][-300:] or type(error).__name__

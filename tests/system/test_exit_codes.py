@@ -34,6 +34,7 @@ def _caused_by(error):
         (_caused_by(OSError(errno.ESTALE, "Stale file handle")), 74),
         (_caused_by(OSError(errno.EACCES, "Permission denied")), 2),
         (_caused_by(ValueError("RESOURCE_EXHAUSTED: Error writing x [OS error 28: ENOSPC]")), 74),
+        (_caused_by(ValueError("Failed to write 4 bytes: ... [os_error_code='28']")), 74),
         (_caused_by(ValueError("NOT_FOUND: Error opening x [OS error 2: ENOENT]")), 2),
         (ZeroDivisionError("division by zero"), None),
     ],
