@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -49,6 +49,9 @@ class TrainCommand:
     Perfetto. The signal SIGUSR1 asks a process that trains for one of its next 10 steps."""
     metrics_port: int | None = None
     """Serve GET /metrics for Prometheus on this port of all interfaces of process 0's host."""
+    preemption_notices: Literal["gce", "aws"] | None = None
+    """Ask the metadata server of the cloud for notices of preemption and maintenance, and write a
+    checkpoint at the first one. SIGTERM needs no such flag."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -94,6 +97,7 @@ class TrainCommand:
                 self.workdir,
                 profile_steps=profile_steps,
                 metrics_port=self.metrics_port,
+                preemption_notices=self.preemption_notices,
             ).exit_code
 
     def _compile(self, topology: str) -> int:

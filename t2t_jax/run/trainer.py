@@ -14,12 +14,14 @@ from t2t_jax.parallel.processes import Agreement, agree, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.metrics_server import serving_metrics
+from t2t_jax.run.preemption import Cloud, PreemptionNotices
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
 from t2t_jax.run.slow_hosts import SlowHosts, slow_host_warning
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
+from t2t_jax.system.host import host_name
 from t2t_jax.system.outbox import UnsentError
 from t2t_jax.system.program import command_line
 from t2t_jax.system.signals import SignalRequest
@@ -38,6 +40,7 @@ def train(
     profile_steps: tuple[int, int] | None = None,
     until: int | None = None,
     metrics_port: int | None = None,
+    preemption_notices: Cloud | None = None,
 ) -> TrainedRun:
     """Train a model, or resume a run.
 
@@ -53,6 +56,7 @@ def train(
       profile_steps: the first and the last of the steps to profile.
       until: the step after which the training pauses; None trains to the end.
       metrics_port: the port on which process 0 serves metrics for Prometheus, to all networks.
+      preemption_notices: the cloud whose notices make the run write a checkpoint at once.
 
     Returns:
       The run. Its exit code is 0 at a pause and at its end (its last step, or an early stop), and
@@ -72,11 +76,12 @@ def train(
         with (
             SignalRequest(SIGUSR1) as profile_request,
             serving_metrics(metrics_port) as metrics,
+            PreemptionNotices(preemption_notices) as notices,
             open_run(config, as_path(workdir)) as run,
         ):
             if metrics:
                 metrics.run = run
-            step, signal = _train(run, profile_steps, until, profile_request)
+            step, signal = _train(run, profile_steps, until, profile_request, notices)
             with run.progress.during(CHECKPOINTS):
                 run.log.checkpoint(run.checkpoints.wait())
             reason, advice = _last_words(run, step, signal)
@@ -96,6 +101,7 @@ def _train(
     profile_steps: tuple[int, int] | None,
     until: int | None,
     profile_request: SignalRequest,
+    notices: PreemptionNotices,
 ) -> tuple[int, int]:
     """Train to the last step, a pause, an early end or a signal.
 
@@ -115,7 +121,7 @@ def _train(
         return first, 0
     window = run.checkpoints.window
     meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size, window)
-    saver = _Saver(run, meter)
+    saver = _Saver(run, meter, notices)
     with (
         closing(run.batches.prefetch(first, pause, run.local_rows)) as batches,
         closing(progress.timed(batches)) as timed,
@@ -189,8 +195,8 @@ def _is_over(run: Run) -> bool:
 class _Saver:
     """Saves states, and agrees with the other processes on additional saves."""
 
-    def __init__(self, run: Run, meter: StepMeter) -> None:
-        self._run, self._meter = run, meter
+    def __init__(self, run: Run, meter: StepMeter, notices: PreemptionNotices) -> None:
+        self._run, self._meter, self._notices = run, meter, notices
         self._agreement, self._slow_hosts = Agreement(), SlowHosts()
         self._saved, self._proposed = time.monotonic(), False
 
@@ -216,6 +222,9 @@ class _Saver:
 
     def _proposal(self) -> int:
         """Return `_CHECKPOINT` when it is due, but only once, as an agreement takes a while."""
+        if notice := self._notices.take():
+            warn(f"{host_name()} has a notice of preemption ({notice}): the run saves its state")
+            return _CHECKPOINT
         every_minutes = self._run.config.checkpoint.every_minutes
         minutes = (time.monotonic() - self._saved) / 60
         is_time = every_minutes is not None and minutes >= every_minutes
