@@ -212,7 +212,7 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
     monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
     stopped = SimpleNamespace(exit_code=143)
 
-    def train_to_a_stop(*what, profile_steps, metrics_port):
+    def train_to_a_stop(*what, profile_steps, metrics_port, preemption_notices):
         called.append(what)
         return stopped
 
@@ -224,7 +224,8 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
     assert main([*arguments, *run_at]) == 143
     config = train("--config", config_file)
     expected = (config, Path("w"))
-    assert called == [(None, None, None, 30.0), expected, ("h:1", 2, 1, 30.0), expected]
+    here, there = (None, None, None, 30.0, 10.0), ("h:1", 2, 1, 30.0, 10.0)
+    assert called == [here, expected, there, expected]
 
 
 @pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])

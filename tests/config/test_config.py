@@ -509,6 +509,7 @@ _FAMILIES = {kind.__name__ for one in FAMILIES.values() for kind in one.config._
 _SECTIONS["model"] = "|".join(_FAMILIES)
 # Who reads one of these properties of the model's config reads the fields that it is made of.
 _PROPERTIES = {
+    "effective_seed": ["init_seed", "order_seed", "dropout_seed"],
     "key_size": ["d_k"],
     "value_size": ["d_v"],
     "attention": [
