@@ -46,7 +46,7 @@ class TrainCommand:
     that goes on is sent where it was sent before. A tracker in trouble disturbs no training."""
     profile_steps: str | None = None
     """Write a profile of these steps, FIRST:LAST as 100:105, into the run directory, for xprof and
-    Perfetto. The signal SIGUSR1 asks a process that trains for one of its next 10 steps."""
+    Perfetto. SIGUSR1 makes a training process write one of its next 10 steps."""
     metrics_port: int | None = None
     """Serve GET /metrics for Prometheus on this port of all interfaces of process 0's host."""
     preemption_notices: Literal["gce", "aws"] | None = None

@@ -113,7 +113,7 @@ class TrainJob:
         if done.returncode:
             reason = in_one_line(done.stderr or done.stdout)
             raise UserError(
-                f"{self.client} refuses {path}: {reason}; nothing was submitted: mend the flags "
+                f"{self.client} refuses {path}: {reason}; nothing was submitted: fix the flags "
                 f"before -- and try again"
             )
         self.submitted(path, done.stdout.strip())
@@ -242,7 +242,7 @@ def exclusion(template: str, training: LaunchedTraining, fewest: int) -> str:
 
 
 def _listing(folder: Path) -> str:
-    """Return a command that lists a folder; of stores, a shell sees only that of gcloud."""
+    """Return a command that lists a folder, and nothing in stores other than Google's."""
     if not isinstance(folder, BucketPath):
         return f"find {shlex.quote(str(folder.absolute()))} -maxdepth 1"
     is_google = str(folder).startswith("gs://")

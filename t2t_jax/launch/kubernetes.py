@@ -232,5 +232,5 @@ def _merged(value: Any, change: Any, place: str) -> Any:
 
 
 def _key(item: Any) -> str | None:
-    """Return what identifies an item of a list, as Kubernetes merges lists; None if nothing."""
+    """Return the name by which Kubernetes merges an item of a list; None if it has none."""
     return item.get("mountPath", item.get("name")) if isinstance(item, dict) else None

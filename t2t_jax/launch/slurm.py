@@ -107,13 +107,13 @@ class Slurm(GpuHosts, TrainJob):
         Raises:
           UserError: the answer has no number.
         """
-        found = _JOB.search(answer)
-        if found is None:
+        match = _JOB.search(answer)
+        if match is None:
             raise UserError(
                 f"sbatch answered {in_one_line(answer)!r}, not with the number of a job; see "
                 "squeue --me before you try again"
             )
-        job = found[1]
+        job = match[1]
         write_whole(_job_file(path.parent), f"{job}\n".encode())
         print(f"submitted as job {job}; its log: {path.with_name(f'slurm-{job}.log')}")
 

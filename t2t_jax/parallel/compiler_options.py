@@ -103,12 +103,12 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
       mesh: the devices, which may be described ones.
     """
     [device, *others] = mesh.devices.flat
-    own = set(re.findall(r"(?:^|\s)--?(\w+)", given_flags()))
+    user_flags = set(re.findall(r"(?:^|\s)--?(\w+)", given_flags()))
     local = mesh.local_devices[0] if mesh.local_devices else device
     return {
         option.name: option.value
         for option in OPTIONS.get(device.platform, ())
-        if (others or option.for_one) and option.name not in own and _is_known(option, local)
+        if (others or option.for_one) and option.name not in user_flags and _is_known(option, local)
     }
 
 

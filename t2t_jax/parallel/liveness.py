@@ -47,8 +47,8 @@ class Liveness:
           seconds: the time after which a silent process is lost; None waits for ever.
         """
         self.on_end: Callable[[str, int, Sequence[int]], None] = lambda *_: None
-        self._own, self._seconds = jax.process_index(), seconds
-        self._place = f"process {self._own} on {host_name()}"
+        self._index, self._seconds = jax.process_index(), seconds
+        self._place = f"process {self._index} on {host_name()}"
         self._beats: dict[int, str] = {}
         self._failures: dict[int, str] = {}
         self._has_failed = self._ends = False
@@ -84,13 +84,13 @@ class Liveness:
 
     def _tell(self, code: int, reason: str) -> None:
         text = json.dumps([code, reason])
-        within(_HOLD, lambda: leave(f"failure/{self._own}", text))
-        if self._own == 0:
+        within(_HOLD, lambda: leave(f"failure/{self._index}", text))
+        if self._index == 0:
             time.sleep(_HOLD)
 
     def _exchange(self) -> None:
         """Write and read the board, which does not answer while process 0 is suspended."""
-        key, count = f"beat/{self._own}", 0
+        key, count = f"beat/{self._index}", 0
         pause = max(1.0, (self._seconds or 600.0) / 10)
         latest = -pause
         while not self._over.wait(_TICK):
@@ -104,35 +104,35 @@ class Liveness:
             leave(key, _DONE)
 
     def _judge(self) -> None:
-        last, failed = time.monotonic(), 0.0
+        last, seconds_since_failure = time.monotonic(), 0.0
         beats: dict[int, str] = {}
-        silent = dict.fromkeys({*range(jax.process_count())} - {self._own}, 0.0)
+        silent = dict.fromkeys({*range(jax.process_count())} - {self._index}, 0.0)
         while not self._over.wait(_TICK):
             now = time.monotonic()
-            passed, last = min(now - last, 2 * _TICK), now  # without time in suspension
+            interval, last = min(now - last, 2 * _TICK), now  # without time in suspension
             for n in silent:
                 beat = self._beats.get(n)
-                silent[n] = silent[n] + passed if beat == beats.get(n) and beat != _DONE else 0.0
+                silent[n] = silent[n] + interval if beat == beats.get(n) and beat != _DONE else 0.0
             beats = self._beats
             if self._has_failed:
                 continue
             if failures := [json.loads(text) for text in self._failures.values()]:
-                failed += passed
-                if failed > _GRACE:
+                seconds_since_failure += interval
+                if seconds_since_failure > _GRACE:
                     # A process that only misses another one has this code.
                     code, reason = min(failures, key=lambda failure: failure[0] == HUNG)
                     self._end(code if code in FINAL else HUNG, reason)
             elif self._seconds and max(silent.values()) > self._seconds:
                 self._end_without([n for n, age in silent.items() if age > self._seconds])
 
-    def _end_without(self, lost: Sequence[int]) -> None:
+    def _end_without(self, silent: Sequence[int]) -> None:
         """End the program as these processes are silent."""
-        if 0 in lost:  # which has the beats of the others
-            lost = [0]
-        name = self._beats.get(lost[0], "a host without a beat").partition(" ")[0]
-        reason = f"process {lost[0]} on {name} has been silent for {self._seconds:.3g} s"
+        if 0 in silent:  # which has the beats of the others
+            silent = [0]
+        name = self._beats.get(silent[0], "a host without a beat").partition(" ")[0]
+        reason = f"process {silent[0]} on {name} has been silent for {self._seconds:.3g} s"
         self._tell(HUNG, reason)
-        self._end(HUNG, reason, lost)
+        self._end(HUNG, reason, silent)
 
     def _end(self, code: int, reason: str, silent: Sequence[int] = ()) -> None:
         self._ends = True
@@ -141,7 +141,7 @@ class Liveness:
         # A process that was suspended reads its own name.
         place = "" if reason.startswith(self._place) else f"{self._place}: "
         print(f"error: {place}{reason}{advice}", file=sys.stderr, flush=True)
-        if self._own == 0:
+        if self._index == 0:
             time.sleep(_HOLD)
         remove_unfinished()
         os._exit(code)
@@ -158,13 +158,13 @@ def liveness() -> Liveness | None:
 def watch_processes(seconds: float | None) -> None:
     """Watch the other processes, and name this one in its errors; for `seconds` see `Liveness`."""
     global _liveness
-    _liveness = one = Liveness(seconds)
-    atexit.register(one.close)
-    at_failure(one.report)
+    _liveness = watcher = Liveness(seconds)
+    atexit.register(watcher.close)
+    at_failure(watcher.report)
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print a traceback and exit at once: JAX would wait for the others at a barrier."""
-        place = one.report(error)
+        place = watcher.report(error)
         sys.__excepthook__(kind, error, trace)
         print(f"error: {place}the traceback above ends it", file=sys.stderr, flush=True)
         remove_unfinished()

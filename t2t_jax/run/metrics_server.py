@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from threading import Thread
@@ -60,6 +60,10 @@ def serving_metrics(port: int | None) -> Iterator[MetricsServer | None]:
 class _Handler(BaseHTTPRequestHandler):
     server: MetricsServer
     timeout = 10.0  # seconds that a connection may be silent
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # a client that has left would print a traceback
+            super().handle()
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":

@@ -1,7 +1,7 @@
 """Turns of processes at the cache: one process makes the missing entries, and the others read them.
 
 The turns are on the message board. An exchange between devices may have a timeout, and a large
-corpus takes an hour. If a process is lost meanwhile, JAX's heartbeat ends the others.
+corpus takes an hour. If a process is lost meanwhile, `parallel.liveness` ends the others.
 """
 
 import secrets
@@ -77,18 +77,18 @@ def _enter(barrier: str, turn: int) -> None:
 def _wait(barrier: str, turn: int, corpus: str) -> None:
     """Wait for the processes of earlier turns; after a while, one process names one of them."""
     _enter(barrier, turn)
-    since, is_told = time.monotonic(), False
+    since, is_announced = time.monotonic(), False
     while True:
         turns = {number: int(text) for number, text in texts_under(barrier).items()}
         earlier = [number for number in sorted(turns) if turns[number] < turn]
         if len(turns) == jax.process_count() and not earlier:
             return
         waiting = min(number for number in turns if turns[number] >= turn)
-        if earlier and not is_told and time.monotonic() > since + _SILENT_SECONDS:
-            is_told = True
+        if earlier and not is_announced and time.monotonic() > since + _SILENT_SECONDS:
+            is_announced = True
             if waiting == jax.process_index():
                 _say(earlier[0], waiting, corpus)
-        time.sleep(1.0 if is_told else 0.1)
+        time.sleep(1.0 if is_announced else 0.1)
 
 
 def _say(number: int, waiting: int, corpus: str) -> None:

@@ -34,7 +34,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10}},
     "gs": {},
 }
-_MEANT = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"}
+_STORE_OF_SCHEME = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//?)", re.IGNORECASE)
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run: aws configure",
@@ -66,14 +66,14 @@ def as_path(name: str | os.PathLike[str]) -> Path:
             "send the run there by t2t-jax publish"
         )
     # An ordinary path that was made of such a name has lost one of the two slashes.
-    if found := _SCHEME.match(text):
-        scheme, slashes = found.groups()
-        meant = _MEANT.get(scheme.lower())
-        if slashes == "//" or (isinstance(name, Path) and meant):
+    if match := _SCHEME.match(text):
+        scheme, slashes = match.groups()
+        store = _STORE_OF_SCHEME.get(scheme.lower())
+        if slashes == "//" or (isinstance(name, Path) and store):
             if scheme in _SETTINGS:
                 return BucketPath(text)
-            rest = text[found.end() :].lstrip("/")
-            hint = f"; did you mean {meant}://{rest}?" if meant else ""
+            rest = text[match.end() :].lstrip("/")
+            hint = f"; did you mean {store}://{rest}?" if store else ""
             raise UserError(
                 f"{scheme}://{rest} is in no known store; name a path without {scheme}://, or "
                 f"s3://BUCKET/NAME, gs://BUCKET/NAME, or hf://NAME/MODEL to read a run{hint}"

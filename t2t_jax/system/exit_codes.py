@@ -7,7 +7,7 @@ import signal
 from t2t_jax.errors import DivergedError, LostProcessError, UserError
 
 REFUSED = 2
-"""The code after an error that the user must mend first."""
+"""The code after an error that the user must fix first."""
 STOPPED = 128 + signal.SIGTERM
 """The code after SIGTERM, with a checkpoint from which the same command goes on: 143."""
 HUNG = 75
@@ -37,8 +37,8 @@ def may_pass(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, is a storage fault that may pass."""
     while error is not None:
         # TensorStore, which writes the arrays of checkpoints, has the number only in its text.
-        named = re.search(r"\[(?:OS error |os_error_code=')(\d+)", str(error))
-        number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
+        code = re.search(r"\[(?:OS error |os_error_code=')(\d+)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(code[1]) if code else None
         if number in _PASSING:
             return True
         error = error.__cause__

@@ -218,9 +218,10 @@ def _listen(wakeups: int) -> None:
                 continue
             if number[0] not in _watched:  # a handler of somebody else's
                 continue
-            if _stops and _stops[-1].receive(number[0]):
+            innermost = _stops[-1:]  # a copy, as the main thread may leave the block now
+            if innermost and innermost[0].receive(number[0]):
                 _is_stopping = True
-            elif _stops or not _is_stopping or number[0] == signal.SIGINT:
+            elif innermost or not _is_stopping or number[0] == signal.SIGINT:
                 _end(number[0])
 
 

@@ -277,8 +277,8 @@ def restore_arrays(
         if not is_main():
             return {**like}
         like = jax.tree.map(_zeros, like)  # for which Orbax returns arrays in the host's memory
-    asked = {name: ocp.args.StandardRestore(item) for name, item in like.items()}
-    restored = restore(manager, directory, step, **asked)
+    arguments = {name: ocp.args.StandardRestore(item) for name, item in like.items()}
+    restored = restore(manager, directory, step, **arguments)
     return {name: restored[name] for name in like}
 
 

@@ -462,6 +462,17 @@ def test_a_slurm_job_is_queued_again_until_restarts_bring_no_checkpoint(
     assert (tmp_path / "scontrol").read_text().split() == ["requeue"] * 4
 
 
+def test_a_slurm_task_outlives_the_request_of_a_profile(shims, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shims("sbatch", "echo 7")
+    shims("srun", 'exec "${@: -5}"')
+    shims("t2t-jax", "kill -USR1 $PPID")  # scancel sends it to every process of the task
+    assert _run("slurm --program t2t-jax", tmp_path / "run") == 0
+    script = ["bash", tmp_path / "run/launch/slurm.sh"]
+    place = {**os.environ, "SLURM_JOB_ID": "7"}
+    assert subprocess.run(script, env=place, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("signal", [signal.SIGTERM, signal.SIGKILL])
 def test_the_hosts_stop_when_the_script_does(signal, shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)

@@ -3,6 +3,8 @@
 import json
 import re
 import socket
+import struct
+import time
 import urllib.request
 from urllib.error import HTTPError
 
@@ -58,6 +60,17 @@ def test_before_the_run_is_ready_there_are_no_metrics_and_no_other_page(port):
         assert _scraped(port) == {}
         with pytest.raises(HTTPError, match="404"):
             urllib.request.urlopen(f"http://localhost:{port}/")
+
+
+def test_a_client_that_resets_its_connection_prints_nothing(port, capfd):
+    no_linger = struct.pack("ii", 1, 0)  # closing then sends a reset
+    with serving_metrics(port):
+        with socket.create_connection(("localhost", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+            client.sendall(b"GET /metr")
+        assert _scraped(port) == {}
+        time.sleep(0.1)  # the thread of the first client
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("number", [None, -1, 70_000])

@@ -2,11 +2,8 @@
 host=@{host} hosts=@{hosts} first=@{first}
 devices=(@{devices}) # of each process
 processes=()
-stopped=
 stop() {
-    # A second signal would end a training without a checkpoint.
-    [[ $stopped ]] || kill -TERM "${processes[@]}" 2>/dev/null
-    stopped=yes
+    kill -TERM "${processes[@]}" 2>/dev/null
 }
 trap stop TERM INT
 @{is_final}

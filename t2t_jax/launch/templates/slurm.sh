@@ -20,7 +20,7 @@ rm -f "$record.final"
 # records its exit code and stops the others.
 task=$(
     cat <<'END_OF_TASK'
-trap : TERM # The training gets the signal, too, and stops with a checkpoint.
+trap : TERM USR1 # for the training, which gets them too: stop with a checkpoint, or write a profile
 @{is_final}
 @{train}
 code=$?

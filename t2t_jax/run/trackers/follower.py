@@ -176,7 +176,7 @@ def _sendable(workdir: Path, is_over: bool) -> tuple[list[Record], str | None]:
     steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
     last = float("inf") if is_over and ends else max(steps, default=-1)
     kinds = CHECKPOINT, END
-    sendable = [one for one in records if one["of"] not in kinds and one["step"] <= last]
+    sendable = [r for r in records if r["of"] not in kinds and r["step"] <= last]
     return sendable, ends[-1] if ends else None
 
 
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
     It ends after a line on its standard input, or when that is closed, and ignores stop signals.
     The output of the tracker's library goes to RUN/trackers/TRACKER.log.
     """
-    for number in ENDING:  # Slurm sends them to every process of a job
+    for number in (*ENDING, signal.SIGUSR1):  # Slurm sends them to every process of a job
         signal.signal(number, signal.SIG_IGN)
     [target] = targets_of(arguments[:1])
     if len(arguments) == 1:
