@@ -41,6 +41,10 @@ def server(monkeypatch):
         place = f"localhost:{server.server_port}"
         monkeypatch.setenv("GCE_METADATA_HOST", place)
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{place}/")
+        monkeypatch.setenv(
+            "http_proxy", "http://localhost:1"
+        )  # which clusters set for all programs
+        monkeypatch.setenv("no_proxy", "")
         monkeypatch.setattr("t2t_jax.run.preemption._POLL_SECONDS", 0.05)
         server.answers = {f"{GCE}/preempted": "FALSE", f"{GCE}/maintenance-event": "NONE"}
         threading.Thread(target=server.serve_forever, daemon=True).start()
