@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from t2t_jax.run.history import History, scalars
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.console import ProgressConsole
+from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.outbox import open_log
 from t2t_jax.system.records import as_line, read_record_lines
+from t2t_jax.system.retries import with_retries
 from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
 
 
@@ -110,7 +113,7 @@ class RunLog:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Record a `UserError` that ended the run, remove the progress bar and close the files."""
         self._progress.stop()
-        if isinstance(error, UserError):
+        if isinstance(error, UserError) and not may_pass(error):
             with suppress(UserError):  # the log itself may not be writable
                 self._record(self.newest_step, END, {"text": f"error: {error}"})
         if is_main():
@@ -217,12 +220,25 @@ class RunLog:
         self.history.add(record)
         if not is_main():
             return
-        try:
-            self._file.write(line + "\n")
+        waiting = [line + "\n"]
+
+        def write() -> None:
+            with self._writing():
+                if waiting:  # a line that could not be written stays in the buffer of the file
+                    self._file.write(waiting.pop())
+                self._file.flush()
+
+        with_retries(write)
+        with self._writing():
             for figure, value in scalars(record).items():
                 self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
             if self._events:
                 self._events.flush()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise UserError(
                 f"{self._path} and TensorBoard's events cannot be written ({error.strerror}); make "

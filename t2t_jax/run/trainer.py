@@ -81,9 +81,10 @@ def train(
         ):
             if metrics:
                 metrics.run = run
-            step, signal = _train(run, profile_steps, until, profile_request, notices)
-            with run.progress.during(CHECKPOINTS):
-                run.log.checkpoint(run.checkpoints.wait())
+            state, signal = _train(run, profile_steps, until, profile_request, notices)
+            with run.progress.during(CHECKPOINTS):  # it is on the disk, or still being written
+                run.log.checkpoint(run.checkpoints.save(state))
+            step = int(state.step)
             reason, advice = _last_words(run, step, signal)
             exit_code = 128 + signal if signal else 0
             run.log.end(step, reason, advice)
@@ -102,11 +103,11 @@ def _train(
     until: int | None,
     profile_request: SignalRequest,
     notices: PreemptionNotices,
-) -> tuple[int, int]:
+) -> tuple[TrainState, int]:
     """Train to the last step, a pause, an early end or a signal.
 
     Returns:
-      The number of the last step, and of the signal; 0 for none.
+      The last state, and the number of the signal; 0 for none.
     """
     state, progress = run.state, run.progress
     step = first = int(state.step)
@@ -116,9 +117,9 @@ def _train(
         with progress.during(EVALUATION):  # a signal or a kill had interrupted this one
             signal = _evaluate(run, first, state)
         if signal:
-            return first, signal
+            return state, signal
     if _is_over(run):
-        return first, 0
+        return state, 0
     window = run.checkpoints.window
     meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size, window)
     saver = _Saver(run, meter, notices)
@@ -152,13 +153,13 @@ def _train(
                 with meter.during(EVALUATION):
                     signal = _evaluate(run, step, state)
                 if signal or _is_over(run):
-                    return step, signal
+                    return state, signal
             agreed = saver.agreed(step)
             if agreed != _NOTHING:
                 saver.save(state)
             if agreed > _CHECKPOINT:
-                return step, agreed
-    return step, 0
+                return state, agreed
+    return state, 0
 
 
 def _evaluates(run: Run, step: int) -> bool:
@@ -181,7 +182,7 @@ def _evaluate(run: Run, step: int, state: TrainState) -> int:
         measure["metric"] = settings.metric
     # In this order, as `training.checkpoint` says: states, the best, the log.
     with run.progress.during(CHECKPOINTS):
-        run.log.checkpoint(run.checkpoints.wait())
+        run.log.checkpoint(run.checkpoints.save(state))
         run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
     run.log.evaluation(step, evaluation, settings.num_samples, measure)
     return 0

@@ -34,14 +34,14 @@ _PASSING = {
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, is a storage fault that may pass."""
+    """Return whether an error, or an error before it, is a storage fault that may pass."""
     while error is not None:
         # TensorStore, which writes the arrays of checkpoints, has the number only in its text.
         code = re.search(r"\[(?:OS error |os_error_code=')(\d+)", str(error))
         number = error.errno if isinstance(error, OSError) else int(code[1]) if code else None
         if number in _PASSING:
             return True
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return False
 
 

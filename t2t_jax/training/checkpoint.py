@@ -42,7 +42,10 @@ import orbax.checkpoint as ocp
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
+from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.records import NUMBER, Record, Schema
+from t2t_jax.system.retries import with_retries
 from t2t_jax.training.averaging import is_due, is_kept_for_good
 from t2t_jax.training.origin import (
     NO_STEPS,
@@ -55,6 +58,7 @@ from t2t_jax.training.origin import (
 )
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import (
+    UNFINISHED,
     Manager,
     UnreadableError,
     distribute,
@@ -103,7 +107,7 @@ class Checkpoints:
     """The checkpoints of a run in training.
 
     Attributes:
-      window: the `window` that the restored state was saved with.
+      window: the `window` of the newest state that was restored or saved.
     """
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
@@ -207,24 +211,56 @@ class Checkpoints:
     def save(self, state: TrainState, window: Sequence[float] | None = None) -> int | None:
         """Write `state` in the background, unless its step is written already.
 
+        If the previous state met a storage fault that may pass, the run writes this one before it
+        goes on, and tries for some minutes.
+
         Args:
-          window: the sums of the steps since the last record of the log; see `run.meter`.
+          window: the sums of the steps since the last record of the log; see `run.meter`. None
+            takes those of the last save.
 
         Returns:
-          The step of the previous state, which is on the disk by then, if there is one.
+          The step of the newest state on the disk, if there is one.
 
         Raises:
-          UserError: the previous state could not be written, or writing this one failed at once.
+          UserError: a state could not be written.
         """
-        before, step = self.wait(), int(state.step)
-        if step != before:
-            self._drop_progress()
-            for_safety = not is_due(self._identity.config, step)
-            items = _items(state)
-            arguments = self._arguments(step, items, for_safety=for_safety, window=window)
-            with writing_checkpoints(self._workdir / CHECKPOINTS):
-                self._last.save(step, args=arguments, force=True)
-        return before
+        step, is_retry = int(state.step), False
+        self.window = window or self.window
+
+        def write() -> int | None:
+            newest = self.wait()
+            if step != newest:
+                self._begin_to_save(step, state)
+                if is_retry:
+                    newest = self.wait()
+            return newest
+
+        def prepare() -> None:
+            nonlocal is_retry
+            is_retry = True
+            self._remove_unfinished(CHECKPOINTS)
+
+        return with_retries(write, prepare) if self._may_try_again else write()
+
+    def _begin_to_save(self, step: int, state: TrainState) -> None:
+        self._drop_progress()
+        for_safety = not is_due(self._identity.config, step)
+        items = _items(state)
+        arguments = self._arguments(step, items, for_safety=for_safety, window=self.window)
+        with writing_checkpoints(self._workdir / CHECKPOINTS):
+            self._last.save(step, args=arguments, force=True)
+
+    @property
+    def _may_try_again(self) -> bool:
+        """Whether this run repeats failed saves: runs in buckets have their own retries.
+
+        Other processes would wait for one that tries again.
+        """
+        return jax.process_count() == 1 and not isinstance(self._workdir, BucketPath)
+
+    def _remove_unfinished(self, name: str) -> None:
+        for path in (self._workdir / name).glob(f"*{UNFINISHED}*"):
+            remove_tree(path)
 
     def _drop_progress(self) -> None:
         """Reduce complete checkpoints that only averages will read to their parameters."""
@@ -249,7 +285,8 @@ class Checkpoints:
     def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
         """Save the parameters if `score` is the best so far, and return whether they were saved.
 
-        On return, the parameters and all states that were saved before are on the disk.
+        On return, the parameters and all states that were saved before are on the disk. A storage
+        fault that may pass is a warning: the next better score is saved again.
 
         Args:
           score: higher is better. The score of process 0 counts.
@@ -270,9 +307,16 @@ class Checkpoints:
         record = ocp.args.JsonSave(seal({"score": score, "measure": measure}))
         scored = {name: item for name, item in _items(state).items() if name != "progress"}
         arguments = self._arguments(step, scored, score=record)
-        with writing_checkpoints(self._workdir / BEST):
-            saved = bool(self._best.save(step, args=arguments, force=True))
-            self._best.wait_until_finished()
+        try:
+            with writing_checkpoints(self._workdir / BEST):
+                saved = bool(self._best.save(step, args=arguments, force=True))
+                self._best.wait_until_finished()
+        except UserError as error:
+            if not (self._may_try_again and may_pass(error)):
+                raise
+            self._remove_unfinished(BEST)
+            warn(f"{error}; the training goes on without these best parameters")
+            return False
         self._best_score = {"score": score, "measure": measure}
         return saved
 

@@ -1,16 +1,23 @@
 """The log of a run."""
 
+import errno
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from t2t_jax.errors import UserError
 from t2t_jax.run.log import RunLog
+from t2t_jax.system import exit_codes, retries
+from t2t_jax.workdir import log_file
 
 FIGURES = {
     "loss": 2.5,
@@ -115,9 +122,28 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
     assert _steps(tmp_path) == [9]
 
 
-def test_a_full_disk_is_an_error_in_one_line(tmp_path):
+def test_a_full_disk_is_an_error_in_one_line_after_some_attempts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(retries, "PAUSES", (0.01, 0.02))
     with _log(tmp_path, 0) as log:
         log._file.close()
         log._file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115  it closes its file
         with pytest.raises(UserError, match=r"log\.jsonl .*No space left on device.*make room"):
             log.training(1, FIGURES, seconds_left=1.0)
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("again in ")[2] for line in warnings] == ["0.01 s", "0.02 s"]
+
+
+def test_a_line_that_met_a_full_disk_is_written_once_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(retries, "PAUSES", (0.01,))
+    with _log(tmp_path, 0) as log:
+        log.training(1, FIGURES, seconds_left=1.0)
+        size = log_file(tmp_path).stat().st_size
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 9, before[1]))  # cuts the next line
+        monkeypatch.setattr(exit_codes, "_PASSING", {errno.EFBIG})
+        make_room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=lambda _: make_room()))
+        log.training(2, FIGURES, seconds_left=1.0)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert _steps(tmp_path) == [1, 2]

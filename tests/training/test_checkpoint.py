@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,10 +17,13 @@ from hypothesis import strategies as st
 
 from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
+from t2t_jax.system import retries
+from t2t_jax.system.exit_codes import IO_ERROR, exit_code_of
 from t2t_jax.training.averaging import check_average, load_parameters
 from t2t_jax.training.checkpoint import Checkpoints, _NewestAndDue
 from t2t_jax.training.origin import Identity, checksum
 from t2t_jax.training.state import TrainState
+from t2t_jax.training.storage import steps_in
 
 MEASURE = {"beam_size": 4}
 
@@ -224,6 +228,7 @@ def test_a_stop_is_kept_until_the_next_checkpoint_is_whole(tmp_path, monkeypatch
 
     checkpoints = _checkpoints(tmp_path, keep=1, **EVERY_4)
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    monkeypatch.setattr(retries, "PAUSES", ())
     with pytest.raises(UserError, match="No space left"):
         checkpoints.save(_state(8, 8))
     monkeypatch.undo()
@@ -324,19 +329,61 @@ def test_a_worse_model_does_not_replace_a_best_that_is_still_being_written(tmp_p
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
 
 
-def test_a_best_that_could_not_be_written_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
-    async def full(*_):
-        raise OSError(28, "No space left on device")
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Let a number of saves meet a full disk, in the background."""
+    save = ocp.JsonCheckpointHandler._save_fn
+    failures = []
 
+    async def full(*arguments):
+        if failures:
+            failures.pop()
+            raise OSError(28, "No space left on device")
+        return await save(*arguments)
+
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", full)
+    monkeypatch.setattr(retries, "PAUSES", (0.3, 0.3))
+    return failures
+
+
+def test_a_best_that_meets_a_full_disk_is_a_warning_and_the_next_one_is_saved(
+    tmp_path, full_disk, capfd
+):
     checkpoints = _checkpoints(tmp_path)
     assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
-    with monkeypatch.context() as patch:
-        patch.setattr(ocp.JsonCheckpointHandler, "_save_fn", full)  # in the background
-        with pytest.raises(UserError, match=r"No space left.*make room"):
-            checkpoints.save_if_best(_state(2, 2), 40.0, MEASURE)
+    full_disk.append("best")
+    assert not checkpoints.save_if_best(_state(2, 2), 40.0, MEASURE)
+    assert re.search(r"best cannot be written \(.*No space left", capfd.readouterr().err)
     assert not checkpoints.save_if_best(_state(3, 3), 20.0, MEASURE)
-    checkpoints.close()
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
+    assert checkpoints.save_if_best(_state(4, 4), 35.0, MEASURE)
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [4]
+
+
+@pytest.mark.parametrize(("failures", "kept"), [(1, [1, 3]), (2, [1, 3])])
+def test_a_state_that_met_a_full_disk_is_followed_by_one_that_is_written_at_once(
+    tmp_path, full_disk, capfd, failures, kept
+):
+    """The state itself is gone by then: later steps have overwritten its memory."""
+    checkpoints = _checkpoints(tmp_path)
+    checkpoints.save(_state(1, 1))
+    checkpoints.wait()
+    full_disk.extend(range(failures))
+    checkpoints.save(_state(2, 2))
+    assert checkpoints.save(_state(3, 3)) == 3
+    assert capfd.readouterr().err.count("tries again in 0.3 s") == failures
+    checkpoints.close()
+    assert steps_in(tmp_path / "checkpoints") == kept
+
+
+def test_a_disk_that_stays_full_ends_the_run(tmp_path, full_disk):
+    checkpoints = _checkpoints(tmp_path)
+    full_disk.extend(range(9))
+    checkpoints.save(_state(1, 1))
+    with pytest.raises(UserError, match=r"No space left.*make room") as refused:
+        checkpoints.save(_state(2, 2))
+    assert exit_code_of(refused.value) == IO_ERROR
 
 
 def test_a_best_of_the_same_step_is_replaced(tmp_path):
@@ -368,6 +415,7 @@ def test_a_save_that_fails_says_that_the_ones_before_are_whole(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    monkeypatch.setattr(retries, "PAUSES", ())
     with pytest.raises(UserError, match=r"No space left.*make room"):
         checkpoints.save(_state(2, 2))
     checkpoints.close()

@@ -1,0 +1,34 @@
+"""Retries after storage faults that may pass, such as a full disk."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from t2t_jax.errors import UserError, warn
+from t2t_jax.system.exit_codes import may_pass
+
+_T = TypeVar("_T")
+PAUSES = 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0
+"""Seconds before each further attempt: three minutes in all."""
+
+
+def with_retries(write: Callable[[], _T], prepare: Callable[[], None] = lambda: None) -> _T:
+    """Write something, again and again for three minutes after storage faults that may pass.
+
+    Args:
+      prepare: called before each further attempt.
+
+    Raises:
+      UserError: the last error of `write`.
+    """
+    pauses = iter(PAUSES)
+    while True:
+        try:
+            return write()
+        except UserError as error:
+            seconds = next(pauses, None)
+            if seconds is None or not may_pass(error):
+                raise
+            warn(f"{error}; the run tries again in {seconds:.3g} s")
+            time.sleep(seconds)
+            prepare()
