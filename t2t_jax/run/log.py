@@ -224,16 +224,15 @@ class RunLog:
 
         def write() -> None:
             with self._writing():
-                if waiting:  # a line that could not be written stays in the buffer of the file
+                if waiting:  # what could not be written stays in the buffers of the files
                     self._file.write(waiting.pop())
                 self._file.flush()
+                if self._events:
+                    self._events.flush()
 
+        for figure, value in scalars(record).items():
+            self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
         with_retries(write)
-        with self._writing():
-            for figure, value in scalars(record).items():
-                self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
-            if self._events:
-                self._events.flush()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
