@@ -45,6 +45,8 @@ class Goodput:
 
     jobs: tuple[JobTime, ...]
     """The jobs of the run, at least one, the oldest first."""
+    clock_was_set_back: bool = False
+    """Whether a job began before the end of the previous one, by the system clock."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -83,7 +85,10 @@ class Goodput:
         whole = sum(seconds.values()) or 1.0
         falling = sorted(BUCKETS, key=lambda name: -seconds[name])
         shares = [(seconds[name] / whole, BUCKETS[name]) for name in falling]
-        return ", ".join(f"{share:.0%} {name}" for share, name in shares if share >= 0.005)
+        texts = [f"{share:.0%} {name}" for share, name in shares if share >= 0.005]
+        if self.clock_was_set_back:
+            texts.append("the system clock was set back between jobs, which counts as no time")
+        return ", ".join(texts)
 
     def figures(self, price: float | None, watts: float | None) -> dict[str, Any]:
         """Return all figures as a JSON object.
@@ -138,9 +143,10 @@ def goodput(jobs: Sequence[Record]) -> Goodput:
     """
     starts = [job["first_step"] for job in jobs]
     later = [*accumulate(reversed(starts), min)][-2::-1]  # the least start of the jobs after each
-    gaps = [max(0.0, after["begun"] - job["written"]) for job, after in pairwise(jobs)]
+    gaps = [after["begun"] - job["written"] for job, after in pairwise(jobs)]
     each = zip(jobs, [*later, None], [*gaps, 0.0], strict=True)
-    return Goodput(tuple(_time_of(*one) for one in each))
+    times = tuple(_time_of(job, goes_on, max(0.0, gap)) for job, goes_on, gap in each)
+    return Goodput(times, clock_was_set_back=min(gaps, default=0.0) < 0)
 
 
 def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:

@@ -73,6 +73,8 @@ def test_a_clock_that_was_set_back_gives_no_negative_time():
     assert found.seconds["between"] == 0.0
     assert min(found.seconds.values()) >= 0.0
     assert sum(found.seconds.values()) == 60.0
+    assert "the system clock was set back between jobs" in found.summary()
+    assert "clock" not in goodput([_job(4000.0, 0, 10, 20)]).summary()
 
 
 def test_without_a_known_peak_there_is_no_mfu():
