@@ -122,8 +122,8 @@ def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
     always = config.replace({"checkpoint.every_minutes": 1e-9})
     workdir = tmp_path / "run"
 
-    def dying(checkpoints, state, window):
-        save(checkpoints, state, window)
+    def dying(checkpoints, state, *window):
+        save(checkpoints, state, *window)
         if int(state.step) == 3:
             checkpoints.wait()
             raise Killed

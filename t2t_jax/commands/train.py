@@ -64,10 +64,11 @@ class TrainCommand:
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
-            if self.track or self.profile_steps or self.dry_run or self.metrics_port is not None:
+            of_training = self.track, self.profile_steps, self.dry_run, self.preemption_notices
+            if any(of_training) or self.metrics_port is not None:
                 raise UserError(
-                    "--track, --profile-steps, --metrics-port and --dry-run are for a training, "
-                    "not for --compile-only; leave them out"
+                    "--track, --profile-steps, --metrics-port, --preemption-notices and --dry-run "
+                    "are for a training, not for --compile-only; leave them out"
                 )
             return self._compile(self.compile_only)
         if self.write_program is not None:

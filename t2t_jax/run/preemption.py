@@ -51,13 +51,12 @@ class PreemptionNotices:
         while not self._over.is_set():
             try:
                 self._notice = poll()
+                self._is_taken &= bool(self._notice)  # it may be over, as after a live migration
                 has_answered = True
             except (OSError, HTTPException, ValueError) as error:
                 if not has_answered:
                     warn(f"the metadata server of this host does not answer ({error})")
                     has_answered = True  # one warning is enough
-            if self._notice:
-                return
             self._over.wait(_POLL_SECONDS)
 
 

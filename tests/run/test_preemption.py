@@ -69,13 +69,17 @@ def _taken(notices):
         ("aws", AWS, '{"action": "stop", "time": "2026-01-01T00:02:00Z"}', "stop at 2026-01-01T"),
     ],
 )
-def test_a_notice_is_taken_once(server, cloud, path, text, notice):
+def test_each_notice_is_taken_once(server, cloud, path, text, notice):
     with PreemptionNotices(cloud) as notices:
         time.sleep(0.3)
         assert notices.take() == ""
-        server.answers[path] = text
+        before, server.answers[path] = server.answers.get(path), text
         assert _taken(notices).startswith(notice)
         assert notices.take() == ""
+        server.answers[path] = before
+        time.sleep(0.3)
+        server.answers[path] = text
+        assert _taken(notices).startswith(notice)  # a later one, as after a live migration
 
 
 def test_a_host_without_a_metadata_server_warns_once(monkeypatch, capsys):
