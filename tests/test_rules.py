@@ -21,7 +21,7 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the package": 32_807,
+    "lines of code of the package": 32_808,
     "lines of code of the tests": 36_266,
     "lines of code of the benchmarks": 4_400,
     "words of the documents": 68_000,

@@ -230,8 +230,9 @@ class RunLog:
                 if self._events:
                     self._events.flush()
 
-        for figure, value in scalars(record).items():
-            self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
+        with self._writing():
+            for figure, value in scalars(record).items():
+                self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
         with_retries(write)
 
     @contextmanager
