@@ -127,7 +127,7 @@ def test_a_command_runs_and_its_code_is_the_programs(monkeypatch):
     called = []
     stopped = SimpleNamespace(exit_code=143)
 
-    def train_to_a_stop(*what, profile_steps, metrics_port):
+    def train_to_a_stop(*what, profile_steps, metrics_port, preemption_notices):
         called.append(what)
         return stopped
 

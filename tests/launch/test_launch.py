@@ -430,7 +430,7 @@ def test_restarts_that_bring_a_new_checkpoint_do_not_count(shims, tmp_path, monk
 )
 def test_the_order_of_hosts_does_not_decide(codes, code, shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)
-    body = f'codes=({codes})\n(($(wc -l < "$T/started-$n") >= 2)) && exit 0\n'
+    body = f'trap "" TERM\ncodes=({codes})\n(($(wc -l < "$T/started-$n") >= 2)) && exit 0\n'
     body += "until [[ -e $T/started-0 && -e $T/started-1 ]]; do read -rt 0.1 <> <(:); done\n"
     assert _launch_ssh(tmp_path, monkeypatch, f'{body}exit "${{codes[n]}}"') == code
 
