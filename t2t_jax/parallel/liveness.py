@@ -26,7 +26,7 @@ from t2t_jax.system.program import at_failure
 _TICK = 0.5
 _GRACE = 1.5  # seconds in which a process may end by the same error as another one
 _SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # of the failure of another process
-_HOLD = 4.0  # seconds for which process 0, the owner of the board, lets the others read
+_HOLD = 4.0  # seconds for which process 0, which serves the board, lets the others read
 _SECONDS_TO_WRITE = 30.0
 _LONGEST_REASON = 300
 _DONE = "done"
@@ -48,7 +48,7 @@ class Liveness:
         """
         self.on_end: Callable[[str, int, Sequence[int]], None] = lambda *_: None
         self._index, self._seconds = jax.process_index(), seconds
-        self._place = f"process {self._index} on {host_name()}"
+        self._name = f"process {self._index} on {host_name()}"
         self._beats: dict[int, str] = {}
         self._failures: dict[int, str] = {}
         self._has_failed = self._ends = False
@@ -63,7 +63,7 @@ class Liveness:
         self._writer.join(_HOLD)
 
     def report(self, error: BaseException) -> str:
-        """Tell the other processes, once, that an error ends this one; return its place.
+        """Tell the other processes, once, that an error ends this one; return its name.
 
         This never returns if the failure of another process ends this one.
         """
@@ -73,8 +73,9 @@ class Liveness:
             self._has_failed = True
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             text = in_one_line(f"{kind}{error}")[:_LONGEST_REASON]
-            self._tell(exit_code_of(error) or 1, f"{self._place} ended: {text}")
-        return f"{self._place}: "
+            self._send_failure(exit_code_of(error) or 1, f"{self._name} ended: {text}")
+            self._serve_board()
+        return f"{self._name}: "
 
     def wait(self) -> None:
         """Give the failure of another process, if there is one, the time to end this one."""
@@ -82,9 +83,12 @@ class Liveness:
         if self._ends:
             threading.Event().wait()
 
-    def _tell(self, code: int, reason: str) -> None:
+    def _send_failure(self, code: int, reason: str) -> None:
         text = json.dumps([code, reason])
         within(_HOLD, lambda: leave(f"failure/{self._index}", text))
+
+    def _serve_board(self) -> None:
+        """Let the others read the message board, which ends with process 0."""
         if self._index == 0:
             time.sleep(_HOLD)
 
@@ -131,7 +135,7 @@ class Liveness:
             silent = [0]
         name = self._beats.get(silent[0], "a host without a beat").partition(" ")[0]
         reason = f"process {silent[0]} on {name} has been silent for {self._seconds:.3g} s"
-        self._tell(HUNG, reason)
+        self._send_failure(HUNG, reason)
         self._end(HUNG, reason, silent)
 
     def _end(self, code: int, reason: str, silent: Sequence[int] = ()) -> None:
@@ -139,10 +143,9 @@ class Liveness:
         within(_SECONDS_TO_WRITE, lambda: self.on_end(reason, code, silent))
         advice = "" if code in FINAL else "; the same command goes on from the last checkpoint"
         # A process that was suspended reads its own name.
-        place = "" if reason.startswith(self._place) else f"{self._place}: "
-        print(f"error: {place}{reason}{advice}", file=sys.stderr, flush=True)
-        if self._index == 0:
-            time.sleep(_HOLD)
+        name = "" if reason.startswith(self._name) else f"{self._name}: "
+        print(f"error: {name}{reason}{advice}", file=sys.stderr, flush=True)
+        self._serve_board()
         remove_unfinished()
         os._exit(code)
 
@@ -164,9 +167,9 @@ def watch_processes(seconds: float | None) -> None:
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print a traceback and exit at once: JAX would wait for the others at a barrier."""
-        place = watcher.report(error)
+        name = watcher.report(error)
         sys.__excepthook__(kind, error, trace)
-        print(f"error: {place}the traceback above ends it", file=sys.stderr, flush=True)
+        print(f"error: {name}the traceback above ends it", file=sys.stderr, flush=True)
         remove_unfinished()
         os._exit(1)
 

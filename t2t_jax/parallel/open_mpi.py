@@ -1,4 +1,4 @@
-"""The place of a process that Open MPI 5 started; JAX knows the variables of Open MPI 4 only."""
+"""The arguments that JAX needs under Open MPI 5; it reads the variables of Open MPI 4 only."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def is_open_mpi_5() -> bool:
     )
 
 
-def place_in_open_mpi(coordinator: str | None) -> tuple[str, int, int]:
+def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
     """Return the coordinator, the number of processes and the index of this process.
 
     Without a coordinator, process 0 has to run on the host of `mpirun`, whose name is in the name

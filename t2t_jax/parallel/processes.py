@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 
 from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
 from t2t_jax.parallel.liveness import liveness, watch_processes
-from t2t_jax.parallel.open_mpi import is_open_mpi_5, place_in_open_mpi
+from t2t_jax.parallel.open_mpi import is_open_mpi_5, open_mpi_arguments
 from t2t_jax.parallel.roll_call import RollCall
 from t2t_jax.system.host import host_name, let_devices_wait
 
@@ -66,7 +66,7 @@ def join(
         return
     devices = None
     if _tasks() > 1 and is_open_mpi_5() and num_processes is process_id is None:
-        coordinator, num_processes, process_id = place_in_open_mpi(coordinator)
+        coordinator, num_processes, process_id = open_mpi_arguments(coordinator)
         if "JAX_LOCAL_DEVICE_IDS" not in os.environ:
             devices = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
     if coordinator is not None and num_processes is not None and process_id is not None:
@@ -86,8 +86,8 @@ def join(
         # `liveness` notices a silent process before JAX does, which would abort the program.
         "heartbeat_timeout_seconds": int(60 * hang_minutes) + 600 if hang_minutes else 10**6,
     }
-    known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.6 has only the first
-    settings = {name: value for name, value in settings.items() if name in known}
+    accepted = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.6: only the first
+    settings = {name: value for name, value in settings.items() if name in accepted}
     initialize = partial(
         jax.distributed.initialize, coordinator, num_processes, process_id, devices
     )
@@ -315,16 +315,16 @@ def bound_together() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        others, signs = liveness(), ("Gloo", "NCCL", "coordination service", "heartbeat")
+        watcher, signs = liveness(), ("Gloo", "NCCL", "coordination service", "heartbeat")
         # It is a ValueError where a program is dispatched.
         is_from_jax = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
         is_loss = is_from_jax and not isinstance(error, UserError)
         if jax.process_count() == 1 or not is_loss or not any(s in str(error) for s in signs):
-            if others:
-                others.report(error)
+            if watcher:
+                watcher.report(error)
             raise
-        if others:
-            others.wait()
+        if watcher:
+            watcher.wait()
         reason = in_one_line(error)[:200]
         raise LostProcessError(
             f"another process of this run is gone ({reason}); see what it said, and start all "
