@@ -43,8 +43,8 @@ class TrackCommand:
 
         read_config(self.workdir)  # which refuses what is no run
         check_own(self.workdir)
-        known = remembered(self.workdir)
-        targets = targets_of(self.trackers, known) or [*known]
+        stored_targets = remembered(self.workdir)
+        targets = targets_of(self.trackers, stored_targets) or [*stored_targets]
         if not targets:
             raise UserError(
                 f"{self.workdir} was sent to no tracker yet; name one, as in track "

@@ -58,15 +58,15 @@ def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
     Raises:
       UserError: before the block, if a given tracker cannot be used.
     """
-    known = remembered(workdir)
-    asked = targets_of(trackers, known)
+    stored_targets = remembered(workdir)
+    named_targets = targets_of(trackers, stored_targets)
     processes: dict[Target, subprocess.Popen[bytes]] = {}
     try:
-        for target in dict.fromkeys((*asked, *known)) if is_main() else ():
+        for target in dict.fromkeys((*named_targets, *stored_targets)) if is_main() else ():
             try:
                 processes[target] = _started(workdir, target)
             except (UserError, OSError) as error:
-                if target in asked:
+                if target in named_targets:
                     raise
                 warn(f"the run is not sent to {target}: {error}")
         yield
@@ -161,8 +161,8 @@ def _held(workdir: Path, target: Target) -> Iterator[str]:
     try:
         with holding(folder / f".{target.tracker}.lock", str(secrets.randbelow(2**31))):
             if target not in remembered(workdir):
-                place = {"tracker": str(target), "id": secrets.token_hex(16)}
-                write_whole(folder / f"{target.tracker}.json", f"{as_line(place)}\n".encode())
+                record = {"tracker": str(target), "id": secrets.token_hex(16)}
+                write_whole(folder / f"{target.tracker}.json", f"{as_line(record)}\n".encode())
             yield remembered(workdir)[target]
     except BlockingIOError as error:
         raise UserError(f"another process sends {workdir} to it, as its training does") from error
@@ -200,8 +200,8 @@ def remembered(workdir: Path) -> dict[Target, str]:
     """
     files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS]
     way_out = "remove it, and the run is sent again, under a new id"
-    places = [read_object(file, _SCHEMA, way_out) for file in files if file.is_file()]
-    return {Target(*place["tracker"].split(":", 1)): place["id"] for place in places}
+    records = [read_object(file, _SCHEMA, way_out) for file in files if file.is_file()]
+    return {Target(*record["tracker"].split(":", 1)): record["id"] for record in records}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ class Row(NamedTuple):
     """The figures of a record of the log, by their names in TensorBoard."""
 
     number: int
-    """The place among the records that are sent, from 0."""
+    """The index among the records that are sent, from 0."""
     step: int
     time: float
     """Seconds since 1970."""
@@ -100,9 +100,9 @@ def _open_mlflow(project: str, number: str, workdir: Path) -> OpenRun:
 
     client, fields, tags = MlflowClient(), _fields(workdir), {"t2t_jax.id": number}
     experiment = client.get_experiment_by_name(project)
-    place = experiment.experiment_id if experiment else client.create_experiment(project)
-    runs = client.search_runs([place], f"tags.`t2t_jax.id` = '{number}'")
-    opened = runs[0] if runs else client.create_run(place, None, tags, str(workdir))
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(project)
+    runs = client.search_runs([experiment_id], f"tags.`t2t_jax.id` = '{number}'")
+    opened = runs[0] if runs else client.create_run(experiment_id, None, tags, str(workdir))
     name = opened.info.run_id
     new = fields.keys() - opened.data.params.keys()  # MLflow changes no parameter
     client.log_batch(name, params=[Param(field, str(fields[field])) for field in new])
