@@ -257,12 +257,12 @@ def from_template(template: str, **values: object) -> str:
     """
     text = _template("final.sh").replace("@{final}", " ".join(map(str, FINAL)))
     rule = {"is_final": text, "hung": HUNG, "stopped": STOPPED}
-    known = {name: str(value) for name, value in {**rule, **values}.items()}
+    texts = {name: str(value) for name, value in {**rule, **values}.items()}
     lines: list[str] = []
     for line in _template(template).splitlines():
-        made = _filled_line(line, known)
-        if made.strip() or not _PLACE.search(line):
-            lines.append(made)
+        filled = _filled_line(line, texts)
+        if filled.strip() or not _PLACE.search(line):
+            lines.append(filled)
     return "\n".join(lines) + "\n"
 
 

@@ -125,13 +125,13 @@ def _bytes_of_checkpoints(plan: Plan) -> int:
     averages, and all that are kept for good.
     """
     state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
-    reduced, best = _num_bytes((state.params, state.ema)), 2 * _num_bytes(state.evaluated)
+    parameter_bytes, best = _num_bytes((state.params, state.ema)), 2 * _num_bytes(state.evaluated)
     for_good = plan.last // settings.keep_every if settings.keep_every else 0
     there = len(steps_of_run(plan.workdir, CHECKPOINTS))
     due = -(-plan.last // settings.every_steps) if settings.every_steps else settings.keep
-    left = max(1, min(settings.keep, due) + for_good + 2 - there)
-    whole = left if settings.average == 1 else min(left, 3 + for_good)
-    size = whole * _num_bytes(state) + (left - whole) * reduced
+    num_missing = max(1, min(settings.keep, due) + for_good + 2 - there)
+    num_complete = num_missing if settings.average == 1 else min(num_missing, 3 + for_good)
+    size = num_complete * _num_bytes(state) + (num_missing - num_complete) * parameter_bytes
     return size + best * (settings.keep_best and plan.has_dev)
 
 

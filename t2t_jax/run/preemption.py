@@ -62,10 +62,8 @@ class PreemptionNotices:
 
 def _notice_of_gce() -> str:
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    instance, headers = (
-        f"http://{server}/computeMetadata/v1/instance",
-        {"Metadata-Flavor": "Google"},
-    )
+    instance = f"http://{server}/computeMetadata/v1/instance"
+    headers = {"Metadata-Flavor": "Google"}
     if _answer(f"{instance}/preempted", headers) == "TRUE":
         return "preempted"
     event = _answer(f"{instance}/maintenance-event", headers)

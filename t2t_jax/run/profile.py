@@ -111,25 +111,25 @@ def _traced(
 ) -> Generator[_T, None, None]:
     """Trace the steps from `first` to `last`."""
     process = f"_process_{jax.process_index()}" if jax.process_index() else ""
-    place = _free_place(profiles_folder(workdir), f"steps_{first}_{last}{process}")
+    path = _free_path(profiles_folder(workdir), f"steps_{first}_{last}{process}")
     with ExitStack() as trace:
         with pause():
-            _attempt(lambda: _begin(trace, place))
+            _attempt(lambda: _begin(trace, path))
         for step, batch in enumerate(batches, first):
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 yield batch
         with pause():
             _attempt(trace.close)
-    if place.exists():
-        say(f"profile of steps {first:,} to {last:,}: {place}")
+    if path.exists():
+        say(f"profile of steps {first:,} to {last:,}: {path}")
 
 
-def _begin(trace: ExitStack, place: Path) -> None:
+def _begin(trace: ExitStack, path: Path) -> None:
     """Begin a trace, which the end of the stack writes; after an error there is none."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # which would slow down what is measured
     with ExitStack() as parts:
-        folder = parts.enter_context(writing_directory(place))
+        folder = parts.enter_context(writing_directory(path))
         parts.enter_context(
             jax.profiler.trace(folder, create_perfetto_trace=True, profiler_options=options)
         )
@@ -144,7 +144,7 @@ def _attempt(work: Callable[[], None]) -> None:
         warn(f"there is no profile of these steps: {error}")
 
 
-def _free_place(folder: Path, name: str) -> Path:
+def _free_path(folder: Path, name: str) -> Path:
     """Return a path in a folder, with a number after the name if it exists."""
     names = (name if number == 1 else f"{name}_{number}" for number in range(1, 10_000))
-    return next(folder / one for one in names if not (folder / one).exists())
+    return next(folder / candidate for candidate in names if not (folder / candidate).exists())
