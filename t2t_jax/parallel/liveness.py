@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -27,7 +27,8 @@ _TICK = 0.5
 _GRACE = 1.5  # seconds in which a process may end by the same error as another one
 _SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # of the failure of another process
 _HOLD = 4.0  # seconds for which process 0, which serves the board, lets the others read
-_SECONDS_TO_WRITE = 30.0
+SECONDS_TO_WRITE = 30.0
+"""How long a program that ends waits for a disk."""
 _LONGEST_REASON = 300
 _DONE = "done"
 
@@ -74,7 +75,7 @@ class Liveness:
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             text = in_one_line(f"{kind}{error}")[:_LONGEST_REASON]
             self._send_failure(exit_code_of(error) or 1, f"{self._name} ended: {text}")
-            self._serve_board()
+            _serve_board()
         return f"{self._name}: "
 
     def wait(self) -> None:
@@ -87,33 +88,24 @@ class Liveness:
         text = json.dumps([code, reason])
         within(_HOLD, lambda: leave(f"failure/{self._index}", text))
 
-    def _serve_board(self) -> None:
-        """Let the others read the message board, which ends with process 0."""
-        if self._index == 0:
-            time.sleep(_HOLD)
-
     def _exchange(self) -> None:
         """Write and read the board, which does not answer while process 0 is suspended."""
         key, count = f"beat/{self._index}", 0
         pause = max(1.0, (self._seconds or 600.0) / 10)
         latest = -pause
         while not self._over.wait(_TICK):
-            with suppress(jax.errors.JaxRuntimeError):
-                self._failures = texts_under("failure")
-                if time.monotonic() - latest >= pause:
-                    latest, count = time.monotonic(), count + 1
-                    leave(key, f"{host_name()} {count}")
-                    self._beats = texts_under("beat")
-        with suppress(jax.errors.JaxRuntimeError):
-            leave(key, _DONE)
+            self._failures = texts_under("failure")
+            if time.monotonic() - latest >= pause:
+                latest, count = time.monotonic(), count + 1
+                leave(key, f"{host_name()} {count}")
+                self._beats = texts_under("beat") or self._beats
+        leave(key, _DONE)
 
     def _judge(self) -> None:
-        last, seconds_since_failure = time.monotonic(), 0.0
+        seconds_since_failure = 0.0
         beats: dict[int, str] = {}
         silent = dict.fromkeys({*range(jax.process_count())} - {self._index}, 0.0)
-        while not self._over.wait(_TICK):
-            now = time.monotonic()
-            interval, last = min(now - last, 2 * _TICK), now  # without time in suspension
+        for interval in ticks(self._over, _TICK):
             for n in silent:
                 beat = self._beats.get(n)
                 silent[n] = silent[n] + interval if beat == beats.get(n) and beat != _DONE else 0.0
@@ -140,14 +132,10 @@ class Liveness:
 
     def _end(self, code: int, reason: str, silent: Sequence[int] = ()) -> None:
         self._ends = True
-        within(_SECONDS_TO_WRITE, lambda: self.on_end(reason, code, silent))
         advice = "" if code in FINAL else "; the same command goes on from the last checkpoint"
         # A process that was suspended reads its own name.
         name = "" if reason.startswith(self._name) else f"{self._name}: "
-        print(f"error: {name}{reason}{advice}", file=sys.stderr, flush=True)
-        self._serve_board()
-        remove_unfinished()
-        os._exit(code)
+        end_program(code, f"{name}{reason}{advice}", lambda: self.on_end(reason, code, silent))
 
 
 _liveness: Liveness | None = None
@@ -174,6 +162,34 @@ def watch_processes(seconds: float | None) -> None:
         os._exit(1)
 
     sys.excepthook = end
+
+
+def ticks(over: threading.Event, seconds: float) -> Iterator[float]:
+    """Yield after each tick, until `over` is set, how long this program ran since the last one.
+
+    Time in which the program is suspended does not count.
+    """
+    last = time.monotonic()
+    while not over.wait(seconds):
+        now = time.monotonic()
+        yield min(now - last, 2 * seconds)
+        last = now
+
+
+def end_program(code: int, message: str, *records: Callable[[], None]) -> None:
+    """End the program from any thread, with an error, after work that may take a while at most."""
+    for record in records:
+        within(SECONDS_TO_WRITE, record)
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    _serve_board()
+    remove_unfinished()
+    os._exit(code)
+
+
+def _serve_board() -> None:
+    """Let the others read the message board, which ends with process 0."""
+    if jax.process_index() == 0 and jax.process_count() > 1:
+        time.sleep(_HOLD)
 
 
 def within(seconds: float, work: Callable[[], None]) -> None:

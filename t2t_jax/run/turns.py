@@ -83,7 +83,7 @@ def _wait(barrier: str, turn: int, corpus: str) -> None:
         earlier = [number for number in sorted(turns) if turns[number] < turn]
         if len(turns) == jax.process_count() and not earlier:
             return
-        waiting = min(number for number in turns if turns[number] >= turn)
+        waiting = min((number for number in turns if turns[number] >= turn), default=-1)
         if earlier and not is_announced and time.monotonic() > since + _SILENT_SECONDS:
             is_announced = True
             if waiting == jax.process_index():

@@ -9,29 +9,26 @@ Times in which the watchdog itself does not run, as while the program is suspend
 """
 
 import json
-import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
 from t2t_jax.parallel import processes
-from t2t_jax.parallel.liveness import liveness, within
+from t2t_jax.parallel.liveness import SECONDS_TO_WRITE, end_program, liveness, ticks, within
 from t2t_jax.parallel.message_board import leave, texts_under
 from t2t_jax.run.progress import STEPS, TrainingProgress
-from t2t_jax.system.atomic_file import remove_unfinished, write_whole
+from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from t2t_jax.system.program import begun
 
 _LONGER, _SLOWER = 12, 5
 _SECONDS_TO_ANSWER = 15.0
-_SECONDS_TO_WRITE = 30.0
 _NAME = "watchdog"
 _PHASES, _ACCOUNTS = "phase", "hang"
 
@@ -93,25 +90,23 @@ class Watchdog:
 
     def _end_without(self, reason: str, code: int, silent: Sequence[int]) -> None:
         """Record that another process ends the program."""
-        if silent and jax.process_index() == min({*range(jax.process_count())} - {*silent}):
-            self._exclude(silent)
+        self._exclude(silent)
         self.on_end(reason, code)
 
     def _watch(self) -> None:
-        tick = min(1.0, self._seconds / 20)
-        before, phase, still, last = ("", 0, 0), "", 0.0, time.monotonic()
-        while not self._over.wait(tick):
-            progress, now = self._progress, time.monotonic()
+        before, phase, still = ("", 0, 0), "", 0.0
+        for interval in ticks(self._over, min(1.0, self._seconds / 20)):
+            progress = self._progress
             if phase != progress.phase:
                 phase = progress.phase
-                _tell(_PHASES, phase)
+                leave(f"{_PHASES}/{jax.process_index()}", phase)
             state = phase, progress.launched, progress.done
             if state != before and before[0] == phase == STEPS:
                 self._longest = max(self._longest, still)
-            still = still + min(now - last, 2 * tick) if state == before else 0.0
-            before, last = state, now
+            still = still + interval if state == before else 0.0
+            before = state
             if still >= self._bound([phase]):
-                others = _told(_PHASES).values()
+                others = texts_under(_PHASES).values()
                 if still >= self._bound([phase, *others]):
                     self._end(still)
 
@@ -125,32 +120,27 @@ class Watchdog:
         """Record the progress of this process, collect the others', and end the program."""
         self._ends, progress = True, self._progress
         own = Account(progress.phase, progress.launched, progress.is_waiting)
-        within(_SECONDS_TO_WRITE, lambda: self._write_stacks(own))
+        within(SECONDS_TO_WRITE, lambda: self._write_stacks(own))
         accounts = self._accounts(own)
         behind = those_behind(accounts, jax.process_count())
         reason = f"no step has ended for {still / 60:.3g} min: {described(accounts, self._hosts)}"
-        if behind and jax.process_index() == min(set(accounts) - {*behind}, default=-1):
-            within(_SECONDS_TO_WRITE, lambda: self._exclude(behind))
-        within(_SECONDS_TO_WRITE, lambda: self.on_end(reason, HUNG))
-        print(
-            f"error: {reason}; {self._workdir / 'hangs'} has the Python stacks; the same command "
-            "goes on from the last checkpoint, with another parallel.hang_minutes if need be",
-            file=sys.stderr,
-            flush=True,
+        end_program(
+            HUNG,
+            f"{reason}; {self._workdir / 'hangs'} has the Python stacks; the same command goes on "
+            "from the last checkpoint, with another parallel.hang_minutes if need be",
+            lambda: self._exclude(behind),
+            lambda: self.on_end(reason, HUNG),
         )
-        if jax.process_index() == 0 and jax.process_count() > 1:
-            time.sleep(_SECONDS_TO_ANSWER / 3)  # its service has what the others still read
-        remove_unfinished()
-        os._exit(HUNG)
 
     def _accounts(self, own: Account) -> dict[int, Account]:
         """Return the accounts of all processes that send one in time."""
-        _tell(_ACCOUNTS, json.dumps(own))
+        leave(f"{_ACCOUNTS}/{jax.process_index()}", json.dumps(own))
         accounts = {jax.process_index(): own}
         until = time.monotonic() + _SECONDS_TO_ANSWER
         while len(accounts) < jax.process_count() and time.monotonic() < until:
             time.sleep(0.2)
-            accounts |= {n: Account(*json.loads(text)) for n, text in _told(_ACCOUNTS).items()}
+            texts = texts_under(_ACCOUNTS)
+            accounts |= {number: Account(*json.loads(text)) for number, text in texts.items()}
         return accounts
 
     def _write_stacks(self, own: Account) -> None:
@@ -171,6 +161,9 @@ class Watchdog:
         write_whole(path, "\n".join([head, *stacks]).encode())
 
     def _exclude(self, behind: Sequence[int]) -> None:
+        """Let the next start leave out the hosts of these processes; the first other writes it."""
+        if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
+            return
         names = dict.fromkeys(self._hosts[process] for process in behind)
         (self._workdir / EXCLUDED_HOSTS).parent.mkdir(exist_ok=True)
         with (self._workdir / EXCLUDED_HOSTS).open("a", encoding="utf-8") as file:
@@ -212,16 +205,3 @@ def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
         f"{who} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "
         f"launched {launched} steps since its start, and others {most}"
     )
-
-
-def _tell(key: str, text: str) -> None:
-    """Send a text to the other processes, if the message board is reachable."""
-    with suppress(jax.errors.JaxRuntimeError):
-        leave(f"{key}/{jax.process_index()}", text)
-
-
-def _told(key: str) -> dict[int, str]:
-    """Return the last message of each process by index, or {} if the board is unreachable."""
-    with suppress(jax.errors.JaxRuntimeError):
-        return texts_under(key)
-    return {}

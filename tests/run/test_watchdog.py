@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from t2t_jax.parallel import liveness
 from t2t_jax.run import watchdog
 from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
 from t2t_jax.run.slow_hosts import SlowHosts
@@ -45,8 +46,8 @@ def one_stuck(tmp_path, monkeypatch):
             ended.set()
             one._over.wait()  # as the thread would go on
 
-        monkeypatch.setattr(watchdog.os, "_exit", end)
-        monkeypatch.setattr(watchdog, "remove_unfinished", lambda: None)  # no file after it
+        monkeypatch.setattr(liveness.os, "_exit", end)
+        monkeypatch.setattr(liveness, "remove_unfinished", lambda: None)  # no file after it
         monkeypatch.setattr(watchdog, "begun", lambda: 1.0 if is_program else None)
         progress = TrainingProgress()
         one = Watchdog(tmp_path, progress, minutes)
@@ -92,9 +93,9 @@ def test_what_may_take_long_is_left_alone(one_stuck, where):
 def test_progress_is_no_hang_and_suspended_time_does_not_count(tmp_path, monkeypatch):
     codes: list[int] = []
     monkeypatch.setattr(watchdog, "begun", lambda: 1.0)
-    monkeypatch.setattr(watchdog.os, "_exit", codes.append)
+    monkeypatch.setattr(liveness.os, "_exit", codes.append)
     clock, leaps = time.monotonic, [0.0]
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: clock() + leaps[0])
+    monkeypatch.setattr(liveness.time, "monotonic", lambda: clock() + leaps[0])
     progress = TrainingProgress()
     progress.enter(STEPS)
     one = Watchdog(tmp_path, progress, minutes=4 / 60)  # which looks each 0.2 s
