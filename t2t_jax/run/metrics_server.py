@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
-from threading import Thread
+from contextlib import contextmanager
+from typing import Any
 
-from t2t_jax.errors import UserError
-from t2t_jax.parallel.processes import is_main, of_main
+from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.preparing import Run
 
 # Help texts of figures of the log, by their names there.
@@ -21,81 +19,61 @@ _GAUGES = {
 }
 
 
-class MetricsServer(ThreadingTCPServer):
-    """A server of GET /metrics."""
+class TrainingMetrics:
+    """A collector of Prometheus; it has no metrics before it has a run."""
 
-    allow_reuse_address = daemon_threads = True
     run: Run | None = None
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the gauges with their present values."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        if self.run is None:
+            return
+        training, checkpoint_age = self.run.log.history.training, time.time() - self.run.job.saved
+        record = training[-1] if training else {}
+        metrics = [
+            ("step", "Newest step whose metrics were read.", self.run.log.newest_step),
+            (
+                "seconds_since_checkpoint",
+                "Seconds since the state was last saved, or since the start.",
+                checkpoint_age,
+            ),
+            *((name, text, record.get(name)) for name, text in _GAUGES.items()),
+        ]
+        for name, text, value in metrics:
+            if value is not None:
+                yield GaugeMetricFamily(f"t2t_jax_{name}", text, value)
 
 
 @contextmanager
-def serving_metrics(port: int | None) -> Iterator[MetricsServer | None]:
-    """Serve metrics in a thread of process 0 within a block; all processes enter it.
+def serving_metrics(port: int | None) -> Iterator[TrainingMetrics]:
+    """Serve metrics in a thread of process 0 within a block.
 
     Args:
       port: the port of the server; None serves nothing.
 
     Raises:
-      UserError: in all processes, if process 0 cannot use the port.
+      UserError: in process 0, which cannot use the port.
     """
-    server, problem = None, ""
-    if port is not None and is_main():
-        try:
-            server = MetricsServer(("0.0.0.0", port), _Handler)
-        except (OSError, OverflowError) as error:
-            problem = f"--metrics-port {port} cannot be used ({error}); give another port"
-    if of_main(int(bool(problem))):
-        raise UserError(problem or f"process 0 cannot use --metrics-port {port}; see its error")
-    if server is None:
-        yield None
+    metrics = TrainingMetrics()
+    if port is None or not is_main():
+        yield metrics
         return
-    Thread(target=server.serve_forever, daemon=True, name="metrics").start()
+    with needs_extra("train", "--metrics-port"):
+        from prometheus_client import CollectorRegistry, start_http_server
+    registry = CollectorRegistry()
+    registry.register(metrics)
     try:
-        yield server
+        server, _ = start_http_server(port, registry=registry)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--metrics-port {port} cannot be used ({error}); give another port"
+        ) from error
+    # Else a client that resets its connection prints a traceback.
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield metrics
     finally:
         server.shutdown()
         server.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: MetricsServer
-    timeout = 10.0  # seconds that a connection may be silent
-
-    def handle(self) -> None:
-        with suppress(ConnectionError):  # a client that has left would print a traceback
-            super().handle()
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404)
-            return
-        text = _metrics_text(self.server.run).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-
-def _metrics_text(run: Run | None) -> str:
-    """Format the metrics; empty before the run is ready."""
-    if run is None:
-        return ""
-    record = run.log.history.training[-1] if run.log.history.training else {}
-    metrics = [
-        ("step", "Newest step whose metrics were read.", run.log.newest_step),
-        (
-            "seconds_since_checkpoint",
-            "Seconds since the state was last saved, or since the start.",
-            time.time() - run.job.saved,
-        ),
-        *((name, text, record.get(name)) for name, text in _GAUGES.items()),
-    ]
-    return "".join(
-        f"# HELP t2t_jax_{name} {text}\n# TYPE t2t_jax_{name} gauge\nt2t_jax_{name} {value}\n"
-        for name, text, value in metrics
-        if value is not None
-    )

@@ -79,8 +79,7 @@ def train(
             PreemptionNotices(preemption_notices) as notices,
             open_run(config, as_path(workdir)) as run,
         ):
-            if metrics:
-                metrics.run = run
+            metrics.run = run
             state, signal = _train(run, profile_steps, until, profile_request, notices)
             with run.progress.during(CHECKPOINTS):  # it is on the disk, or still being written
                 run.log.checkpoint(run.checkpoints.save(state))
