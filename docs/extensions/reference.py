@@ -16,6 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 from t2t_jax import paper
 from t2t_jax.commands.entry import COMMANDS, command_class
 from t2t_jax.commands.flag_table import flags_of
+from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.commands.help import documented, meaning, usage
 from t2t_jax.commands.launch import usage_of_launch
 from t2t_jax.config import Config
@@ -112,6 +113,8 @@ def _remarks(path: str, field: "dataclasses.Field[Any]") -> Iterator[str]:
             yield f"*Section {constant.section} of the paper: {constant.name}, `{value!r}`.*\n"
     if where := _where(path, field):
         yield f"*{where}.*\n"
+    if aliases := ALIASES.get(f"--{path.replace('_', '-')}"):
+        yield f"*Also `{'`, `'.join(aliases)}` on a command line.*\n"
     if field.metadata.get("may_change"):
         yield "*A run may be continued with another value.*\n"
 
@@ -143,7 +146,9 @@ def command_reference() -> str:
             lines += [f"```{{program}} {program}", "```", ""]
             for flag in flags:
                 default = "required" if flag.is_required else f"default: {flag.written}"
-                lines += [f"```{{option}} {flag.label}", _with_flags(meaning(flag)), f"({default})"]
+                also = f"Also {', '.join(flag.aliases)}." if flag.aliases else ""
+                text = _with_flags(f"{meaning(flag)} {also}".rstrip())
+                lines += [f"```{{option}} {flag.label}", text, f"({default})"]
                 lines += ["```", ""]
     return "\n".join(lines)
 

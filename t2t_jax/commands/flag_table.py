@@ -19,6 +19,7 @@ from typing import (
 
 import tyro
 
+from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 
@@ -105,6 +106,11 @@ class Flag(NamedTuple):
         if self.is_run:
             return f"{self.flag}, --workdir {self.flag}"
         return f"{self.flag} {self.values}".rstrip()
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Return the other names of the flag."""
+        return ALIASES.get(self.flag, ())
 
     @property
     def values(self) -> str:

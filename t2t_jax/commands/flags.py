@@ -10,6 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of
+from t2t_jax.commands.foreign_flags import ALIASES, foreign_hint
 from t2t_jax.config import Config
 from t2t_jax.config.families import fields_of, foreign_field, network_config, values_in_family
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.opening import opened
 from t2t_jax.version import REMOVED, removed_feature
@@ -29,22 +31,9 @@ RUN = "--workdir"
 """The flag that may stand before the directory of a run, in every command that takes one."""
 _HELP = ("--help", "--help-all")
 _parsing = threading.Lock()
-_OTHER_NAMES = {
-    "--training.peak-learning-rate": ("--lr", "--max-lr"),
-    "--training.num-train-steps": ("--steps", "--max-steps", "--train-steps", "--epochs"),
-    "--training.ema-decay": ("--ema",),
-    "--data.target-tokens-per-step": ("--batch-size", "--max-tokens"),
-    "--model.num-encoder-layers": ("--layers", "--num-layers"),
-    "--model.num-heads": ("--heads",),
-    "--model.compute-dtype": ("--dtype", "--bf16", "--fp16", "--precision"),
-    "--parallel.data": ("--devices", "--num-devices", "--num-gpus"),
-    "--parallel.fsdp": ("--fsdp",),
-    "--parallel.tensor": ("--tensor", "--tensor-parallel-size"),
-    "--workdir": ("--output-dir", "--save-dir", "--model-dir", "--run-directory"),
-    "--beam-size": ("--beam", "--num-beams"),
-}
-"""The names of flags in other programs, where they are not close to the names of this package."""
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir", "--prompt")
+_MISSPELT = 0.85
+"""The similarity (`difflib`) of two flags above which one may be a misspelling of the other."""
 
 
 def check_flags(
@@ -58,34 +47,50 @@ def check_flags(
     Raises:
       UserError: a flag is refused.
     """
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     flag = ""
     for argument in arguments:
         value = argument
         if argument.startswith("--"):
             given, equals, value = argument.partition("=")
-            flag = given.replace("_", "-")
+            flag = _name_of(given, known)
             path = flag.removeprefix("--").replace("-", "_")
             if path in REMOVED and flag not in known:
                 raise removed_feature(given, REMOVED[path].feature)
             if flag not in (*known, *_HELP):
                 raise UserError(f"unknown flag {given}; {_hint(flag, known)}")
             if flag in seen and flag not in repeated:
-                raise UserError(f"{given} is given twice; give it once, with all of its values")
-            seen.add(flag)
+                first = "" if seen[flag] == given else f", first as {seen[flag]}"
+                raise UserError(
+                    f"{given} is given twice{first}; give it once, with all of its values"
+                )
+            seen[flag] = given
             if not equals:
                 continue
         if flag and not value and flag not in _MAY_BE_EMPTY:
             raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
 
 
-def _hint(flag: str, flags: Sequence[str]) -> str:
-    if flag == "--version":
-        return "the version is printed by t2t-jax --version"
-    for known in flags:
-        if flag in _OTHER_NAMES.get(known, ()):
-            return f"did you mean {known}?"
-    return did_you_mean(flag, flags, "see --help-all for all flags")
+def _name_of(given: str, known: Sequence[str]) -> str:
+    """Return the name in this command of a flag that is given, perhaps by an alias."""
+    flag = "--help" if given == "-h" else given.replace("_", "-")
+    return next((one for one in known if flag in ALIASES.get(one, ()) and flag not in known), flag)
+
+
+def _hint(flag: str, known: Sequence[str]) -> str:
+    """Return what to give instead of an unknown flag.
+
+    A similar flag may mean another thing. Only a likely misspelling is corrected, of a flag with or
+    without its section.
+    """
+    otherwise = "see --help-all for all flags"
+    if (hint := foreign_hint(flag, known)) is not None:
+        return hint or otherwise
+    short = {one: one.removeprefix("--").rpartition(".")[2] for one in known}
+    whole = get_close_matches(flag, known, 1, _MISSPELT)
+    name = get_close_matches(flag.removeprefix("--"), short.values(), 1, _MISSPELT)
+    found = whole or [one for one in known if [short[one]] == name]
+    return f"did you mean {' or '.join(found)}?" if found else otherwise
 
 
 def ordered(made: type, arguments: Sequence[str]) -> list[str]:
@@ -134,12 +139,13 @@ def _divided(
     """Return the words without a flag, and each flag with its values."""
     words: list[str] = []
     flags: dict[str, list[str]] = {}
+    known = [*takes]
     each_time: dict[str, list[list[str]]] = {name: [] for name in repeated}
     values, room = words, None
     for argument in arguments:
         if argument.startswith("--") or argument == "-h":
             name, equals, value = argument.partition("=")
-            name = "--help" if name == "-h" else name.replace("_", "-")
+            name = _name_of(name, known)
             values = [value] if equals else []
             if name in each_time:
                 each_time[name].append(values)

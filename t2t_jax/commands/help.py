@@ -73,7 +73,7 @@ def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
     """Yield the help of a section, or of the flags of a name."""
     if asked in _sections(flags):
         return _whole(flags, asked, width)
-    found = [flag for flag in flags if asked in (flag.name, flag.name.rpartition(".")[2])]
+    found = [flag for flag in flags if asked in _names(flag)]
     if not found:
         known = [*_sections(flags)[1:], *(flag.name for flag in flags)]
         sections = ", ".join(_sections(flags)[1:])
@@ -81,6 +81,12 @@ def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
         hint = did_you_mean(asked, known, otherwise)
         raise UserError(f"--help {asked}: there is no such section or flag; {hint}")
     return (line for flag in found for line in _entry(flag, width))
+
+
+def _names(flag: Flag) -> list[str]:
+    """Return the names by which help finds a flag."""
+    aliases = [one.removeprefix("--").replace("-", "_") for one in flag.aliases]
+    return [flag.name, flag.name.rpartition(".")[2], *aliases]
 
 
 def _sections(flags: Iterable[Flag]) -> list[str]:
@@ -190,6 +196,8 @@ def _entry(flag: Flag, width: int) -> Iterator[str]:
     text, label = meaning(flag), flag.label
     if len(flag.values) > width // 2:  # they would not fit beside the flag
         text, label = f"{text} It is one of {flag.values.replace('|', ', ')}.", f"{flag.flag} NAME"
+    if flag.aliases:
+        text = f"{text} Also {', '.join(flag.aliases)}."
     if flag.is_required:
         text = f"{text} (required)"
     elif not (flag.is_switch or flag.is_positional):
