@@ -49,10 +49,13 @@ def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """Open a file as bytes, unpacked if its name ends in `.gz` or `.zst`.
 
     Raises:
-      OSError: the file cannot be opened.
+      OSError: the file cannot be opened, or is packed and empty.
       UserError: pyarrow is not installed, which unpacks `.zst`.
     """
     file = path.open("rb")
+    if path.suffix in (".gz", ".zst") and not file.peek(1):
+        file.close()
+        raise gzip.BadGzipFile("it has no bytes, so it is not a whole packed file")
     if path.suffix == ".zst":
         with needs_extra("shards", str(path)):
             import pyarrow

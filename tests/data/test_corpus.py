@@ -206,6 +206,7 @@ REFUSED = {
         packed(gzip.compress(LINES)[:-9]),
         "train.en.gz cannot be read: ",
     ),
+    "a packed file without a byte": (packed(b""), "train.en.gz cannot be read: it has no bytes"),
     "a packed file with more after it": (
         packed(gzip.compress(LINES) + b"garbage"),
         "train.en.gz cannot be read: Not a gzipped file",

@@ -233,6 +233,21 @@ def test_lines_at_fault_do_not_stop_a_training_and_are_told(config, tmp_path, ca
     )
 
 
+@pytest.mark.parametrize("name", ["empty.jsonl", "empty.jsonl.gz", "empty.jsonl.zst"])
+def test_a_shard_without_a_byte_is_refused_if_packed_and_named_if_plain(
+    config, tmp_path, capsys, name
+):
+    shard = tmp_path / "shards" / f"train-{name}"
+    shard.touch()
+    place = {"data.corpus": f"shards:{shard.parent}/train-*"}
+    if name == "empty.jsonl":
+        opened(config.replace(place))
+        assert f"shard {shard} is empty; is it a whole copy?" in capsys.readouterr().err
+        return
+    with pytest.raises(UserError, match=f"shard {shard} cannot be read: it has no bytes"):
+        opened(config.replace(place))
+
+
 def test_lines_at_fault_are_told_where_no_line_is_left_and_only_once(config, tmp_path, capsys):
     """As of a file with a third column of attributions, which has no pair."""
     shard = tmp_path / "columns" / "train-1.tsv"

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,3 +66,23 @@ def test_a_worker_that_is_killed_changes_no_byte(tmp_path: Path, monkeypatch: An
             next(results)
     finally:
         ray.shutdown()
+
+
+@pytest.mark.parametrize(
+    "name", ["WorkerCrashedError", "OutOfMemoryError", "ObjectLostError", "TaskUnschedulableError"]
+)
+def test_every_error_of_ray_itself_is_one_line(monkeypatch: Any, name: str) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not for every Python")
+    error = getattr(ray.exceptions, name)
+    arguments = ("00", None, "") if name == "ObjectLostError" else ("first line\n" + 300 * "x",)
+
+    def lost(job: Any) -> Any:
+        raise error() if name == "WorkerCrashedError" else error(*arguments)
+
+    monkeypatch.setattr(ray, "init", lambda address, **options: None)
+    monkeypatch.setattr(ray, "get", lost)
+    monkeypatch.setattr(ray, "remote", lambda **options: lambda make: SimpleNamespace(remote=make))
+    with pytest.raises(UserError, match=f"a shard was lost \\({name}: ") as refusal:
+        list(on_ray("")(str, [0]))
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 450

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, in_one_line, needs_extra
 
 Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """A function that applies another one to each of some jobs, and yields the results in order."""
@@ -42,7 +42,7 @@ def on_ray(address: str) -> Engine:
     def engine(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
         try:
             ray.init(address or None, **_QUIETLY)
-        except (ConnectionError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"--ray {address}: no cluster of Ray can be reached there ({error}); start one by "
                 "ray start --head"
@@ -55,5 +55,11 @@ def on_ray(address: str) -> Engine:
                 yield ray.get(waiting.popleft())  # after which Ray can forget it
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
+            except ray.exceptions.RayError as error:  # such as a worker out of memory, again
+                raise UserError(
+                    f"--ray {address}: a shard was lost ({type(error).__name__}: "
+                    f"{in_one_line(error)[:200]}); look at the machines of the cluster and their "
+                    "memory: the same command keeps the finished shards"
+                ) from error
 
     return engine

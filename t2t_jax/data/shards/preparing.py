@@ -25,6 +25,7 @@ from t2t_jax.data.shards.prepared import PreparedPieces
 from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import warn
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, as_path
 from t2t_jax.system.records import Each, Schema, parse_object
@@ -162,6 +163,8 @@ def prepare_shards(
     for record in records:
         made["shards"].append(record or next(new))
         Faults(Counter(made["shards"][-1]["skipped"]), made["shards"][-1]["first"]).warn()
+        if not made["shards"][-1]["num_read"]:
+            warn(f"shard {jobs[len(made['shards']) - 1].shard} is empty; is it a whole copy?")
     prepared = PreparedPieces(out, made, text, config)
     made["token_counts"] = prepared.counted_tokens().tolist()
     write_whole(out / PREPARED, json.dumps(made).encode())
