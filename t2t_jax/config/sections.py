@@ -35,9 +35,10 @@ class DataConfig:
 
     # A run may go on with another name of its corpus: a hash guards the content.
     corpus: str = field(default="bundled:", metadata=MAY_CHANGE | NOT_EXPORTED)
-    """Corpus: `bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
-    public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
-    or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
+    """Corpus: `bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `text:FILE.tsv` or
+    `text:FILE.jsonl`, `NAME:DIR` (a public corpus such as wmt14-en-de, which `t2t-jax data NAME
+    DIR` has made), `tfds:NAME/CONFIG`, or `trees:DIR` (train.mrg dev.mrg: sentences to constituency
+    trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` is
     many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md)."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
@@ -76,11 +77,13 @@ class DataConfig:
     """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
     its weight. Without it, an epoch reads each corpus as often as its weight says."""
     fields: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
-    """In shards of JSON lines or Parquet, the names of the two fields with source and target, such
-    as translation.en translation.de, or of the one with a text; without them, they are the
-    languages, or text."""
+    """In JSON lines or Parquet, the names of the two fields with source and target, such as
+    translation.en translation.de, or of the one with a text; without them, they are the languages,
+    or text."""
     window: int = field(default=16, metadata=NOT_EXPORTED)
     """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
+    dev_lines: int = field(default=0, metadata=NOT_EXPORTED)
+    """Distinct pairs of train to hold out, by a hash of their text, as a missing dev set."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
     bucket (s3://, gs://)."""
@@ -92,6 +95,7 @@ class DataConfig:
         check_fields(self)
         check_range(self, 8, INFINITY, "vocab_size", "max_length")
         check_range(self, 1, 10_000, "prefetch", "window")  # each takes memory
+        check_range(self, 0, 1_000_000, "dev_lines")
         check_range(self, 0.01, 0.99, "masked_share")
         if self.mixture_temperature is not None:
             check_range(self, 1, 1000, "mixture_temperature")

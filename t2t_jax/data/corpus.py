@@ -24,9 +24,17 @@ from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
+from t2t_jax.data.held_out import with_dev
 from t2t_jax.data.shards.listing import shard_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
-from t2t_jax.data.text_files import TextFile, corpus_directory, find_text, other_names, text_splits
+from t2t_jax.data.text_files import (
+    TextFile,
+    corpus_directory,
+    file_splits,
+    find_text,
+    other_names,
+    text_splits,
+)
 from t2t_jax.data.tfds import tfds_splits
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
 from t2t_jax.errors import UserError
@@ -112,9 +120,7 @@ def open_corpus(config: DataConfig) -> Corpus:
     """Open the corpus that `config.corpus` names: check it, but read nothing into memory yet.
 
     Raises:
-      UserError: the scheme is unknown; a directory, file, data set or language is missing; the two
-        sides of a split differ in length; a TFDS data set is not prepared in a readable format; a
-        weight of a mixture is no positive number, or a corpus of it has no train split.
+      UserError: a corpus is unknown, missing, damaged or not aligned, or a mixture is wrong.
     """
     mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
     (first, weight), *others = mixed
@@ -123,12 +129,19 @@ def open_corpus(config: DataConfig) -> Corpus:
             f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
             f"{config.corpus}; leave it out, or name several, as in text:A+text:B"
         )
+    if config.dev_lines and others:
+        raise UserError(
+            f"data.dev_lines={config.dev_lines} is for one corpus, but {config.corpus} is a "
+            "mixture; give its first corpus a dev split, and leave data.dev_lines out"
+        )
     return _mixture(config.corpus, *mixed) if others or weight > 1 else first
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
     facts = TASKS[task_name(name, config.task)]
     parts: dict[str, Split] = load_named(facts.corpora)(name, config)
+    if config.dev_lines:
+        parts = with_dev(name, parts, config.dev_lines)
     for split in SPLITS:  # other test sets may be large, and never asked for
         if split in parts:
             parts[split].fingerprint()
@@ -146,7 +159,9 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if name == _BUNDLED:
         return text_splits(_bundled(), *languages)
     if scheme == "text" and place:
-        return text_splits(corpus_directory(place), *languages)
+        return file_splits(place, config, languages) or text_splits(
+            corpus_directory(place), *languages
+        )
     if scheme in CORPORA and place:
         directory = as_path(os.path.expanduser(place))
         check_holds(scheme, directory)
@@ -185,9 +200,9 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 def _unknown(name: str) -> UserError:
     return UserError(
-        f"corpus={name!r} is not bundled:, text:DIR, shards:PATTERN, tfds:NAME/CONFIG or "
-        f"trees:DIR, nor a public corpus in a directory, NAME:DIR, where NAME is "
-        f"{', '.join(CORPORA)}, nor a mixture such as text:A*3+text:B"
+        f"corpus={name!r} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
+        "shards:PATTERN, tfds:NAME/CONFIG or trees:DIR, nor a public corpus in a directory, "
+        f"NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a mixture such as text:A*3+text:B"
     )
 
 
@@ -233,6 +248,8 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     if name == _BUNDLED:
         directory, suffix = _bundled(), config.source_language
+    elif scheme == "text" and (one_file := file_splits(place, config, ("text",))):
+        return one_file
     elif scheme == "text" and place:
         directory, suffix = corpus_directory(place), "txt"
     elif scheme == "shards" and place:
@@ -286,7 +303,8 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
 def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     if scheme == "text" and place:
-        return text_splits(corpus_directory(place), "txt", suffix)
+        files = file_splits(place, config, ("text", suffix))
+        return files or text_splits(corpus_directory(place), "txt", suffix)
     raise UserError(
         f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
         f"train.txt and train.{suffix} in DIR, or {others}"

@@ -119,10 +119,10 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
         for lines in decoded(blocks(), path, not_utf8):
             read += len(lines)
             if expected is not None and read > expected.num_lines:
-                raise _changed(path)
+                raise changed(path)
             yield from lines
     if expected is not None and digest.hexdigest() != expected.digest:
-        raise _changed(path)
+        raise changed(path)
 
 
 def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
@@ -198,7 +198,8 @@ def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int
         )
 
 
-def _changed(path: Path) -> UserError:
+def changed(path: Path) -> UserError:
+    """Return the error for a changed file."""
     return UserError(
         f"{path} has changed while it was read; start again once nothing writes to it any more"
     )

@@ -6,15 +6,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
+from t2t_jax.config import DataConfig
+from t2t_jax.data.lines import Survey, changed, check_aligned, read_lines, survey
+from t2t_jax.data.shards.listing import fields_of
+from t2t_jax.data.shards.reading import Faults, Shard, format_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.errors import UserError
-from t2t_jax.system.bucket import as_path, is_directory
+from t2t_jax.system.bucket import BucketPath, as_path, is_directory
+
+_FORMATS = ".tsv", ".jsonl"
 
 
 def corpus_directory(name: str) -> Path:
     """Return the directory of a name, which may begin with ~; refuse a missing one."""
     directory = as_path(os.path.expanduser(name))
+    if os.path.isfile(directory):
+        raise UserError(
+            f"{directory} is a file; name a directory of text, or one file of pairs whose name "
+            f"ends in {' or '.join(_FORMATS)} (also .gz)"
+        )
     if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist")
     return directory
@@ -39,6 +49,34 @@ class TextFile:
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file, but refuse one that has changed since the survey."""
         return read_lines(self.path, self.survey)
+
+
+def file_splits(name: str, config: DataConfig, usual: tuple[str, ...]) -> dict[str, Split]:
+    """Return the train split of a `.tsv` or `.jsonl` file, {} for another; see `fields_of`."""
+    path = as_path(os.path.expanduser(name))
+    if format_of(path) not in _FORMATS or is_directory(path):
+        return {}
+    if not (path.exists() if isinstance(path, BucketPath) else os.path.exists(path)):
+        raise UserError(f"corpus file {path} does not exist")
+    shard = Shard((path,), fields_of(config, usual))
+    return {"train": Split.of(_file_digest, _read_file, TextFile(path), shard)}
+
+
+def _file_digest(file: TextFile, shard: Shard) -> str:
+    return digest("file", *shard.fields, file.survey.digest)
+
+
+def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
+    faults = Faults()
+    yield from shard.pairs(faults)
+    for reason, line in faults.first.items():
+        raise UserError(
+            f"{line} is {reason.replace('_', ' ')}, the first of {faults.counts[reason]:,}; a line "
+            f"has {' and '.join(shard.fields)}, as two columns or as fields (data.fields): correct "
+            f"it, or name the corpus shards:{file.path}, which leaves such lines out"
+        )
+    if TextFile(file.path).survey != file.survey:
+        raise changed(file.path)
 
 
 def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:

@@ -30,7 +30,7 @@ Comparisons = Literal["base", "all"]
 OF_SUBWORDS = (
     *("data.vocab_size", "data.corpus", "data.source_language", "data.target_language"),
     *("data.protected_tokens", "data.fields", "data.task", "data.documents", "data.text_rows"),
-    *("data.masked_share", "training.init_from"),
+    *("data.masked_share", "data.dev_lines", "training.init_from"),
 )
 """The fields that decide the vocabulary of a perplexity, or the subwords that it counts."""
 

@@ -15,6 +15,7 @@ _DEV_SET_FIELDS = (
     "data.task",
     "data.documents",
     "data.fields",
+    "data.dev_lines",
 )
 
 

@@ -211,6 +211,7 @@ _REFUSED = [
     (DataConfig, {"vocab_size": 7}, "outside [8, inf]"),
     (DataConfig, {"max_length": 0}, "outside [8, inf]"),
     (DataConfig, {"prefetch": 0}, "outside [1, 10000]"),
+    (DataConfig, {"dev_lines": -1}, "dev_lines=-1 is outside [0, 1e+06]"),
     (DataConfig, {"source_tokens_per_step": 255}, "lower max_length"),
     (DataConfig, {"max_length": 257, "source_tokens_per_step": 263}, "per_step to 264"),
     (DataConfig, {"target_tokens_per_step": 255}, "raise target_tokens_per_step"),

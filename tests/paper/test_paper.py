@@ -103,7 +103,7 @@ _NOT_STATED = {
         """,
         "data": """
             task fields window mixture_temperature documents text_rows masked_share
-            protected_tokens max_length cache_dir prefetch
+            protected_tokens max_length dev_lines cache_dir prefetch
         """,
         "training": """
             schedule_steps decay_fraction init_step source_loss seed init_seed order_seed

@@ -49,12 +49,8 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
     Raises:
       UserError: no file matches, or a shard lacks one of its two files.
     """
-    if not pairs and config.documents == "paragraphs":
-        raise UserError(
-            "data.documents='paragraphs' is not for shards, a line of which is a document"
-        )
-    fields = _fields(config, pairs)
     languages = (config.source_language, config.target_language) if pairs else ()
+    fields = fields_of(config, languages or ("text",))
     if place.startswith("hf:"):
         there = fetch_dataset(place, lambda path: [*chain(*_of_splits(path, languages).values())])
     else:
@@ -94,14 +90,17 @@ def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]
     return found
 
 
-def _fields(config: DataConfig, pairs: bool) -> tuple[str, ...]:
-    fields = config.fields or (
-        (config.source_language, config.target_language) if pairs else ("text",)
-    )
-    if len(fields) != 1 + pairs:
+def fields_of(config: DataConfig, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the fields of a line: `config.fields`, or else the usual ones."""
+    if len(usual) == 1 and config.documents == "paragraphs":
         raise UserError(
-            f"data.fields={' '.join(fields)} are {len(fields)}, but a shard holds "
-            f"{'a source and a target' if pairs else 'one text'}; name {1 + pairs}"
+            "data.documents='paragraphs' is not for shards or one file: a line is a document"
+        )
+    fields = config.fields or usual
+    if len(fields) != len(usual):
+        raise UserError(
+            f"data.fields={' '.join(fields)} are {len(fields)}, but a line holds "
+            f"{'a source and a target' if len(usual) > 1 else 'one text'}; name {len(usual)}"
         )
     return fields
 

@@ -92,7 +92,7 @@ class Shard:
                 found = self._of_two(faults)
             else:
                 [path] = self.files
-                found = _READERS.get(_format(path), _read_text)(path, self.fields, faults)
+                found = _READERS.get(format_of(path), _read_text)(path, self.fields, faults)
             if len(self.fields) == 1:
                 found = (("", text) for (text,) in found if text.strip())
             yield from chunks((source, target) for source, target in found)
@@ -123,7 +123,7 @@ class Shard:
 _END: Any = object()
 
 
-def _format(path: Path) -> str:
+def format_of(path: Path) -> str:
     """Return the suffix of a file's format, without its compression suffix."""
     return Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
 
