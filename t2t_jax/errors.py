@@ -3,6 +3,7 @@
 import difflib
 import errno
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -77,7 +78,7 @@ def installing(extra: str) -> str:
     clone = Path(__file__).parents[1]
     if (clone / "pyproject.toml").is_file():
         place = "." if clone == Path.cwd() else clone
-        return f"pip install -e '{place}[{extra}]'"
+        return f"pip install -e {shlex.quote(f'{place}[{extra}]')}"
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.request import url2pathname
 
@@ -86,7 +87,8 @@ def installing(extra: str) -> str:
         origin = json.loads(distribution("t2t-jax").read_text("direct_url.json") or "{}")
     url, control = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
     if url.startswith("file:") and not control:
-        return f"pip install '{url2pathname(url.removeprefix('file://'))}[{extra}]'"
+        wheel = url2pathname(url.removeprefix("file://"))
+        return f"pip install {shlex.quote(f'{wheel}[{extra}]')}"
     address = f" @ {control}+{url}" if control else f" @ {url}" if url else ""
     return f"pip install 't2t-jax[{extra}]{address}'"
 

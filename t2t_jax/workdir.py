@@ -28,7 +28,7 @@ from t2t_jax.config.registry import FILES, UnregisteredError
 from t2t_jax.config.tables import TABLES, named_entries
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.opening import opened
@@ -96,13 +96,24 @@ def read_config(workdir: Path) -> Config:
     """Read the config of a run; refuse a directory that is no run's, and a damaged config."""
     path = workdir / CONFIG
     if not path.is_file():
-        raise UserError(f"{workdir} is not a run directory: it has no {CONFIG}")
+        raise _no_run(workdir)
     try:
         return Config.from_json(path.read_text(encoding="utf-8"))
     except UnregisteredError as error:
         raise UserError(f"{path}: {error}{_kept_file(workdir)}") from error
     except ValueError as error:  # UserError and UnicodeDecodeError are
         raise UserError(f"{path}: {error}") from error
+
+
+def _no_run(workdir: Path) -> UserError:
+    """Return the error for a path that is not a run directory, which may be misspelt."""
+    if workdir.exists():
+        return UserError(f"{workdir} is not a run directory: it has no {CONFIG}")
+    names: list[str] = []
+    with suppress(OSError):
+        names = [path.name for path in workdir.parent.iterdir()]
+    hint = did_you_mean(workdir.name, names, "check the path")
+    return UserError(f"{workdir} does not exist; {hint}")
 
 
 def _kept_file(workdir: Path) -> str:

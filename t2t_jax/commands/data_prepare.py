@@ -1,5 +1,6 @@
 """The command that tokenises the shards of a corpus before trainings read them."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,7 +76,7 @@ class DataPrepareCommand:
         print_result(table)
         for reason, count in content.skipped.items():
             print(f"left out as {reason.replace('_', ' ')}: {count:,}")
-        print(f"train on it with --data.cache-dir {self.out}")
+        print(f"train on it with --data.cache-dir {shlex.quote(self.out)}")
         return 0
 
 

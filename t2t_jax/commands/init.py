@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -45,7 +46,8 @@ class InitCommand:
         (self.directory / "run.sh").chmod(0o755)
         print_line(
             f"{self.directory} has {', '.join(_FILES)}; put your text into "
-            f"{self.directory / 'corpus'} as README.md says, and start {self.directory / 'run.sh'}"
+            f"{self.directory / 'corpus'} as README.md says, and start "
+            f"{shlex.quote(str(self.directory / 'run.sh'))}"
         )
         return 0
 

@@ -206,7 +206,10 @@ class SweepCommand:
         if self.vary:
             choices = choices_of(self.vary, self.fields)
             given = (f"--vary {shlex.quote(one)}" for one in self.vary)
-            title = f"The grid of t2t-jax sweep --config {self.config} {' '.join(given)}"
+            title = (
+                f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} "
+                f"{' '.join(given)}"
+            )
             grid = checked_grid(product(self.fields, choices), {}, "--vary")
             return grid._replace(source=product_file(self.fields, choices, title))
         if self.fields != Config():

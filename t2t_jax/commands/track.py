@@ -1,6 +1,7 @@
 """The command that sends a run to trackers such as W&B."""
 
 import math
+import shlex
 import threading
 import time
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class TrackCommand:
         if not targets:
             raise UserError(
                 f"{self.workdir} was sent to no tracker yet; name one, as in track "
-                f"{self.workdir} wandb:translation"
+                f"{shlex.quote(str(self.workdir))} wandb:translation"
             )
         for target in targets:
             target.check()

@@ -1,6 +1,7 @@
 """The training loop, with logs, evaluations, checkpoints and stops between steps."""
 
 import os
+import shlex
 import time
 from contextlib import closing
 from functools import partial
@@ -236,7 +237,7 @@ class _Saver:
 
 def _last_words(run: Run, step: int, signal: int) -> tuple[str, str]:
     """Return why a training ended, and the advice on what to do next."""
-    score = f"evaluate --workdir {run.workdir}"
+    score = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
     if signal:
         return f"stopped after step {step:,}", "the same command goes on from there"
     if step < run.last and (reason := run.reason_to_stop):

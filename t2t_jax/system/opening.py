@@ -2,6 +2,7 @@
 
 import lzma
 import os
+import shlex
 import shutil
 import tarfile
 import zipfile
@@ -59,7 +60,7 @@ def check_directory_name(path: Path) -> None:
         base = path.name.partition(".")[0]
         raise UserError(
             f"{path} would be a directory with the name of an archive; write {base}, and then run: "
-            f"tar -czf {base}.tar.gz {base}"
+            f"{shlex.join(['tar', '-czf', f'{base}.tar.gz', base])}"
         )
 
 

@@ -21,6 +21,7 @@ from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.training.bucket_manager import BucketManager, recover_in_bucket, steps_in_bucket
 
 _ATTEMPTS = 20
+_LONGEST = 300  # characters of a reason in a message
 UNFINISHED = ".orbax-checkpoint-tmp"
 """The mark of Orbax in the name of a checkpoint that is being written."""
 _PARAMETERS_ONLY = "PARAMETERS_ONLY"
@@ -329,4 +330,9 @@ def reason_of(error: BaseException) -> str:
     """Describe the first error of a chain, without TensorStore's dump of its settings and paths."""
     error = _first(error)
     words = in_one_line(re.split(r" \[(?:tensorstore_spec|os_error_code)", str(error))[0])
-    return words.rpartition('": ')[2][-300:] or type(error).__name__
+    reason = words.rpartition('": ')[2]
+    if len(reason) > _LONGEST:
+        # The reason may stand before the names of files, or after them.
+        first, last = reason[: _LONGEST // 2], reason[-_LONGEST // 2 :]
+        reason = f"{first.rpartition(' ')[0]} ... {last.partition(' ')[2]}"
+    return reason or type(error).__name__

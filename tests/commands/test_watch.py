@@ -169,7 +169,7 @@ def test_what_is_no_run_or_damaged_or_has_no_line_yet_is_refused(tmp_path):
     for arguments, message in (
         ([], "t2t-jax watch takes a run, as in t2t-jax watch runs/base"),
         ([tmp_path / "empty" / "none"], "is not a run directory: it has no config.json"),
-        ([tmp_path / "nowhere"], "is not a run directory"),
+        ([tmp_path / "nowhere"], "nowhere does not exist; "),
         ([damaged], "config is damaged"),
         ([empty], "has no line of training yet; wait for it with --follow"),
         ([damaged, "--interval", "0"], "--interval 0.0 is no time; give seconds above 0"),

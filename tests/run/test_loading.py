@@ -191,3 +191,15 @@ def test_of_the_parallel_section_of_a_config_loading_takes_the_mesh(runs):
 def test_a_directory_that_is_no_run_is_refused(runs, tmp_path):
     with pytest.raises(UserError, match=rf"{tmp_path} is not a run directory"):
         load([runs[0], tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("bse", "did you mean base?"), ("other", "check the path")]
+)
+def test_a_path_that_does_not_exist_is_said_to_be_missing(tmp_path, name, hint):
+    (tmp_path / "base").mkdir()
+    with pytest.raises(UserError) as refused:
+        load(tmp_path / name)
+    assert str(refused.value) == f"{tmp_path / name} does not exist; {hint}"
+    with pytest.raises(UserError, match=r"nowhere/base does not exist; check the path"):
+        load(tmp_path / "nowhere" / "base")

@@ -60,7 +60,7 @@ def test_it_begins_with_them_and_goes_on_without_the_other_run(config, base, tmp
     [
         ({"model.d_model": 32}, r"has another model \(model.d_model 16 -> 32\)"),
         ({"data.vocab_size": 299}, r"has another model \(data.vocab_size 300 -> 299\)"),
-        ({"training.init_from": "nowhere"}, "nowhere is not a run directory|nowhere/vocab"),
+        ({"training.init_from": "nowhere"}, "nowhere does not exist|nowhere/vocab"),
         ({"training.init_step": 7}, "has no checkpoint of step 7; it has"),
         ({"data.protected_tokens": ("<2de>", "<2fr>")}, "=<2de> <2fr> cannot be added to the voc"),
     ],

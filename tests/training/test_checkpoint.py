@@ -23,7 +23,7 @@ from t2t_jax.training.averaging import check_average, load_parameters
 from t2t_jax.training.checkpoint import Checkpoints, _NewestAndDue
 from t2t_jax.training.origin import Identity, checksum
 from t2t_jax.training.state import TrainState
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.storage import reason_of, steps_in
 
 MEASURE = {"beam_size": 4}
 
@@ -756,3 +756,25 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _save(tmp_path, [1])
     other = {"a": {"kernel": jax.ShapeDtypeStruct((3, 3), jnp.float32)}}
     assert "checkpoints/1" in _refusal(lambda: load_parameters(tmp_path, other))
+
+
+FULL = "No space left on device"
+LONG_PATH = "/disk/" + "a directory with a long name/" * 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, FULL, f"{LONG_PATH}manifest"),
+        ValueError(
+            f'Error writing "{LONG_PATH}d/1": Failed to write to file 14: {FULL} [os_error_'
+        ),
+        ValueError(f"Error writing {LONG_PATH}d/1: Failed to write to file 14: {FULL}"),
+        ValueError(f"{FULL}: {LONG_PATH.replace(' ', '_')}"),
+    ],
+)
+def test_a_long_reason_is_cut_in_its_middle_and_between_words(error):
+    reason = reason_of(error)
+    assert FULL in reason
+    assert len(reason) <= 310
+    assert {*reason.split()} <= {*str(error).split(), "..."}

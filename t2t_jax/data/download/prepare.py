@@ -7,6 +7,7 @@ DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -102,7 +103,7 @@ def check_holds(name: str, directory: Path) -> None:
       UserError: the directory holds something else, a part, or the corpus with other cleaning.
     """
     path = directory / _MANIFEST
-    way_out = f"run t2t-jax data {name} {directory}"
+    way_out = f"run t2t-jax data {name} {shlex.quote(str(directory))}"
     if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist; {way_out}")
     if not path.is_file():

@@ -8,6 +8,7 @@ that. RUN/trackers/TRACKER.json has the project and the run's id there.
 
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,9 +112,10 @@ def _end(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -
         process.kill()
         process.wait()
         if code != 0 and is_run(workdir):
+            command = shlex.join(["t2t-jax", "track", str(workdir), str(target)])
             warn(
                 f"{target} has not got all of the log, see {TRACKERS_FOLDER}/{target.tracker}.log; "
-                f"this sends the rest: t2t-jax track {workdir} {target}"
+                f"this sends the rest: {command}"
             )
 
 

@@ -196,7 +196,7 @@ def test_a_run_of_an_earlier_release_keeps_its_id(workdir, service):
 
 def test_what_cannot_be_sent_is_refused_in_one_line(workdir, service):
     for words, refusal in {
-        (workdir / "none",): "is not a run directory",
+        (workdir / "none",): "none does not exist",
         (workdir,): "was sent to no tracker yet; name one, as in track",
         (workdir, "wandb"): "'wandb' names no project",
         (workdir, "wandb: "): "names no project; give one",

@@ -1,0 +1,77 @@
+"""Commands that messages name, for a path with a space, which a shell takes as they are."""
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from t2t_jax.commands.entry import entry_command
+from t2t_jax.config import Config
+from t2t_jax.data.download.prepare import check_holds
+from t2t_jax.errors import UserError
+from t2t_jax.run import trainer
+from t2t_jax.run.trackers import follower
+from t2t_jax.run.trackers.tracker import Target
+from t2t_jax.system.opening import check_directory_name
+
+RUN = Path("my runs/base")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    RUN.mkdir(parents=True)
+    (RUN / "config.json").write_text(Config().to_json())
+    return RUN
+
+
+def words_after(text: str, start: str) -> list[str]:
+    """The words of the shell in what follows a text."""
+    return shlex.split(" ".join(text.split()).partition(start)[2])
+
+
+def refusal(call, *arguments) -> str:
+    with pytest.raises(UserError) as refused:
+        call(*arguments)
+    return str(refused.value)
+
+
+def test_the_command_that_scores_a_run(run):
+    ended = SimpleNamespace(workdir=run, last=3, reason_to_stop=None, config=Config())
+    _, advice = trainer._last_words(ended, 3, 0)
+    assert words_after(advice, "score: ") == ["t2t-jax", "evaluate", "--workdir", str(run)]
+
+
+def test_the_command_that_sends_the_rest_to_a_tracker(run, capsys):
+    process = SimpleNamespace(
+        stdin=SimpleNamespace(write=lambda text: None, close=lambda: None),
+        poll=lambda: 1,
+        kill=lambda: None,
+        wait=lambda: None,
+    )
+    follower._end(run, {Target("wandb", "my project"): process})
+    words = words_after(capsys.readouterr().err, "this sends the rest: ")
+    assert words == ["t2t-jax", "track", str(run), "wandb:my project"]
+
+
+def test_the_command_that_names_a_tracker(run):
+    text = refusal(entry_command(["track", str(run)]).run)
+    assert words_after(text, "as in ") == ["track", str(run), "wandb:translation"]
+
+
+def test_the_command_that_makes_a_corpus(tmp_path):
+    text = refusal(check_holds, "wmt14-en-de", tmp_path / "my corpus")
+    words = ["t2t-jax", "data", "wmt14-en-de", str(tmp_path / "my corpus")]
+    assert words_after(text, "; run ") == words
+
+
+def test_the_command_that_packs_an_archive():
+    text = refusal(check_directory_name, Path("my run.tar.gz"))
+    assert words_after(text, "run: ") == ["tar", "-czf", "my run.tar.gz", "my run"]
+
+
+def test_the_script_of_a_new_project(tmp_path, capsys):
+    assert entry_command(["init", str(tmp_path / "my project")]).run() == 0
+    words = words_after(capsys.readouterr().out, "and start ")
+    assert words == [str(tmp_path / "my project" / "run.sh")]
