@@ -12,7 +12,7 @@ import tyro
 from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import REPEATED
 from t2t_jax.commands.flags import parse_flags, peek, with_family
-from t2t_jax.commands.tables import report_console, result_console
+from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
 from t2t_jax.config.written import product_file
@@ -147,7 +147,8 @@ class SweepCommand:
             check_distinct({name: grid.variants[name] for name in chosen}, seeds)
             with TemporaryDirectory() as empty:  # planned for its checks of the rules
                 planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
-            report_console(120).print(listing(grid, chosen, seeds))
+            console = result_console(highlight=False)
+            console.print(listing(grid, chosen, seeds, console.width))
             return 0
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
@@ -271,7 +272,7 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
 
     console = result_console(highlight=False)
     if outcome.rows:
-        console.print(summary(outcome.rows, outcome.results))
+        console.print(summary(outcome.rows, outcome.results, console.width))
     console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
 
 

@@ -1,6 +1,5 @@
 """The tables, lines and bars that commands print."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,15 +18,9 @@ def result_console(**settings: Any) -> "ResultConsole":
     return ResultConsole(**settings)
 
 
-def report_console(width: int, **settings: Any) -> "ResultConsole":
-    """Return a console for a page, which is as wide as the terminal, or has a width without one."""
-    columns = None if sys.stdout.isatty() else width
-    return result_console(width=columns, highlight=False, **settings)
-
-
 def print_result(what: Any) -> None:
-    """Print a table or a line, as wide on a terminal as in a file."""
-    result_console(width=100, markup=False, highlight=False).print(what)
+    """Print a table or a line, which a terminal wraps and a file gets whole."""
+    result_console(markup=False, highlight=False).print(what)
 
 
 def print_line(line: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import tyro
 
 from t2t_jax.commands.flag_table import Runs
-from t2t_jax.commands.tables import report_console
+from t2t_jax.commands.tables import result_console
 from t2t_jax.errors import UserError
 
 
@@ -30,7 +30,7 @@ class WatchCommand:
             raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
         from t2t_jax.run.watch import follow_runs, show_runs
 
-        console = report_console(100, markup=False)
+        console = result_console(markup=False, highlight=False)
         if not self.follow:
             show_runs(self.workdir, console)
             return 0

@@ -8,7 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.parallel.processes import is_main
@@ -23,6 +25,16 @@ from t2t_jax.system.outbox import open_log
 from t2t_jax.system.records import as_line, read_record_lines
 from t2t_jax.system.retries import with_retries
 from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
+
+
+class _TrainingProgress(Progress):
+    """A bar with the step and the time left, and the figures of the last step in a line below."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the lines, of which only the bar gets shorter in a narrow terminal."""
+        yield from super().get_renderables()
+        for task in self.tasks:  # the console itself would cut the line
+            yield Text(task.fields["figures"], no_wrap=False, overflow="fold")
 
 
 class RunLog:
@@ -77,11 +89,10 @@ class RunLog:
             self._file = open_log(self._path)
             self._tensorboard = tensorboardX
             self._open_events(workdir, start_step)
-        self._progress = Progress(
+        self._progress = _TrainingProgress(
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=self._console,
             disable=self._console.quiet or not self._console.is_terminal,

@@ -27,6 +27,7 @@ from t2t_jax.workdir import is_run, log_file, log_signature, read_config, read_l
 
 _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
+_WIDEST_IN_FILE = 100  # columns of plots in a file or a pipe
 _LOWEST, _HIGHEST = 8, 14  # lines of a plot
 _TIMED_LINES = 10  # lines of the log from which the time of a step is estimated
 _POLL_SECONDS = 0.1  # the longest sleep before a signal is noticed
@@ -243,15 +244,16 @@ def _told(runs: Sequence[WatchedRun]) -> list[Text]:
 
 def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
     """Return plots of all figures that any run has, in two columns if there is room."""
-    columns = 2 if console.width >= _NARROWEST_PAIR else 1
-    width, coloured = console.width // columns, console.color_system is not None
+    width = console.width if console.is_terminal else min(console.width, _WIDEST_IN_FILE)
+    columns = 2 if width >= _NARROWEST_PAIR else 1
+    coloured = console.color_system is not None
     unit = unit_of(run.config for run in runs)
     drawn = []
     for figure in figures_of([run.history for run in runs], unit):
         points = [figure.points(run.history) for run in runs]
         if any(points):
             curves = [Curve([s for s, _ in one], [value for _, value in one]) for one in points]
-            plot = plot_in_terminal(figure.title, curves, width, height, coloured)
+            plot = plot_in_terminal(figure.title, curves, width // columns, height, coloured)
             drawn.append(Text.from_ansi(plot))
     rows = Table.grid()
     for first in range(0, len(drawn), columns):

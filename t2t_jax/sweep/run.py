@@ -14,6 +14,7 @@ from rich.table import Table
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import SPLIT, Cell, measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
+from t2t_jax.sweep.listing import WIDTH_OF_FIGURES, in_lines
 from t2t_jax.sweep.plan import GridPlan
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
@@ -85,7 +86,7 @@ def run_cells(
                     now = time.monotonic()
                     if console.is_terminal:
                         left = _seconds_left(statuses, now - began)
-                        live.update(_table(statuses, left), refresh=True)
+                        live.update(_table(statuses, left, console.width), refresh=True)
                     elif now - said >= _SECONDS_BETWEEN_LINES:
                         said = now
                         left = _seconds_left(statuses, now - began)
@@ -217,7 +218,7 @@ def _event(status: _Status) -> str:
     return text
 
 
-def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
+def _table(statuses: Collection[_Status], seconds_left: float | None, width: int) -> Table:
     """Return a table with the states of each variant's seeds, and the progress of running ones."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
@@ -229,14 +230,14 @@ def _table(statuses: Collection[_Status], seconds_left: float | None) -> Table:
     split = next((status.cell.split for status in statuses), SPLIT)
     caption = f"{split} perplexity per subword; {score_name}: {', '.join(sorted(signatures))}"
     table = Table(title=title, caption=caption, box=None, title_justify="left")
-    table.add_column("variant")
-    table.add_column("seeds")
+    table.add_column("variant", no_wrap=True)
+    table.add_column("seeds", overflow="fold")
     for name in ("step", "loss", "tokens/s", "perplexity", score_name):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for variant in dict.fromkeys(status.cell.variant for status in statuses):
         seeds = [status for status in statuses if status.cell.variant == variant]
         signs = "".join((_SIGNS | _SEEN_ALONE)[status.state] for status in seeds)
-        table.add_row(variant, signs, *_figures(seeds))
+        table.add_row(in_lines(variant, width - WIDTH_OF_FIGURES), signs, *_figures(seeds))
     return table
 
 

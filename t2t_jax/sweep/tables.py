@@ -29,6 +29,7 @@ from t2t_jax.sweep.contrasts import factorial, pairs
 from t2t_jax.sweep.effect_figure import FIGURES, effect_figure
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
 from t2t_jax.sweep.latex import grid_latex, latex
+from t2t_jax.sweep.listing import WIDTH_OF_FIGURES, in_lines
 from t2t_jax.sweep.paper_columns import (
     FIELDS,
     HEADS,
@@ -144,13 +145,13 @@ def grid_table(comparison: Comparison, beside: Beside = NOTHING) -> GridTable:
     )
 
 
-def summary(rows: Sequence[VariantRow], results: Results) -> Table:
-    """Return the table for a terminal, with the columns that fit."""
+def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
+    """Return the table for a terminal of `width` columns, with the columns that fit."""
     first = next(iter(results.values()))[0]
     score = rows[0].measures.score
     caption = f"{score.name}: {first[score.signature_field]}" if score.signature_field else None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-    table.add_column("variant")
+    table.add_column("variant", no_wrap=True)
     for name in ("seeds", "perplexity", "Δ", score.name, "Δ"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("against the noise", overflow="fold")
@@ -159,7 +160,9 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
         for change in (row.perplexity, row.score):
             difference = "" if change.difference is None else f"{change.difference:+.2f}"
             figures += [change.shown[0], difference]
-        table.add_row(row.shown, str(row.num_seeds), *figures, row.verdict)
+        table.add_row(
+            in_lines(row.shown, width - WIDTH_OF_FIGURES), str(row.num_seeds), *figures, row.verdict
+        )
     for note in _notes_on_code(rows):
         table.caption = f"{table.caption or ''}\n{note}".strip()
     return table

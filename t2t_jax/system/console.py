@@ -1,12 +1,25 @@
-"""Consoles that programs print to, and their behaviour once the reader has gone (`| head`)."""
+"""Consoles of programs: their width, and their behaviour once the reader has gone (`| head`)."""
 
 import os
 import sys
+from typing import Any
 
 from rich.console import Console
 
+_NO_WIDTH = 100_000  # columns, which rich needs a number of
 
-class ResultConsole(Console):
+
+class _StreamConsole(Console):
+    """A console as wide as its terminal. Files and pipes have no width, and get whole lines."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Make a console with settings of rich, which may include a width."""
+        super().__init__(**settings)
+        if "width" not in settings and not self.is_jupyter and not self.file.isatty():
+            self.width = _NO_WIDTH
+
+
+class ResultConsole(_StreamConsole):
     """A console for results: once its reader has gone, `BrokenPipeError` ends the program."""
 
     def on_broken_pipe(self) -> None:
@@ -14,7 +27,7 @@ class ResultConsole(Console):
         raise
 
 
-class ProgressConsole(Console):
+class ProgressConsole(_StreamConsole):
     """A console for progress: once its reader has gone, the work continues silently."""
 
     def on_broken_pipe(self) -> None:

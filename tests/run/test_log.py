@@ -1,6 +1,7 @@
 """The log of a run."""
 
 import errno
+import io
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from t2t_jax.errors import UserError
@@ -72,6 +74,23 @@ def test_what_is_not_a_terminal_gets_plain_lines(tmp_path, capsys):
     assert printed == (
         "step 7  loss 2.500  learning rate 1.00e-03  1,234 target tokens/s  3% waiting for data  "
         "10 min left\n"
+    )
+
+
+def test_a_narrow_terminal_shows_the_step_all_figures_and_the_time_left(tmp_path):
+    figures = FIGURES | {"target_tokens_per_second": 1234567.8}
+    with RunLog(tmp_path, 0, num_train_steps=100_000) as log:
+        log.step(3000)
+        log.training(3000, figures, seconds_left=600.0)
+        console = Console(file=io.StringIO(), width=80)
+        for line in log._progress.get_renderables():
+            console.print(line)
+    bar, *below = console.file.getvalue().splitlines()
+    assert bar.startswith("step   3000/100000 ━")
+    assert bar.endswith(":--")  # the time left, which is not known so soon
+    assert all(len(line) <= 80 for line in (bar, *below))
+    assert " ".join(" ".join(below).split()) == (
+        "loss 2.500 learning rate 1.00e-03 1,234,568 target tokens/s 3% waiting for data"
     )
 
 

@@ -6,6 +6,7 @@ import math
 import re
 
 import pytest
+from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
@@ -280,7 +281,23 @@ def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     rows = write_tables(grid, results, tmp_path)
     assert "paper:" not in (tmp_path / "table.md").read_text()
     assert "paper" not in (tmp_path / "table.csv").read_text().splitlines()[0]
-    assert [*summary(rows, results).columns[0].cells] == ["base"]
+    assert [*summary(rows, results, 80).columns[0].cells] == ["base"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 1000])
+def test_a_narrow_terminal_shows_the_whole_names_of_the_rows(width):
+    names = [f"dropout_rate={rate},label_smoothing=0.05" for rate in (0.1, 0.2)]
+    base, other = [GRID.variants[name] for name in ("base", "A-h1")]
+    grid = Grid({"base": base, names[0]: other, names[1]: other}, {})
+    results = {name: [result(5.0, 20.0)] for name in grid.variants}
+    console = Console(file=io.StringIO(), width=width)
+    console.print(summary(compare(grid, results).rows, results, width))
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= width and "…" not in line for line in lines)
+    end = next(line.find("seeds") for line in lines if "seeds" in line)
+    first = "".join(line[:end].strip() for line in lines)
+    assert all(name in first for name in names)
+    assert (names[0] in console.file.getvalue()) == (width > 80)  # in one line, where it fits
 
 
 TEXT = {"task": "language_modelling", "definition": "windows", "references": ["a"]}
@@ -312,7 +329,7 @@ def test_a_grid_of_language_models_is_compared_by_bits_per_byte(tmp_path):
     assert float(first["bits_per_byte_mean"]) == pytest.approx(1.1)
     assert first["bits_per_byte_p_value"] == ""  # of the base
     assert first["definition"] == "windows"
-    assert summary(compare(grid, results).rows, results).columns[4].header == "bits per byte"
+    assert summary(compare(grid, results).rows, results, 80).columns[4].header == "bits per byte"
 
 
 def test_labels_of_other_sentences_are_not_compared():

@@ -269,6 +269,19 @@ def test_the_end_of_a_sweep_is_estimated_from_the_steps_that_it_has_taken(grid, 
     assert line.startswith("1 waiting, 1 running, 1 done, 1 failed, about 3 min left, until ")
 
 
+def test_the_live_table_has_whole_names_and_steps_on_a_narrow_terminal(grid, tmp_path):
+    name = "dropout_rate=0.1,label_smoothing=0.05"
+    named = Grid({name: grid.variants["base"]}, {})
+    progress = {"step": 12_300, "loss": 3.1234, "target_tokens_per_second": 123_456.0}
+    status = run._Status(cells(named, tmp_path, 1)[0], "running", progress=progress)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(run._table([status], None, 80))
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= 80 and "…" not in line for line in lines)
+    assert "".join(line[:18].strip() for line in lines[-4:-1]) == name
+    assert "12,300 / 20  3.123   123,456" in lines[-4]
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(grid, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LINES", 0)

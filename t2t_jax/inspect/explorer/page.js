@@ -115,9 +115,9 @@ function paint(canvas, matrix) {
 function drawGrids() {
   $("grids").replaceChildren();
   for (const [name, one] of Object.entries(data.attention)) {
-    const [layers, heads] = one.shape, box = element("div", { class: "grid" }), table = element("table");
+    const [layers, heads] = one.shape, columns = state.heads === "one" ? heads : 1, table = element("table");
+    const box = element("div", { class: "grid", style: `--heads: ${columns}` });
     box.append(element("h4", {}, NAMES[name]), table);
-    const columns = state.heads === "one" ? heads : 1;
     const top = table.insertRow();
     top.append(element("th"), ...Array.from({ length: columns }, (_, h) =>
       element("th", { scope: "col" }, columns > 1 || heads === 1 ? `head ${h + 1}` : `${state.heads} of heads`)));

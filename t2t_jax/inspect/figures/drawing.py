@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Colours that colour-blind people tell apart (Okabe and Ito 2008)."""
-MAP = "cividis"
-"""A scale of colours that colour-blind people read as others do (Nuñez et al. 2018)."""
+MAP = "viridis"
+"""A scale of colours that colour-blind people can read; cividis is grey in its middle."""
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:

@@ -176,6 +176,28 @@ def test_a_browser_shows_the_weights_of_attention_maps(browser, translator, expl
     assert asked == {path.as_uri()}
 
 
+_DRAW_MORE_HEADS = """
+for (const one of Object.values(data.attention)) {
+  one.shape[1] *= arguments[0];
+  for (const name of ["matrices", "kinds"])
+    one[name] = one[name].map((heads) => Array(arguments[0]).fill(heads).flat());
+}
+drawGrids();
+return [...document.querySelectorAll(".grid")].map((grid) => [grid.scrollWidth, grid.clientWidth,
+  grid.querySelectorAll("th[scope=col]").length]);
+"""
+
+
+@pytest.mark.parametrize("num_heads", [8, 16])
+def test_all_heads_are_seen_without_scrolling(browser, explored, tmp_path, num_heads):
+    path = tmp_path / "view.html"
+    explored.save(path)
+    browser.get(path.as_uri())
+    for needed, width, count in browser.execute_script(_DRAW_MORE_HEADS, num_heads // 4):
+        assert (count, needed) == (num_heads, width)
+    assert browser.execute_script("return document.body.scrollWidth <= innerWidth")
+
+
 def _by_words(weights, queries, keys) -> np.ndarray:
     """Weights of words, by hand: each end of a sentence is a word of its own."""
 
