@@ -18,6 +18,7 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.named_functions import check_functions
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.device_memory import bytes_of_a_device
@@ -51,6 +52,7 @@ def compile_ahead(
             "--compile-only compiles what parallel.backend='jit' runs, but it is "
             f"{config.parallel.backend!r}; add --parallel.backend jit"
         )
+    check_functions(config)
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     model = make_model(config, config.data.vocab_size, mesh)

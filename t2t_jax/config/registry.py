@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
+from operator import index
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, in_one_line
 from t2t_jax.system.source_code import syntax
 
 Row = TypeVar("Row")
@@ -86,9 +87,30 @@ class Entry:
         function: Callable[..., Any] = load_named(self.function) if is_place else self.function
         return function
 
+    def learned(self, width: int) -> Mapping[str, Parameter]:
+        """Return the parameters for vectors of a width."""
+        try:
+            declared = self.parameters(width)
+            if isinstance(declared, Mapping) and all(map(_is_sound, declared, declared.values())):
+                return declared
+            reason = f"gave {declared}"
+        except Exception as error:
+            reason = f"raised {type(error).__name__}: {error}"
+        raise UserError(
+            f"what {self.title} learns has to be a dictionary of t2t_jax.Parameter by name, but "
+            f"its function of the width {width} {in_one_line(reason)[:200]}; mend the function"
+        )
+
     def num_parameters(self, width: int) -> int:
         """Count the numbers that the function learns for vectors of a width."""
-        return sum(math.prod(each.shape) for each in self.parameters(width).values())
+        return sum(math.prod(each.shape) for each in self.learned(width).values())
+
+
+def _is_sound(name: object, declared: object) -> bool:
+    if not isinstance(name, str) or not isinstance(declared, Parameter):
+        return False
+    is_finite = math.isfinite(declared.mean) and math.isfinite(declared.deviation)
+    return is_finite and all(0 < index(size) < 2**31 for size in declared.shape)
 
 
 def load_named(place: str) -> Any:

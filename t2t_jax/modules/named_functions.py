@@ -37,7 +37,7 @@ def learned(
       heads: the number of heads, each of which learns these parameters; None is no heads.
     """
     made = {}
-    for name, declared in entry.parameters(width).items():
+    for name, declared in entry.learned(width).items():
         axes = ["vector" if size == width and heads is None else None for size in declared.shape]
         of_heads = [] if heads is None else [heads]
         init = named(initializer(declared), *["heads" for _ in of_heads], *axes)
@@ -137,22 +137,31 @@ _RULES = {
 _TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
 
 
+def check_functions(config: Config) -> None:
+    """Refuse a registered function that cannot be traced and differentiated."""
+    for problem in _problems(config, is_run=False):
+        raise UserError(problem)
+
+
 def function_problems(config: Config) -> Iterator[str]:
     """Yield a message for each registered function that makes a config's model inconsistent.
 
     The check compares results for small random arrays with those for each position by itself. A
     process checks each function once for each config of a model.
     """
+    return _problems(config, is_run=True)
+
+
+def _problems(config: Config, *, is_run: bool) -> Iterator[str]:
     for name, entry in named_entries(config).items():
         of_heads = name == "norm" and config.model.query_key_norm
         for use in (name, "query_key_norm") if of_heads else (name,):
-            if problem := _problem(entry, _AXES[use], _RULES[name], config.model):
+            if problem := _problem(entry, _AXES[use], _RULES[name], config.model, is_run=is_run):
                 yield problem
 
 
 @cache
-def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig) -> str | None:
-    """Return what is wrong with a function, or None."""
+def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: bool) -> str | None:
     *of_arrays, of_learned, of_result = axes.replace("->", ",").split(",")
     separate = [axis for axis in of_result if axis not in "wd"]
     sizes = _sizes(model)
@@ -177,6 +186,9 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig) -> str | No
         return values, parts.reshape(shape), pullback(jnp.ones_like(values))
 
     try:
+        if not is_run:
+            jax.eval_shape(results, arrays, learned)
+            return None
         with jax.default_matmul_precision("highest"):
             values, parts, gradients = jax.device_get(results(arrays, learned))
             nudged, *_ = jax.device_get(results([x * _NUDGE for x in arrays], learned))
@@ -214,7 +226,7 @@ def _random_arrays(
     """
     rng, learned = np.random.default_rng(0), {}
     arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in of_arrays]
-    for name, (shape, mean, deviation) in entry.parameters(arrays[0].shape[-1]).items():
+    for name, (shape, mean, deviation) in entry.learned(arrays[0].shape[-1]).items():
         drawn = rng.uniform(-1, 1, (*[sizes[axis] for axis in of_learned], *shape))
         drawn = mean + (deviation or abs(mean) / 2 or 0.5) * drawn
         learned[name] = np.asarray(drawn, np.float32)

@@ -23,7 +23,7 @@ from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, warn
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.named_functions import function_problems
+from t2t_jax.modules.named_functions import check_functions, function_problems
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.device_memory import within_memory
@@ -131,6 +131,7 @@ def planned(config: Config, workdir: Path) -> Plan:
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
+    check_functions(config)
     for problem in function_problems(config):
         if goes_on is None:
             raise UserError(problem)

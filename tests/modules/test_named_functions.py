@@ -12,6 +12,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Parameter
+from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.config import Config, NormConfig, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.tables import TABLES
@@ -24,6 +25,7 @@ from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules import named_functions
 from t2t_jax.modules.named_functions import call, elementwise, function_problems
 from t2t_jax.modules.normalization import Norm
+from t2t_jax.run.preparing import planned
 from tests.selection import thorough_after
 
 _REGISTER = {
@@ -126,6 +128,15 @@ def test_numbers_start_as_they_are_declared():
     assert abs(scale.mean() - 3) < 0.05
     assert abs(scale.std() - 0.5) < 0.05
     assert not np.any(made["bias"])
+
+
+def _called_back(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.pure_callback(np.tanh, shape, x, vmap_method="sequential")
+
+
+def _repeated(x):
+    return jax.lax.while_loop(lambda y: y.sum() > 1e9, lambda y: y / 2, x)
 
 
 def _products(query, key):
@@ -237,6 +248,52 @@ def test_a_function_that_would_decode_as_another_model_has_a_problem(kind):
 def test_a_function_that_fails_or_is_not_finite_has_a_problem(function, message):
     [problem] = _problems("feed_forward", function)
     assert re.search(f"activation 'mine' ({message})", problem)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: None, "raised ValueError"),
+        (lambda x: (x, x), r"made float32\[2, "),
+        (lambda x: x.astype(int), "made int32"),
+        (_called_back, "raised ValueError .* Pure callbacks do not support JVP"),
+        (_repeated, "cannot be differentiated: Reverse-mode differentiation does not work"),
+    ],
+)
+def test_a_function_that_cannot_be_trained_ends_every_start(tmp_path, function, message):
+    t2t_jax.register_activation("mine", function)
+    config = Config().replace({"model.feed_forward": "mine", "model.d_model": 16})
+    for start in (lambda: compile_ahead(config, jax.devices()), lambda: planned(config, tmp_path)):
+        with pytest.raises(UserError, match=f"activation 'mine' {message}") as error:
+            start()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (lambda width: None, "gave None"),
+        (lambda width: [Parameter(())], r"gave \[Parameter"),
+        (lambda width: {"g": (width,)}, r"gave \{'g': \(512,\)\}"),
+        (lambda width: {3: Parameter(())}, r"gave \{3: Parameter"),
+        (lambda width: {"g": Parameter((-1,))}, r"gave \{'g': Parameter\(shape=\(-1,\)"),
+        (lambda width: {"g": Parameter((10**12,))}, "gave .*1000000000000"),
+        (lambda width: {"g": Parameter((), float("nan"))}, "gave .*nan"),
+        (lambda width: {"g": Parameter((2.5,))}, "raised TypeError: 'float' object"),
+        (lambda: {}, "raised TypeError: .* takes 0 positional arguments"),
+        (3, "raised TypeError: 'int' object is not callable"),
+    ],
+)
+def test_wrong_parameters_of_a_function_are_explained(parameters, message):
+    t2t_jax.register_normalization("mine", lambda x, epsilon, **learned: x, parameters)
+    model = Config().replace({"model.norm": "mine"}).model
+    with pytest.raises(
+        UserError, match=f"what normalization 'mine' learns .*512 {message}"
+    ) as error:
+        num_parameters(model, 11)
+    assert "\n" not in str(error.value)
 
 
 def test_a_config_with_registered_functions_is_one_value():
