@@ -32,7 +32,7 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.opening import opened
-from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
+from t2t_jax.system.records import NUMBER, Record, append_line, read_records, schema
 from t2t_jax.system.sums import SUMS, digest_of
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -58,7 +58,7 @@ RECORDS = _CORPUS, IMPORTED, PROVENANCE, _SCORES
 """The files of a run that say where its model comes from and how good it is."""
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
-LOG_SCHEMA = Schema(
+LOG_SCHEMA = schema(
     {"step": int, "of": str},
     dict.fromkeys((*_FIGURES, "target_tokens", "target_tokens_per_second", "time"), NUMBER)
     | dict.fromkeys(("step_seconds", "host_memory_bytes", "device_memory_bytes"), NUMBER)
@@ -72,8 +72,9 @@ WARNING = "warning"
 END = "end"
 """Value of the field `of` of a log record: the training ended, for the reason in the field `text`.
 The record is removed when the run goes on."""
-_SCORE_SCHEMA = Schema(
-    optional={
+_SCORE_SCHEMA = schema(
+    {},
+    {
         "corpus": str,
         "split": str,
         "num_sentences": int,
@@ -83,7 +84,7 @@ _SCORE_SCHEMA = Schema(
         "date": str,
         "hardware": str,
         "provenance": dict,
-    }
+    },
 )
 
 

@@ -52,7 +52,7 @@ from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import bucket, lock, outbox
 from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
-from t2t_jax.system.records import Schema, append_line, read_records
+from t2t_jax.system.records import append_line, read_records
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.training.storage import steps_in
@@ -323,7 +323,7 @@ def test_a_log_that_was_cut_goes_on_with_a_line_of_its_own(place):
     assert (place / "log").read_bytes() == b'{"a": 1}\n{"a"\n{"a": 2}\n'
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("t2t_jax.system.records.warn", lambda message: None)
-        assert read_records(place / "log", Schema({"a": int})) == [{"a": 1}, {"a": 2}]
+        assert read_records(place / "log", dict[str, int]) == [{"a": 1}, {"a": 2}]
 
 
 # What the store does.

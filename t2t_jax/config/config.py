@@ -26,7 +26,7 @@ from t2t_jax.config.sections import (
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.system.records import Record, parse_object
 from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
 
 _REQUIRED = "model", "data", "training"
@@ -143,7 +143,7 @@ class Config:
           UserError: the text is not JSON, or `from_dict` refuses what it says.
         """
         try:
-            nested = parse_object(text, Schema())
+            nested = parse_object(text, Record)
         except ValueError as error:
             raise UserError(f"config is damaged: {error}") from error
         return from_dict(nested)

@@ -32,14 +32,14 @@ from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.bucket import BucketPath, as_path, send_tree
 from t2t_jax.system.folders import user_folder
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.system.records import parse_object, schema
 from t2t_jax.system.sums import digest_of
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
 """The files of an entry by name: bytes, or an array for a file in NumPy's own format."""
 
 _DIGESTS = "digests.json"
-_SCHEMA = Schema({"blake2b": dict})
+_SCHEMA = schema({"blake2b": dict})
 _UNFINISHED = "unfinished-"
 _STALE_AFTER_SECONDS = 24 * 3600.0
 _WAY_OUT = "set data.cache_dir to another place"

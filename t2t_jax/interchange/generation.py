@@ -6,18 +6,18 @@ counterpart in `DecodingConfig` are taken over; others that would change an outp
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Int
+from msgspec import Meta
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
 from t2t_jax.interchange.model_files import config_of, read_json
 from t2t_jax.interchange.pretrained import write_json
-from t2t_jax.system.records import Record, Schema
+from t2t_jax.system.records import NUMBER, Record, schema
 
 FILE = "generation_config.json"
 
@@ -29,14 +29,15 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("bad_words_ids", "suppress_tokens")),
 }
 """The settings that are taken over, with the values of transformers for null or missing ones."""
-GENERATION = Schema(
+GENERATION = schema(
     {},
     {
-        **dict.fromkeys(_DEFAULTS, (int, NoneType)),
-        **dict.fromkeys(("length_penalty", "temperature", "top_p"), (int, float, NoneType)),
-        **dict.fromkeys(("do_sample", "renormalize_logits"), (bool, NoneType)),
-        **dict.fromkeys(("bad_words_ids", "suppress_tokens"), (list, NoneType)),
-        "early_stopping": (bool, str, NoneType),
+        **dict.fromkeys(_DEFAULTS, int | None),
+        **dict.fromkeys(("length_penalty", "temperature", "top_p"), NUMBER),
+        **dict.fromkeys(("do_sample", "renormalize_logits"), bool | None),
+        "bad_words_ids": list[Annotated[list[int], Meta(min_length=1)]] | None,
+        "suppress_tokens": list[int] | None,
+        "early_stopping": bool | str | None,
     },
 )
 _LACKING = {
@@ -137,11 +138,7 @@ def _bad_words(
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
     words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
     for word in words:
-        if (
-            not isinstance(word, list)
-            or not word
-            or not all(type(x) is int and x in ids for x in word)
-        ):
+        if not all(number in ids for number in word):
             raise UserError(
                 f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is no list of "
                 f"ids from 0 to {len(ids) - 1}"

@@ -6,7 +6,7 @@ well, which a bias of the output keeps from ever being chosen.
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType
+from typing import NotRequired
 
 import numpy as np
 from jaxtyping import Float32
@@ -22,6 +22,7 @@ from t2t_jax.interchange.model_files import (
     ID,
     RATE,
     SIZE,
+    NumberedToken,
     read_json,
     read_text,
     vocabulary_of,
@@ -31,7 +32,7 @@ from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Constants, Tensors
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Each, Record, Schema
+from t2t_jax.system.records import Record, schema
 
 VOCABULARIES = (PretrainedVocabulary,)
 
@@ -45,18 +46,20 @@ _FIELDS = {
     "resid_pdrop": pretrained.Counterpart("dropout_rate", RATE, 0.1),
     "attn_pdrop": pretrained.Counterpart("attention_dropout_rate", RATE, 0.1),
 }
-_OTHERS = Schema(
-    {"vocab_size": SIZE}, {"eos_token_id": (ID, NoneType), "n_inner": (SIZE, NoneType)}
-)
+_OTHERS = {
+    "vocab_size": SIZE,
+    "eos_token_id": NotRequired[ID | None],
+    "n_inner": NotRequired[SIZE | None],
+}
 _FIXED = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_TOKENIZER = Schema(
-    {"model": Schema({"vocab": Each(dict, ID)}, {"continuing_subword_prefix": (str, NoneType)})},
-    {"added_tokens": Each(list, Schema({"content": str, "id": ID}))},
+_TOKENIZER = schema(
+    {"model": schema({"vocab": dict[str, ID]}, {"continuing_subword_prefix": str | None})},
+    {"added_tokens": list[NumberedToken]},
 )
 _NEVER = -1e9
 """The output bias of padding, which is thus never chosen."""

@@ -27,7 +27,7 @@ parameters are rewritten to make up for them:
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NotRequired, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -56,7 +56,7 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Record, Schema
+from t2t_jax.system.records import Record, schema
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary
 
@@ -68,10 +68,11 @@ _FIELDS = pretrained.encoder_decoder_fields("gelu")
 _EPSILON = 1e-5
 """The epsilon that the norms of `MarianMTModel` add to the variance."""
 _SHARED, _TIED = "share_encoder_decoder_embeddings", "tie_word_embeddings"
-_OTHERS = Schema(
-    {"decoder_start_token_id": ID},
-    {_SHARED: bool, "decoder_vocab_size": (SIZE, type(None))},
-)
+_OTHERS = {
+    "decoder_start_token_id": ID,
+    _SHARED: NotRequired[bool],
+    "decoder_vocab_size": NotRequired[SIZE | None],
+}
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
 _NEVER = -1e4
@@ -131,7 +132,7 @@ def _read_vocabulary(
 
 def _read_pieces(file: Path, size: int) -> list[str]:
     """Return the subword of each id, from a JSON file with the id of each subword."""
-    ids = read_json(file, Schema({UNKNOWN: ID}))
+    ids = read_json(file, schema({UNKNOWN: ID}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
         raise UserError(
             f"{file} does not give each of {size} entries an id of its own, as config.json has it"
@@ -203,7 +204,7 @@ def _languages(file: Path) -> dict[str, str]:
     """Return the two languages in tokenizer_config.json as fields, or {}."""
     if not file.exists():
         return {}
-    found = read_json(file, Schema())
+    found = read_json(file, Record)
     names = [found.get(f"{side}_lang") for side in ("source", "target")]
     if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
         return {}

@@ -6,26 +6,39 @@ They raise a `UserError` that names a file that is missing, damaged or of anothe
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from msgspec import Meta
 from sentencepiece import SentencePieceProcessor
 
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.system.records import Between, Record, Schema, parse_object
+from t2t_jax.system.records import Record, Schema, parse_object
 from t2t_jax.system.regular_file import regular
 
-SIZE = Between(int, 1, 10_000_000)
+SIZE = Annotated[int, Meta(ge=1, le=10_000_000)]
 """The range of a width, and of a number of entries or positions."""
-DEPTH = Between(int, 1, 10_000)
+DEPTH = Annotated[int, Meta(ge=1, le=10_000)]
 """The range of a number of layers or heads."""
-ID = Between(int, 0, 10_000_000)
+ID = Annotated[int, Meta(ge=0, le=10_000_000)]
 """The range of the id of an entry of a vocabulary."""
-RATE = Between(float, 0, 1)
+RATE = Annotated[float, Meta(ge=0, le=1)]
 """The range of a rate of dropout, and of the epsilon that a norm adds to the variance."""
 _MAX_BYTES = 1 << 28
 _LONGEST_NAME = 255
+
+
+class Token(TypedDict):
+    """An entry of a vocabulary beyond its subwords."""
+
+    content: str
+
+
+class NumberedToken(Token):
+    """Such an entry, with its id."""
+
+    id: ID
 
 
 def read_bytes(path: Path) -> bytes:

@@ -9,7 +9,7 @@ tokenizer.json                                how text is split, for the library
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NotRequired, TypeAlias
 
 import numpy as np
 from safetensors.numpy import save
@@ -21,7 +21,7 @@ from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, confi
 from t2t_jax.interchange.tensors import Spellings, Tensors, as_written
 from t2t_jax.interchange.torch_file import read_torch_file
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Each, Kinds, Record, Schema
+from t2t_jax.system.records import Record, schema
 from t2t_jax.system.safetensors_file import read_safetensors
 from t2t_jax.version import removed_feature
 
@@ -30,7 +30,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": 
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
 _ALIASES = {"d_model": "hidden_size", "num_heads": "num_attention_heads"}
 """Second names by which transformers reads the fields that stand for ours."""
-_INDEX = Schema({"weight_map": Each(dict, str)})
+_INDEX = schema({"weight_map": dict[str, str]})
 
 
 class Counterpart(NamedTuple):
@@ -38,8 +38,8 @@ class Counterpart(NamedTuple):
 
     ours: str
     """The name of our field."""
-    kinds: Kinds
-    """The kinds of values that the field of config.json may have."""
+    kind: Any
+    """The type of the values that the field of config.json may have."""
     usual: Any = None
     """The value where config.json does not have the field; None for a field that it must have."""
 
@@ -50,18 +50,18 @@ activation is one of `ACTIVATIONS`."""
 
 
 def read_pretrained_config(
-    path: Path, kind: str, fields: Counterparts, others: Schema, fixed: Mapping[str, Any]
+    path: Path, kind: str, fields: Counterparts, others: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> Record:
     """Return the fields of config.json, checked.
 
     Args:
       kind: the `model_type` that the model has to have.
       fields: the fields that stand for fields of ours.
-      others: the other fields that are read.
+      others: the types of the other fields that are read.
       fixed: options with the only value of each that a model of this package can have.
     """
     file = path / "config.json"
-    model_type = read_json(file, Schema({"model_type": str}))["model_type"]
+    model_type = read_json(file, schema({"model_type": str}))["model_type"]
     if model_type in REMOVED_FORMATS:
         raise removed_feature(str(file), REMOVED_FORMATS[model_type])
     if model_type != kind:
@@ -69,9 +69,9 @@ def read_pretrained_config(
             f"{file} has a model of type {model_type!r:.60}, not {kind!r}; the formats that are "
             f"read are {', '.join(READ)}"
         )
-    needed = {name: one.kinds for name, one in fields.items() if one.usual is None}
-    usual = {name: one.kinds for name, one in fields.items() if one.usual is not None}
-    theirs = read_json(file, Schema({**needed, **others.required}, {**usual, **others.optional}))
+    needed = {name: one.kind for name, one in fields.items() if one.usual is None}
+    usual = {name: one.kind for name, one in fields.items() if one.usual is not None}
+    theirs = read_json(file, schema({**needed, **others}, usual))
     aliases = {
         _ALIASES[one.ours]: theirs[name] for name, one in fields.items() if one.ours in _ALIASES
     }
@@ -103,24 +103,21 @@ def encoder_decoder_fields(
 
 
 def read_encoder_decoder_config(
-    path: Path, kind: str, fields: Counterparts, others: Schema, fixed: Mapping[str, Any]
+    path: Path, kind: str, fields: Counterparts, others: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> Record:
     """Return the fields of config.json, whose decoder has to have the sizes of the encoder.
 
     The arguments and errors are those of `read_pretrained_config`.
     """
-    required: Mapping[str, Kinds] = {
+    others = {
         **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), SIZE),
         "decoder_attention_heads": DEPTH,
         **dict.fromkeys(("pad_token_id", "eos_token_id"), ID),
-        **others.required,
+        "tie_word_embeddings": NotRequired[bool],
+        "max_position_embeddings": NotRequired[SIZE],
+        **others,
     }
-    optional: Mapping[str, Kinds] = {
-        "tie_word_embeddings": bool,
-        "max_position_embeddings": SIZE,
-        **others.optional,
-    }
-    theirs = read_pretrained_config(path, kind, fields, Schema(required, optional), fixed)
+    theirs = read_pretrained_config(path, kind, fields, others, fixed)
     sides = "attention_heads", "ffn_dim"
     wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
     wanted |= {"is_encoder_decoder": True, "is_decoder": False}
@@ -186,7 +183,7 @@ def our_config(
             )
         if field.ours == "feed_forward":
             value = _OUR_ACTIVATIONS[value]
-        found[f"model.{field.ours}"] = float(value) if field.kinds is RATE else value
+        found[f"model.{field.ours}"] = float(value) if field.kind is RATE else value
     return config_of(path / "config.json", found | dict(others))
 
 

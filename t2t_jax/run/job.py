@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from types import NoneType
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import jax
+from msgspec import Meta
 
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
@@ -24,26 +24,34 @@ from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
-from t2t_jax.run.provenance import SCHEMA as PROVENANCE_SCHEMA
+from t2t_jax.run.provenance import SoftwareRecord
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import exit_code_of
 from t2t_jax.system.host import host_name
-from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_line, read_object
+from t2t_jax.system.records import NUMBER, Record, as_line, read_object, schema
 
 _JOBS = "jobs"
 _PATIENCE, _PATIENCE_IN_BUCKET = 2.0, 60.0  # seconds between two writings of an account
 _LONGEST_REASON = 300  # characters, as errors of compilers have pages
 _WAY_OUT = "this start of the training is left out"
-_TIME, _COUNT = Between(float, 0.0, 1e11), Between(int, 0, 2**63)
-_SCHEMA = Schema(
+_TIME = Annotated[float, Meta(ge=0.0, le=1e11)]
+_COUNT = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class _Measurement(TypedDict):
+    step: _COUNT
+    steps: _TIME
+
+
+_SCHEMA = schema(
     {
         **dict.fromkeys(("begun", "written"), _TIME),
         **dict.fromkeys(("first_step", "step", "devices"), _COUNT),
-        "seconds": Schema({}, dict.fromkeys(PHASES, _TIME)),
-        "at": Each(list, Schema({"step": _COUNT, "steps": _TIME})),
-        "ended": (str, NoneType),
-        "exit_code": (int, NoneType),
+        "seconds": schema({}, dict.fromkeys(PHASES, _TIME)),
+        "at": list[_Measurement],
+        "ended": str | None,
+        "exit_code": int | None,
     },
     {
         **dict.fromkeys(("flops", "peak", "source_tokens", "target_tokens"), NUMBER),
@@ -51,7 +59,7 @@ _SCHEMA = Schema(
         "kind": str,
         "processes": int,
         "hardware": str,
-        "provenance": PROVENANCE_SCHEMA,
+        "provenance": SoftwareRecord,
     },
 )
 

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config
 from t2t_jax.config.families import FAMILIES
@@ -25,7 +26,7 @@ from t2t_jax.errors import warn
 from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import Each, Record, Schema, read_object
+from t2t_jax.system.records import Record, read_object, schema
 from t2t_jax.system.source_code import syntax
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, PROVENANCE
@@ -46,21 +47,24 @@ _HASHED = (
 _PACKAGE = Path(__file__).parents[1]
 _GIT_TIMEOUT_S = 10.0  # git may be slow on a shared filesystem
 
-SCHEMA = Schema(
-    {"code": str, "versions": Each(dict, str)},
-    {
-        "files": Each(dict, str),
-        "settings": Each(dict, str),
-        "commit": str,
-        "dirty": bool,
-        "first_step": int,
-    },
-)
-"""The fields of a provenance record."""
 UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
 """The record for runs of versions before 0.3.0, which recorded no software."""
 _UNRECORDED_RUN = UNRECORDED | {"first_step": 0}
-_FILE = Schema({"software": Each(list, SCHEMA)})
+
+
+class SoftwareRecord(TypedDict):
+    """The fields of a provenance record."""
+
+    code: str
+    versions: dict[str, str]
+    files: NotRequired[dict[str, str]]
+    settings: NotRequired[dict[str, str]]
+    commit: NotRequired[str]
+    dirty: NotRequired[bool]
+    first_step: NotRequired[int]
+
+
+_FILE = schema({"software": list[SoftwareRecord]})
 
 
 def versions() -> dict[str, str]:

@@ -1,13 +1,13 @@
 """The application of the server: its routes, its bounds, its refusals and its metrics."""
 
 import asyncio
-import json
 import logging
 import time
 import traceback
 from dataclasses import dataclass
 from importlib.resources import files
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,7 +22,6 @@ from t2t_jax.serving.engine import Engine
 log = logging.getLogger("t2t_jax.serving")
 """The log of requests. It never has their texts."""
 
-_FIELDS = "q", "source", "target"
 _CLIENT_GONE = 499  # nginx's status for a client that went away; nobody reads this answer
 
 
@@ -80,10 +79,11 @@ class Application:
 
     async def _translation(self, request: Request) -> str | list[str]:
         """Return the translation of the field `q` of a request: a text, or a list of texts."""
-        text, languages = _fields(await self._body(request))
-        texts = [text] if isinstance(text, str) else text
+        fields = _fields(await self._body(request))
+        texts = [fields.q] if isinstance(fields.q, str) else fields.q
         try:
             # In a thread, as long texts would hold up the other requests.
+            languages = fields.source, fields.target
             prepared = await asyncio.to_thread(self._engine.prepare, texts, *languages)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
@@ -92,7 +92,7 @@ class Application:
             raise HTTPException(413, f"{number:,} sentences are more than {most:,}; send fewer")
         translations = await self._engine.translate(prepared, self._bounds.timeout)
         self._sentences.inc(prepared.num_sentences)
-        return translations[0] if isinstance(text, str) else translations
+        return translations[0] if isinstance(fields.q, str) else translations
 
     async def _body(self, request: Request) -> bytes:
         """Read the body, and count its bytes, as the declared length may be wrong."""
@@ -135,21 +135,16 @@ class Application:
         return JSONResponse({"error": message}, status, headers)
 
 
-def _fields(body: bytes) -> tuple[str | list[str], list[str | None]]:
-    """Return the texts of a request and its two languages, or refuse the body with 400."""
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+    q: str | list[str]
+    source: str | None = None
+    target: str | None = None
+
+
+def _fields(body: bytes) -> _Fields:
+    """Return the fields of a request, or refuse the body with 400."""
     try:
-        fields = json.loads(body.decode())
-        json.dumps(fields, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+        return msgspec.json.decode(body, type=_Fields)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not JSON in UTF-8: {error}") from error
-    if not isinstance(fields, dict) or "q" not in fields:
-        raise HTTPException(400, 'the body is not a JSON object with a text, as {"q": "..."}')
-    if unknown := sorted(fields.keys() - _FIELDS):
-        raise HTTPException(400, f"unknown field {unknown[0]!r}; known are {', '.join(_FIELDS)}")
-    text, languages = fields["q"], [fields.get("source"), fields.get("target")]
-    texts = text if isinstance(text, list) else [text]
-    if not all(isinstance(item, str) for item in texts):
-        raise HTTPException(400, "q is neither a text nor a list of texts")
-    if not all(code is None or isinstance(code, str) for code in languages):
-        raise HTTPException(400, 'source and target are codes of languages, such as "en"')
-    return text, languages
+        message = f'the body is not JSON in UTF-8, as {{"q": "..."}}: {error}'
+        raise HTTPException(400, message) from error

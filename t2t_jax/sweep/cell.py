@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import DivergedError, UserError
-from t2t_jax.run.provenance import SCHEMA as PROVENANCE_SCHEMA
+from t2t_jax.run.provenance import SoftwareRecord
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software_of
 from t2t_jax.sweep.same_settings import settled_fields
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
-from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_object
+from t2t_jax.system.records import FINITE, NUMBER, Record, as_line, check, read_object, schema
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
@@ -46,22 +46,21 @@ _SCORE_AGAIN = "remove it to score again"
 _SEED = re.compile("seed([0-9]+)")
 """The name of a cell's directory."""
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
-_FIGURE = (int, float)
-_RESULT_SCHEMA = Schema(
+_RESULT_SCHEMA = schema(
     {
         "config": dict,
         "corpus": str,
         "split": str,
-        "perplexity": _FIGURE,
+        "perplexity": FINITE,
         "target_tokens": int,
-        "target_tokens_per_second": _FIGURE,
-        "hypotheses": list,
-        "references": list,
+        "target_tokens_per_second": float,
+        "hypotheses": list[str],
+        "references": list[str],
         "steps": int,
     },
     {
         "task": str,
-        "provenance": Each(list, PROVENANCE_SCHEMA),
+        "provenance": list[SoftwareRecord],
         "settled": dict,
         "device": str,
         "vocabulary": str,
@@ -70,7 +69,7 @@ _RESULT_SCHEMA = Schema(
     },
 )
 """The fields of a result that `tables` and `comparison` rely on."""
-_RUNG_SCHEMA = Schema({"config": dict, "perplexity": NUMBER}, {"diverged": str})
+_RUNG_SCHEMA = schema({"config": dict, "perplexity": NUMBER}, {"diverged": str})
 # Fields that may change during a run, but change the score of a finished one.
 _SCORED = (
     "training.num_train_steps",
@@ -140,7 +139,7 @@ class Cell:
             _check_scores(result)
             if result["split"] != self.split:
                 raise UserError(f"its scores are of {result['split']}, not of {self.split}")
-        except UserError as error:
+        except ValueError as error:
             raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
         changed = differences(ran, self.config, only_binding=True)
         if changed:
@@ -236,19 +235,9 @@ def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "Grid
 def _check_scores(result: Record) -> None:
     """Refuse a result that lacks a score, or does not have one hypothesis for each reference."""
     score, beside, *_ = measures_of(result)
-    if not math.isfinite(result["perplexity"]):
-        raise UserError(f"its field 'perplexity' is {result['perplexity']}")
     for measure in (score, beside) if beside else (score,):
-        figure = result.get(measure.field)
-        if not isinstance(figure, _FIGURE) or isinstance(figure, bool):
-            raise UserError(f"its field {measure.field!r} has no figure")
-        if not math.isfinite(figure):
-            raise UserError(f"its field {measure.field!r} is {figure}")
-        if measure.signature_field and not isinstance(result.get(measure.signature_field), str):
-            raise UserError(f"its field {measure.signature_field!r} has no text")
-    for name in ("hypotheses", "references"):
-        if not all(isinstance(line, str) for line in result[name]):
-            raise UserError(f"its field {name!r} has something else than lines of text")
+        signature = {measure.signature_field: str} if measure.signature_field else {}
+        check(result, schema({measure.field: FINITE, **signature}))
     hypotheses, references = len(result["hypotheses"]), len(result["references"])
     if hypotheses != references:
         raise UserError(f"it has {hypotheses} hypotheses of {references} references")

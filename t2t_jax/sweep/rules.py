@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any
+from typing import Any, TypedDict
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
@@ -23,19 +22,27 @@ from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid
 from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.tuning import candidates, check_differ
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import Each, Record, Schema, read_object
+from t2t_jax.system.records import Record, read_object
 
 RULES = "rules.json"
 """The file of a grid with its rules."""
-_TEXT = (str, NoneType)
-_RANGE = Schema({"low": (int, float), "high": (int, float), "scale": str})
-_SCHEMA = Schema(
-    {
-        **{"halving": _TEXT, "tune": Each(dict, (list, _RANGE)), "sampler": _TEXT},
-        **{"trials": (int, NoneType), "at_once": int, "seeds": int, "rungs": Each(list, int)},
-        "variants": Each(list, str),
-    }
-)
+
+
+class _Range(TypedDict):
+    low: float
+    high: float
+    scale: str
+
+
+class _Rules(TypedDict):
+    halving: str | None
+    tune: dict[str, list[Any] | _Range]
+    sampler: str | None
+    trials: int | None
+    at_once: int
+    seeds: int
+    rungs: list[int]
+    variants: list[str]
 
 
 @dataclass(frozen=True)
@@ -337,7 +344,7 @@ def _shown(values: Sequence[Any] | Range) -> str:
 def _read(workdir: Path) -> Record | None:
     path = workdir / RULES
     way_out = "bring it back from a copy, or choose another --workdir"
-    return read_object(path, _SCHEMA, way_out) if path.is_file() else None
+    return read_object(path, _Rules, way_out) if path.is_file() else None
 
 
 def _described(rules: GridRules) -> str:

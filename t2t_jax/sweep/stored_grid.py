@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
@@ -20,25 +20,35 @@ from t2t_jax.sweep.rules import RULES
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.lock import is_held
-from t2t_jax.system.records import Each, Record, Schema, read_object
+from t2t_jax.system.records import Record, read_object
 from t2t_jax.tasks import task_of
 
 _FILE, _ROWS = "grid.py", "grid.json"
-_PLAN_ENTRY = Schema({"date": str, "cells": Each(list, str), "comparisons": str, "score": str})
-_SCORING = Schema({"split": str, "date": str, "cells": Each(dict, str)})
-_SCHEMA = Schema(
-    {"variants": Each(dict, dict)},
-    {
-        "written": str,
-        "seeds": int,
-        "plan": Each(list, _PLAN_ENTRY),
-        "scorings": Each(list, _SCORING),
-    },
-)
 _TESTS = {
     "base": "comparisons with the base by Dunnett's test",
     "all": "comparisons of all pairs by Holm's method",
 }
+
+
+class _PlanEntry(TypedDict):
+    date: str
+    cells: list[str]
+    comparisons: str
+    score: str
+
+
+class _Scoring(TypedDict):
+    split: str
+    date: str
+    cells: dict[str, str]
+
+
+class _Grid(TypedDict):
+    variants: dict[str, dict[str, Any]]
+    written: NotRequired[str]
+    seeds: NotRequired[int]
+    plan: NotRequired[list[_PlanEntry]]
+    scorings: NotRequired[list[_Scoring]]
 
 
 def stored_grid(workdir: Path) -> Grid:
@@ -61,7 +71,7 @@ def _read(workdir: Path) -> Record:
     """Return the record of a directory's grid; {} without one."""
     path = workdir / _ROWS
     way_out = "remove it to begin a new record"
-    return read_object(path, _SCHEMA, way_out) if path.is_file() else {}
+    return read_object(path, _Grid, way_out) if path.is_file() else {}
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:

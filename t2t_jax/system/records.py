@@ -8,57 +8,35 @@ it, and an imported model may come from anybody.
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeAlias
+from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
+
+import msgspec
 
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.fetched_path import check_own
 from t2t_jax.system.regular_file import regular
 
 Record = dict[str, Any]
+Schema: TypeAlias = Any
+"""A type of objects, as `msgspec` checks them: a `TypedDict`, or what `schema` returns."""
+FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A figure that is neither NaN nor infinite."""
+NUMBER = float | None
+"""A figure; null stands for one that was not finite."""
 
 
-@dataclass(frozen=True)
-class Between:
-    """Numbers within bounds."""
+def schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
+    """Return the type of objects with some fields; their readers ignore further fields.
 
-    type: type[int] | type[float]
-    """The type of the numbers; a float may be written as an integer."""
-    low: float
-    """The least of the numbers."""
-    high: float
-    """The greatest of the numbers."""
-
-
-@dataclass(frozen=True)
-class Each:
-    """A list or an object whose values all have one kind."""
-
-    container: type[list[Any]] | type[dict[str, Any]]
-    """`list` or `dict`."""
-    kinds: "Kinds"
-    """The kinds that each of the values may have."""
-
-
-@dataclass(frozen=True)
-class Schema:
-    """The fields that the readers of a record rely on, and the kinds of their values."""
-
-    required: Mapping[str, "Kinds"] = field(default_factory=dict)
-    """Fields that a record must have, and their kinds."""
-    optional: Mapping[str, "Kinds"] = field(default_factory=dict)
-    """Fields that a record may lack, and their kinds where they are there."""
-
-
-Kind: TypeAlias = type | Between | Each | Schema
-"""Values of a type, numbers within bounds, values that are all alike, or objects with fields."""
-Kinds: TypeAlias = Kind | tuple[Kind, ...]
-"""One kind, or several kinds that a value may have."""
-NUMBER = (int, float, NoneType)
-"""The kinds of a figure; null stands for one that was not finite."""
+    Args:
+      required: the fields that a record must have, and their types.
+      optional: the fields that a record may lack, and their types.
+    """
+    fields = {name: NotRequired.__getitem__(kind) for name, kind in (optional or {}).items()}
+    return TypedDict("Record", {**required, **fields})  # type: ignore[operator]
 
 
 def as_line(record: Mapping[str, Any]) -> str:
@@ -89,59 +67,9 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
     return record
 
 
-def check(record: Any, schema: Schema, place: str = "") -> None:
-    """Refuse a record that does not fit a schema.
-
-    Args:
-      place: the names of the fields that lead to the object, each with a dot after it.
-
-    Raises:
-      ValueError: the record is not an object, or a field is missing or of another kind.
-    """
-    if not isinstance(record, dict):
-        raise ValueError(f"it is not an object, but a JSON {type(record).__name__}")
-    missing = [name for name in schema.required if name not in record]
-    if missing:
-        raise ValueError(f"it has no field {place + missing[0]!r}")
-    for name, kinds in {**schema.required, **schema.optional}.items():
-        if name in record:
-            _check_value(record[name], kinds, place + name)
-
-
-def _check_value(value: Any, kinds: Kinds, place: str) -> None:
-    accepted = kinds if isinstance(kinds, tuple) else (kinds,)
-    for kind in accepted:
-        if isinstance(kind, Schema) and isinstance(value, dict):
-            return check(value, kind, f"{place}.")
-        if isinstance(kind, Each) and isinstance(value, kind.container):
-            for name, one in value.items() if isinstance(value, dict) else enumerate(value):
-                _check_value(one, kind.kinds, f"{place}.{name}")
-            return None
-        if _is_of(value, kind):
-            return None
-    raise ValueError(f"its field {place!r:.80} is {value!r:.60}, expected {_names_of(kinds)}")
-
-
-def _is_of(value: Any, kind: Kind) -> bool:
-    """Return whether a value is of a type, or a number within bounds. True is not a number."""
-    if isinstance(kind, Between):
-        return _is_of(value, int) | _is_of(value, kind.type) and kind.low <= value <= kind.high
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(kind, type) and isinstance(value, kind)
-
-
-def _names_of(kinds: Kinds) -> str:
-    match kinds:
-        case tuple():
-            return " or ".join(map(_names_of, kinds))
-        case Between():
-            return f"{kinds.type.__name__} from {kinds.low:,} to {kinds.high:,}"
-        case Each():
-            return f"{kinds.container.__name__} of {_names_of(kinds.kinds)}"
-        case Schema():
-            return "dict"
-    return "null" if kinds is NoneType else kinds.__name__
+def check(record: Any, schema: Schema) -> None:
+    """Raise a `ValueError` that names the field which does not fit. True is not a number."""
+    msgspec.convert(record, schema)
 
 
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:

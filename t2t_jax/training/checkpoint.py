@@ -44,7 +44,7 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import may_pass
-from t2t_jax.system.records import NUMBER, Record, Schema
+from t2t_jax.system.records import NUMBER, Record, schema
 from t2t_jax.system.retries import with_retries
 from t2t_jax.training.averaging import is_due, is_kept_for_good
 from t2t_jax.training.origin import (
@@ -78,7 +78,7 @@ _DAMAGED = "damaged"
 _NUM_DAMAGED = 2
 # A run that finds the newest state damaged resumes from the one before.
 _NUM_WHOLE = 2
-_SCORE = Schema({"score": NUMBER}, {"measure": dict})
+_SCORE = schema({"score": NUMBER}, {"measure": dict})
 _T = TypeVar("_T")
 
 

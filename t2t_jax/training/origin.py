@@ -17,15 +17,15 @@ from jaxtyping import Array, UInt32
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError
-from t2t_jax.system.records import Each, Record, Schema, check
+from t2t_jax.system.records import Record, Schema, check, schema
 from t2t_jax.training.storage import UnreadableError
 
 NO_STEPS = 0.0, 0.0, 0.0
 """The window of a meter that has seen no step; see `run.meter.StepMeter`."""
 _SEAL = "sha256"
-_SCHEMA = Schema(
+_SCHEMA = schema(
     {"step": int, "config": dict, "sums": dict, "fingerprints": dict},
-    {"for_safety": bool, "provenance": dict, "window": Each(list, float)},
+    {"for_safety": bool, "provenance": dict, "window": list[float]},
 )
 
 

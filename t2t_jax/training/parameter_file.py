@@ -13,12 +13,12 @@ from safetensors.numpy import save
 
 from t2t_jax.errors import UserError
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Each, Record, Schema, parse_object
+from t2t_jax.system.records import Record, parse_object, schema
 from t2t_jax.system.safetensors_file import read_metadata, read_safetensors
 from t2t_jax.workdir import VOCABULARY
 
 _ABOUT, _VERSION = "t2t_jax", 1
-_SCHEMA = Schema({"version": int, "steps": Each(list, int), "vocabulary": str})
+_SCHEMA = schema({"version": int, "steps": list[int], "vocabulary": str})
 
 
 class SavedParameters(NamedTuple):

@@ -184,10 +184,10 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"target_pieces": ["<pad>"', '"target_pieces": [0', "a subword is no string"),
+        ('"target_pieces": ["<pad>"', '"target_pieces": [0', "Expected `str`, got `int`"),
         ('["<pad>", "</s>"', '["</s>", "<pad>"', "it does not begin with <pad> </s>"),
         ('"source_model": "', '"source_model": "-', "Only base64 data is allowed"),
-        ('"source_model"', '"model"', "it has no field 'source_model'"),
+        ('"source_model"', '"model"', "missing required field `source_model`"),
         ("]}", "", "it is not JSON"),
     ],
 )

@@ -85,14 +85,14 @@ def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "field", "value", "said"),
     [
-        ("gpt2", "n_embd", None, "'n_embd' is None, expected int from 1 to"),
-        ("gpt2", "n_layer", 10**30, "'n_layer' is 1000.*, expected int from"),
-        ("gpt2", "layer_norm_epsilon", [1e-12], "'layer_norm_epsilon' is .*, expected float from"),
-        ("gpt2", "n_inner", "64", "'n_inner' is '64', expected int from .* or null"),
-        ("gpt2", "attn_pdrop", float("nan"), "'attn_pdrop' is nan"),
+        ("gpt2", "n_embd", None, r"Expected `int`, got `null` - at `\$\.n_embd`"),
+        ("gpt2", "n_layer", 10**30, r"Expected `int` <= 10000 - at `\$\.n_layer`"),
+        ("gpt2", "layer_norm_epsilon", [1e-12], r"got `array` - at `\$\.layer_norm_epsilon`"),
+        ("gpt2", "n_inner", "64", r"Expected `int \| null`, got `str` - at `\$\.n_inner`"),
+        ("gpt2", "attn_pdrop", float("nan"), r"Expected `float` >= 0.0 - at `\$\.attn_pdrop`"),
         ("m2m100", "d_model", 64, r"encoder\.embed_tokens\.weight of shape"),
-        ("marian", "d_model", "32", "'d_model' is '32', expected int"),
-        ("marian", "dropout", None, "'dropout' is None, expected float"),
+        ("marian", "d_model", "32", r"Expected `int`, got `str` - at `\$\.d_model`"),
+        ("marian", "dropout", None, r"Expected `float`, got `null` - at `\$\.dropout`"),
     ],
 )
 def test_a_value_is_named_with_its_field_and_what_it_may_be(kind, field, value, said, tmp_path):
@@ -199,7 +199,7 @@ def test_tensors_in_several_files_are_those_in_one(kind, tmp_path):
         (lambda places: places.update(x="/dev/zero"), "outside of its directory"),
         (lambda places: places.update(x="a\nb"), "which no file is called"),
         (lambda places: places.update(x="c.safetensors"), "c.safetensors cannot be read"),
-        (lambda places: places.update(x=7), "'weight_map.x' is 7, expected str"),
+        (lambda places: places.update(x=7), r"Expected `str`, got `int` - at `\$\.weight_map"),
     ],
 )
 def test_an_index_that_says_something_else_is_refused(change, said, tmp_path):

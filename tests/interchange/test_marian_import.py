@@ -196,9 +196,9 @@ def test_a_setting_without_a_counterpart_is_named(file, settings, named, tmp_pat
         ({"num_beams": "6"}, "num_beams"),
         ({"max_length": 1}, r"generation_config.json: decoding\.max_extra_length=0"),
         ({"bad_words_ids": [[999]]}, r"has \[999\] in bad_words_ids"),
-        ({"bad_words_ids": [7]}, "has 7 in bad_words_ids"),
-        ({"bad_words_ids": [[]]}, r"has \[\] in bad_words_ids"),
-        ({"suppress_tokens": [True]}, r"has \[True\] in bad_words_ids or suppress_tokens"),
+        ({"bad_words_ids": [7]}, r"got `int` - at `\$\.bad_words_ids\[0\]`"),
+        ({"bad_words_ids": [[]]}, r"length >= 1 - at `\$\.bad_words_ids\[0\]`"),
+        ({"suppress_tokens": [True]}, r"got `bool` - at `\$\.suppress_tokens\[0\]`"),
     ],
 )
 def test_a_generation_config_that_says_nothing_is_refused(settings, why, tmp_path):

@@ -131,10 +131,10 @@ def test_sentences_of_several_requests_are_translated_together(client, engine, e
         (b'{"q": "\xff"}', 400, "the body is not JSON in UTF-8"),
         (b'{"q": "\\ud800"}', 400, "the body is not JSON in UTF-8"),
         (b"[" * 900, 400, "the body is not"),
-        (b'["q"]', 400, "the body is not a JSON object with a text"),
-        (b'{"q": 1}', 400, "q is neither a text nor a list of texts"),
-        (b'{"q": "a", "source": 1}', 400, "source and target are codes of languages"),
-        (b'{"q": "a", "format": "html"}', 400, "unknown field 'format'; known are q, source, ta"),
+        (b'["q"]', 400, "the body is not JSON in UTF-8"),
+        (b'{"q": 1}', 400, "Expected `str | array`, got `int` - at `$.q`"),
+        (b'{"q": "a", "source": 1}', 400, "Expected `str | null`, got `int` - at `$.source`"),
+        (b'{"q": "a", "format": "html"}', 400, "Object contains unknown field `format`"),
         (b'{"q": "a", "target": "fr"}', 400, "the model translates one pair of languages"),
         (b'{"q": "%s"}' % (b"a" * 1000), 413, "the body is larger than 1,000 bytes"),
         (b'{"q": "%s"}' % (b"a\\n" * 7), 413, "7 sentences are more than 6"),
@@ -145,7 +145,7 @@ def test_a_bad_request_is_refused(client, body, status, message):
     for content in (body, iter([body])):  # the second declares no length
         answer = client.post("/translate", content=content)
         assert answer.status_code == status
-        assert answer.json()["error"].startswith(message)
+        assert message in answer.json()["error"]
 
 
 def test_other_paths_and_methods_are_refused(client):

@@ -69,7 +69,7 @@ def test_a_result_is_read_as_it_was_written(cell):
 @pytest.mark.parametrize("name", RESULT)
 def test_a_result_without_a_field_is_refused_by_its_name_with_the_way_out(cell, name):
     store(cell, {key: value for key, value in RESULT.items() if key != name})
-    with pytest.raises(UserError, match=rf"result\.json is damaged .*'{name}'.*remove it to score"):
+    with pytest.raises(UserError, match=rf"result\.json is damaged .*`{name}`.*remove it to score"):
         cell.result()
 
 

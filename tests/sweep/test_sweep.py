@@ -393,7 +393,7 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
     assert row.score.difference is not None
     place = tmp_path / "grid" / "wide" / "seed0" / "result.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {"accuracy": None}))
-    with pytest.raises(UserError, match="'accuracy' has no figure"):
+    with pytest.raises(UserError, match=r"got `null` - at `\$\.accuracy`"):
         cells(grid, tmp_path / "grid", 1)[1].result()
 
 

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from t2t_jax.data.download.catalogue import Archive, ParallelTexts, PublicCorpus, public_corpus
 from t2t_jax.data.download.cleaning import Cleaning
@@ -21,23 +22,21 @@ from t2t_jax.data.download.texts import lines_of
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import cannot_write, write_whole, writing_whole
 from t2t_jax.system.bucket import is_directory
-from t2t_jax.system.records import Schema, check, read_object
+from t2t_jax.system.records import read_object, schema
 from t2t_jax.system.regular_file import check_regular
 from t2t_jax.system.sums import digest_of
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
 _BEGIN_AGAIN = "remove it and the texts beside it"  # without it, nobody knows whose they are
-_SCHEMA = Schema({"corpus": str, "cleaning": dict, "splits": dict})
-_COUNTS_SCHEMA = Schema({"pairs": int, "source_words": int, "target_words": int, "left_out": dict})
 
 
 @dataclass
 class Counts:
     """The pairs of a split: those that were written, and those that were left out."""
 
-    pairs: int = 0
-    source_words: int = 0
-    target_words: int = 0
+    pairs: int
+    source_words: int
+    target_words: int
     left_out: dict[str, int] = field(default_factory=dict)
     """The number of pairs left out for each `cleaning.Fault`."""
 
@@ -51,6 +50,9 @@ class Counts:
         self.pairs += 1
         self.source_words += len(source.split())
         self.target_words += len(target.split())
+
+
+_SCHEMA = schema({"corpus": str, "cleaning": dict, "splits": dict[str, Counts]})
 
 
 def prepare_corpus(
@@ -161,24 +163,12 @@ def _finished(
     is_whole = found["splits"].keys() == splits and all(file.is_file() for file in files)
     if found["cleaning"] != manifest["cleaning"] or not is_whole:
         return {}
-    return {split: _counts(path, counts) for split, counts in found["splits"].items()}
+    return msgspec.convert(found["splits"], dict[str, Counts])
 
 
 def _splits_of(corpus: PublicCorpus) -> set[str]:
     """Return the splits that a complete corpus has."""
     return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
-
-
-def _counts(path: Path, counts: Any) -> Counts:
-    try:
-        check(counts, _COUNTS_SCHEMA)
-        check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
-        return Counts(**{name: counts[name] for name in _COUNTS_SCHEMA.required})
-    except ValueError as error:
-        raise UserError(
-            f"{path} is damaged (a split of it: {error}); {_BEGIN_AGAIN} to prepare the corpus "
-            "again"
-        ) from error
 
 
 def _write_manifest(
@@ -223,7 +213,7 @@ def _written(
         for split in splits:
             paths = (directory / f"{split}.{language}" for language in corpus.languages)
             files[split] = [stack.enter_context(writing_whole(path)) for path in paths]
-            counts[split] = Counts()
+            counts[split] = Counts(0, 0, 0)
         for split, *pair in pairs:
             for file, line in zip(files[split], pair, strict=True):
                 file.write(f"{line}\n".encode())

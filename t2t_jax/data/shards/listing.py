@@ -29,14 +29,14 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, as_path
 from t2t_jax.system.hub import fetch_dataset
-from t2t_jax.system.records import Each, Schema, parse_object
+from t2t_jax.system.records import parse_object, schema
 from t2t_jax.system.regular_file import check_regular
 from t2t_jax.system.sums import digest_of
 
 _OTHER_NAMES = {"dev": ("validation", "valid")}
 _MOST_SAMPLED = 128
 _WILDCARD = re.compile(r"[*?]|\[[^]]+\]")
-_HASHES = Schema({"hashes": Each(dict, list)})
+_HASHES = schema({"hashes": dict[str, list]})
 
 
 def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Split]:

@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from jaxtyping import Integer
@@ -21,23 +21,24 @@ from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import Each, Schema
 
-PIECE_SCHEMA = Schema(
-    {
-        "num_examples": int,
-        "source_tokens": int,
-        "target_tokens": int,
-        "bytes": int,
-        "blake2b": str,
-        "source": Each(list, int),
-        "target": Each(list, int),
-        "classes": Each(list, int),
-    }
-)
-"""The record of a piece: numbers of examples and tokens, size and hash of the file, the `Lengths`
-of the sources and of the targets of the examples, and the number of rows of each class in
-buckets, of which there are more where an example is longer than `max_length`."""
+
+class PieceRecord(TypedDict):
+    """The record of a piece."""
+
+    num_examples: int
+    source_tokens: int
+    target_tokens: int
+    bytes: int
+    """The size of the file."""
+    blake2b: str
+    """The hash of the file."""
+    source: list[int]
+    """The `Lengths` of the sources."""
+    target: list[int]
+    """The `Lengths` of the targets."""
+    classes: list[int]
+    """The rows of each class in buckets: more where an example is longer than `max_length`."""
 
 
 class TrainText(NamedTuple):

@@ -14,13 +14,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.cache import cache_root
 from t2t_jax.data.shards.engines import Engine, in_this_process
-from t2t_jax.data.shards.pieces import PIECE_SCHEMA, TrainText, piece_path, write_piece
+from t2t_jax.data.shards.pieces import PieceRecord, TrainText, piece_path, write_piece
 from t2t_jax.data.shards.prepared import PreparedPieces
 from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.splits import Chunk, Split, digest
@@ -28,28 +28,37 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import warn
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, as_path
-from t2t_jax.system.records import Each, Schema, parse_object
+from t2t_jax.system.records import parse_object
 
 PREPARED = "prepared.json"
 """The file that says what a folder of pieces holds."""
 _FORMAT = "2"
 """The version of the pieces, raised whenever the same text would make others."""
 _CHUNKS = 2  # of 50,000 pairs, in a piece
-SHARD_SCHEMA = Schema(
-    {
-        "hashes": Each(list, str),
-        "num_read": int,
-        "skipped": Each(dict, int),
-        "first": Each(dict, str),
-        "pieces": Each(list, PIECE_SCHEMA),
-    }
-)
-"""The record of a shard: the hashes of its files, the number of pairs in it, of those left out by
-reason, the first line of each reason that is at fault, and the records of its pieces."""
 
-SCHEMA = Schema({"shards": Each(list, SHARD_SCHEMA), "token_counts": Each(list, int)})
-"""What a folder holds: the records of the shards, and how often each id occurs among the targets of
-some pieces."""
+
+class ShardRecord(TypedDict):
+    """The record of a shard."""
+
+    hashes: list[str]
+    """The hashes of its files."""
+    num_read: int
+    """The number of pairs in it."""
+    skipped: dict[str, int]
+    """The number of pairs that were left out, by reason."""
+    first: dict[str, str]
+    """The first line of each reason that is at fault."""
+    pieces: list[PieceRecord]
+    """The records of its pieces."""
+
+
+class FolderRecord(TypedDict):
+    """The record of a folder of shards."""
+
+    shards: list[ShardRecord]
+    """The records of the shards."""
+    token_counts: list[int]
+    """How often each id occurs among the targets of some pieces."""
 
 
 class ShardJob(NamedTuple):
@@ -77,7 +86,7 @@ class ShardJob(NamedTuple):
         if self.record.name not in there:
             return None
         try:
-            record = parse_object(self.record.read_bytes(), SHARD_SCHEMA)
+            record = parse_object(self.record.read_bytes(), ShardRecord)
         except (FileNotFoundError, ValueError):
             return None
         names = {piece_path(self.out, self.number, n).name for n in range(len(record["pieces"]))}
@@ -153,7 +162,7 @@ def prepare_shards(
     records = [job.done(there) for job in jobs]
     if PREPARED in there and None not in records:
         with suppress(ValueError):
-            made = parse_object((out / PREPARED).read_bytes(), SCHEMA)
+            made = parse_object((out / PREPARED).read_bytes(), FolderRecord)
             if made["shards"] == records:
                 return PreparedPieces(out, made, text, config)
     out.mkdir(parents=True, exist_ok=True)

@@ -11,17 +11,17 @@ from functools import cached_property
 
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parse_vocabulary, parsed
 from t2t_jax.errors import UserError
-from t2t_jax.system.records import Each, Schema
+from t2t_jax.system.records import schema
 
 LANGUAGE = -1
 """The place, among the marks around a text, of the mark of its language."""
 
-_MARKS = Each(list, int)
-_SCHEMA = Schema(
+_MARKS = list[int]
+_SCHEMA = schema(
     {
         "kind": str,
-        "languages": Each(dict, int),
-        "pair": Each(list, str),
+        "languages": dict[str, int],
+        "pair": list[str],
         "source_before": _MARKS,
         "source_after": _MARKS,
         "target_before": _MARKS,

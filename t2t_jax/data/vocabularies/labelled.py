@@ -3,12 +3,14 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary, parsed
-from t2t_jax.system.records import Schema
+from t2t_jax.system.records import schema
 
-_SCHEMA = Schema({"kind": str, "labels": list, "source": str})
+_SCHEMA = schema({"kind": str, "labels": Annotated[list[str], Meta(min_length=1)], "source": str})
 
 
 class LabelledVocabulary(Vocabulary):
@@ -28,8 +30,6 @@ class LabelledVocabulary(Vocabulary):
             raise ValueError(f"damaged: {error}") from error
         self.labels: tuple[str, ...] = tuple(content["labels"])
         """The name of each label."""
-        if not self.labels or not all(isinstance(label, str) for label in self.labels):
-            raise ValueError("damaged: it has no labels, or one that is no string")
         self.source: Any = parse_vocabulary(source) if source else None
         """The vocabulary of the text; None if images are labelled."""
 

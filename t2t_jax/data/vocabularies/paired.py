@@ -13,15 +13,15 @@ from functools import partial
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.data.vocabularies.shared import in_threads, processor_of, spelling_of
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
-from t2t_jax.system.records import Schema
+from t2t_jax.system.records import schema
 
-_SCHEMA = Schema(
+_SCHEMA = schema(
     {
         "kind": str,
         "source_model": str,
         "target_model": str,
-        "source_pieces": list,
-        "target_pieces": list,
+        "source_pieces": list[str],
+        "target_pieces": list[str],
     }
 )
 _SIDES = "source", "target"
@@ -42,8 +42,6 @@ class PairedVocabulary(Vocabulary):
         content = parsed(serialized, _SCHEMA)
         self._pieces: list[list[str]] = [content[f"{side}_pieces"] for side in _SIDES]
         for pieces in self._pieces:
-            if not all(isinstance(piece, str) for piece in pieces):
-                raise ValueError("damaged: a subword is no string")
             if pieces[: len(_SPECIAL)] != _SPECIAL:
                 raise ValueError(f"damaged: it does not begin with {' '.join(_SPECIAL)}")
         self._ids = [

@@ -11,9 +11,9 @@ from typing import Any
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
 from t2t_jax.errors import in_one_line, needs_extra
-from t2t_jax.system.records import Each, Schema
+from t2t_jax.system.records import schema
 
-_SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
+_SCHEMA = schema({"kind": str, "tokenizer": str, "order": list[int], "unknown": int})
 _NONE = -1
 _SPACE = "\u2581"
 _UNKNOWN_TEXT = "\u0378 a \U000e0fff"

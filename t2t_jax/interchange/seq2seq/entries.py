@@ -12,7 +12,6 @@ special_tokens_map.json or tokenizer_config.json, or else in the order of M2M100
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,8 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.model_files import (
     ID,
+    NumberedToken,
+    Token,
     read_bytes,
     read_json,
     read_splitter,
@@ -31,21 +32,20 @@ from t2t_jax.interchange.model_files import (
     vocabulary_of,
 )
 from t2t_jax.interchange.numbering import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
-from t2t_jax.system.records import Each, Schema
+from t2t_jax.system.records import schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"
 SETTINGS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
-_ADDED = Schema({"content": str, "id": ID})
-_MODEL = Schema({"vocab": (Each(dict, ID), list)})
-_TOKENIZER = Schema({"model": _MODEL}, {"added_tokens": Each(list, _ADDED)})
-_SETTINGS = Schema(
+_MODEL = schema({"vocab": dict[str, ID] | list[tuple[str, float]]})
+_TOKENIZER = schema({"model": _MODEL}, {"added_tokens": list[NumberedToken]})
+_SETTINGS = schema(
     {},
     {
-        **dict.fromkeys(("src_lang", "tgt_lang", "tokenizer_class"), (str, NoneType)),
-        "legacy_behaviour": (bool, NoneType),
-        "language_codes": (str, NoneType),
-        "added_tokens_decoder": Each(dict, Schema({"content": str})),
-        **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), (list, NoneType)),
+        **dict.fromkeys(("src_lang", "tgt_lang", "tokenizer_class"), str | None),
+        "legacy_behaviour": bool | None,
+        "language_codes": str | None,
+        "added_tokens_decoder": dict[str, Token],
+        **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), list | None),
     },
 )
 _OF_M2M100 = {
@@ -150,8 +150,6 @@ def _of_tokenizer(file: Path) -> tuple[dict[str, int], dict[str, int]]:
     content = read_json(file, _TOKENIZER)
     vocab = content["model"]["vocab"]
     if isinstance(vocab, list):  # a unigram model has pairs of a piece and its score
-        if not all(isinstance(one, list) and one and isinstance(one[0], str) for one in vocab):
-            raise UserError(f"{file} has an entry that is no subword with a score; copy it anew")
         vocab = {piece: number for number, (piece, *_) in enumerate(vocab)}
     added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
     return {**vocab, **added}, added
@@ -167,7 +165,7 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         )
     splitter = read_splitter(file)
     if (path / TABLE).exists():
-        ids = dict(read_json(path / TABLE, Schema(dict.fromkeys(FIRST_ENTRIES, ID))))
+        ids = dict(read_json(path / TABLE, schema(dict.fromkeys(FIRST_ENTRIES, ID))))
         if not all(type(number) is int for number in ids.values()):
             raise UserError(f"{path / TABLE} has an entry whose id is no number; copy it anew")
     else:
@@ -198,8 +196,9 @@ def _added_ids(path: Path) -> dict[str, int]:
 def _named_tokens(path: Path) -> Iterator[str]:
     """Yield the names of languages and other entries beyond the subwords, in their order."""
     file, lists = path / SPECIAL, ("additional_special_tokens", "extra_special_tokens")
-    schema = Schema({}, dict.fromkeys(lists, (list, NoneType)))
-    records = [read_json(file, schema)] if file.exists() else []
+    records = (
+        [read_json(file, schema({}, dict.fromkeys(lists, list | None)))] if file.exists() else []
+    )
     found = [
         token.get("content") if isinstance(token, dict) else token
         for record in (*records, tokenizer_settings(path))

@@ -10,8 +10,7 @@ with, or else the beginning of a sentence, id 2.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -35,11 +34,11 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
 from t2t_jax.interchange.seq2seq.format import FIRST_POSITION, Seq2SeqFormat
 from t2t_jax.interchange.tensors import Constants, Tensors
-from t2t_jax.system.records import Record, Schema
+from t2t_jax.system.records import Record, schema
 
 SHARED, BIAS = "shared.weight", "final_logits_bias"
 _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
-_OTHERS = Schema({}, dict.fromkeys((_START, _FORCED, "bos_token_id"), (ID, NoneType)))
+_OTHERS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[ID | None])
 _EMBEDDING = "encoder.embed_tokens.weight"
 _COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
 """Further uses of the embedding matrix, which a file may repeat or leave out."""
@@ -112,7 +111,7 @@ def _spellings(name: str) -> Iterator[str]:
 def _start_settings(path: Path, theirs: Record) -> dict[str, int | None]:
     """Return the ids with which targets begin, of generation_config.json or config.json."""
     file = path / FILE
-    given = read_json(file, _OTHERS) if file.exists() else {}
+    given = read_json(file, schema(_OTHERS)) if file.exists() else {}
     return {
         name: theirs.get(name) if given.get(name) is None else given[name]
         for name in (_START, _FORCED)

@@ -25,7 +25,7 @@ from t2t_jax.run.trackers.tracker import TRACKERS, Row, Target, targets_of
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.lock import holding
-from t2t_jax.system.records import Record, Schema, as_line, read_object
+from t2t_jax.system.records import Record, as_line, read_object, schema
 from t2t_jax.system.signals import ENDING, StopSignal
 from t2t_jax.workdir import (
     CHECKPOINT,
@@ -38,7 +38,7 @@ from t2t_jax.workdir import (
     read_log,
 )
 
-_SCHEMA = Schema({"tracker": str, "id": str})
+_SCHEMA = schema({"tracker": str, "id": str})
 _INTERVAL = 2.0  # seconds between two looks at the log
 _SECONDS_AT_END = 15.0
 """The longest time for which the rest is sent at the end. A scheduler such as Slurm ends a job by
