@@ -90,24 +90,26 @@ def _fill(disk):
                 assert error.errno == 28  # noqa: PT017
 
 
-@pytest.mark.parametrize("log_every_steps", [1, 1000])
+@pytest.mark.parametrize(("log_every_steps", "processes"), [(1, 1), (1000, 1), (1000, 2)])
 def test_a_run_waits_while_the_disk_is_full_and_goes_on_once_there_is_room(
-    tiny_run, undisturbed, disk, log_every_steps
+    tiny_run, tmp_path, disk, log_every_steps, processes
 ):
     """With a line of the log each step, that is what fails; without, a save in the background."""
-    workdir = disk / "run"
+    workdir, where = disk / "run", {"processes": processes, "devices": processes}
     flags = [*LONG, f"--training.log-every-steps={log_every_steps}"]
-    (program,) = tiny_run.start(workdir, *flags)
+    programs = tiny_run.start(workdir, *flags, **where)
     while len(_complete(workdir)) < 2:
         time.sleep(0.01)
     _fill(disk)
-    warning = program.stderr.readline()
-    assert "No space left on device" in warning
-    assert "the run tries again in 1 s" in warning
+    warnings = [program.stderr.readline() for program in programs]
+    assert any("No space left on device" in warning for warning in warnings)
+    assert all("the run tries again in 1 s" in warning for warning in warnings)
+    time.sleep(2.0)  # so that the first attempt fails, too
     (disk / "ballast").unlink()
-    said, errors = program.communicate()
-    assert program.returncode == 0, said + errors
-    assert bits(workdir, average=1) == bits(undisturbed, average=1)
+    ended = [program.communicate(timeout=300) for program in programs]
+    assert [program.returncode for program in programs] == [0] * processes, ended
+    tiny_run.finish(tmp_path / "undisturbed", *flags, **where)
+    assert bits(workdir, average=1) == bits(tmp_path / "undisturbed", average=1)
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
 
 

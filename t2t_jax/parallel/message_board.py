@@ -18,6 +18,12 @@ def leave(key: str, text: str) -> None:
             global_state.client.key_value_set(f"t2t_jax/{key}", text, allow_overwrite=True)
 
 
+def wait_for_all(key: str, milliseconds: int) -> None:
+    """Wait until all processes have called this with the same key."""
+    if global_state.client is not None:
+        global_state.client.wait_at_barrier(f"t2t_jax/{key}", milliseconds)
+
+
 def texts_under(key: str) -> dict[int, str]:
     """Return the texts under keys of the form `KEY/NUMBER`, by number."""
     if global_state.client is not None:

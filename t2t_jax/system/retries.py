@@ -12,11 +12,8 @@ PAUSES = 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0
 """Seconds before each further attempt: three minutes in all."""
 
 
-def with_retries(write: Callable[[], _T], prepare: Callable[[], None] = lambda: None) -> _T:
+def with_retries(write: Callable[[], _T]) -> _T:
     """Write something, again and again for three minutes after storage faults that may pass.
-
-    Args:
-      prepare: called before each further attempt.
 
     Raises:
       UserError: the last error of `write`.
@@ -31,4 +28,3 @@ def with_retries(write: Callable[[], _T], prepare: Callable[[], None] = lambda: 
                 raise
             warn(f"{error}; the run tries again in {seconds:.3g} s")
             time.sleep(seconds)
-            prepare()

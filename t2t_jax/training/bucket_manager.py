@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import LostProcessError, UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.bucket import BucketPath, fetch_objects, remove, send_files
 from t2t_jax.system.outbox import outbox_of
@@ -263,7 +263,8 @@ class BucketManager:
         """Wait until the current checkpoint is complete on the machines.
 
         Raises:
-          Exception: of any kind, if this process could not write it; a UserError in the others.
+          Exception: of any kind, if this process could not write it; a
+            LostProcessError in the others.
         """
         if self._written is None:
             return
@@ -272,7 +273,7 @@ class BucketManager:
         if failure is not None:
             raise failure
         if worst:
-            raise UserError(
+            raise LostProcessError(
                 f"another process could not write its part of a checkpoint of {self._directory}; "
                 "see what it said"
             )

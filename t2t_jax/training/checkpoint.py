@@ -114,18 +114,29 @@ class Checkpoints:
         """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
         self._workdir = workdir
         self._identity = identity
+        self._may_try_again = not isinstance(workdir, BucketPath)  # which has its own retries
         recover(workdir, (CHECKPOINTS, BEST))
-        self._last = self._open(CHECKPOINTS, _NewestAndDue(identity.config))
+        self._last = self._open(CHECKPOINTS)
         self._reduced: set[int] = set()  # steps that `_drop_progress` has been through
         self._best: Manager | None = None
         self._best_score: Record | None = None  # of process 0, once it has read it
         self.window: Sequence[float] = NO_STEPS
         if identity.config.checkpoint.keep_best:
-            self._best = self._open(BEST, ocp.checkpoint_managers.LatestN(1))
+            self._best = self._open(BEST)
 
-    def _open(self, name: str, keep: Any) -> Manager:
+    def _open(self, name: str) -> Manager:
         (self._workdir / name).mkdir(parents=True, exist_ok=True)
+        is_best, config = name == BEST, self._identity.config
+        keep = ocp.checkpoint_managers.LatestN(1) if is_best else _NewestAndDue(config)
         return open_manager(self._workdir / name, keep)
+
+    def _open_again(self, name: str) -> Manager:
+        """Replace a manager that has failed, and remove its unfinished saves."""
+        with writing_checkpoints(self._workdir / name):
+            if is_main():  # which creates the directories of the next save
+                for path in (self._workdir / name).glob(f"*{UNFINISHED}*"):
+                    remove_tree(path)
+            return self._open(name)
 
     def restore(self, like: TrainState) -> TrainState | None:
         """Restore the newest state that all processes can read, laid out over devices as `like`.
@@ -224,10 +235,12 @@ class Checkpoints:
         Raises:
           UserError: a state could not be written.
         """
-        step, is_retry = int(state.step), False
+        step, attempts = int(state.step), count()
         self.window = window or self.window
 
         def write() -> int | None:
+            if is_retry := next(attempts) > 0:
+                self._last = self._open_again(CHECKPOINTS)
             newest = self.wait()
             if step != newest:
                 self._begin_to_save(step, state)
@@ -235,12 +248,7 @@ class Checkpoints:
                     newest = self.wait()
             return newest
 
-        def prepare() -> None:
-            nonlocal is_retry
-            is_retry = True
-            self._remove_unfinished(CHECKPOINTS)
-
-        return with_retries(write, prepare) if self._may_try_again else write()
+        return with_retries(write) if self._may_try_again else write()
 
     def _begin_to_save(self, step: int, state: TrainState) -> None:
         self._drop_progress()
@@ -249,18 +257,6 @@ class Checkpoints:
         arguments = self._arguments(step, items, for_safety=for_safety, window=self.window)
         with writing_checkpoints(self._workdir / CHECKPOINTS):
             self._last.save(step, args=arguments, force=True)
-
-    @property
-    def _may_try_again(self) -> bool:
-        """Whether this run repeats failed saves: runs in buckets have their own retries.
-
-        Other processes would wait for one that tries again.
-        """
-        return jax.process_count() == 1 and not isinstance(self._workdir, BucketPath)
-
-    def _remove_unfinished(self, name: str) -> None:
-        for path in (self._workdir / name).glob(f"*{UNFINISHED}*"):
-            remove_tree(path)
 
     def _drop_progress(self) -> None:
         """Reduce complete checkpoints that only averages will read to their parameters."""
@@ -314,8 +310,8 @@ class Checkpoints:
         except UserError as error:
             if not (self._may_try_again and may_pass(error)):
                 raise
-            self._remove_unfinished(BEST)
             warn(f"{error}; the training goes on without these best parameters")
+            self._best = self._open_again(BEST)
             return False
         self._best_score = {"score": score, "measure": measure}
         return saved

@@ -1,11 +1,15 @@
 """Read and write checkpoints with Orbax, and turn its failures into errors of one line."""
 
+import errno
 import gc
 import re
 import shutil
+import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +19,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.parallel.message_board import leave, texts_under, wait_for_all
 from t2t_jax.parallel.processes import agree, is_main
 from t2t_jax.system.bucket import BucketPath, on_this_machine
 from t2t_jax.system.quiet import orbax_kept_quiet
@@ -25,6 +30,8 @@ _LONGEST = 300  # characters of a reason in a message
 UNFINISHED = ".orbax-checkpoint-tmp"
 """The mark of Orbax in the name of a checkpoint that is being written."""
 _PARAMETERS_ONLY = "PARAMETERS_ONLY"
+_BY_ANOTHER = "another process could not write its part, and says why"
+_numbers = count()  # of the managers of all processes
 
 Manager: TypeAlias = ocp.CheckpointManager | BucketManager
 """A manager that writes and reads the checkpoints in a directory."""
@@ -121,6 +128,27 @@ def recover(workdir: Path, names: Sequence[str]) -> None:
     agree(0)  # until it is done
 
 
+class _Barrier:
+    """The barrier of Orbax's background saves: if one process fails, all do."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._count, self._is_broken = name, 0, False
+
+    def __call__(self, *, key: str, timeout_ms: int) -> None:
+        if self._is_broken:
+            return
+        self._count += 1
+        place = f"{self._name}/{self._count}"  # as another process may be one barrier ahead
+        is_saving = threading.current_thread() is not threading.main_thread()
+        has_failed = is_saving and sys.exception() is not None  # Orbax calls it in `finally`
+        if has_failed:
+            leave(f"{place}/{jax.process_index()}", key)
+        wait_for_all(self._name, timeout_ms)
+        self._is_broken = bool(texts_under(place))
+        if self._is_broken and not has_failed:
+            raise OSError(errno.EIO, _BY_ANOTHER)
+
+
 @orbax_kept_quiet()
 def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
     """Open Orbax's manager of the checkpoints in a directory of a file system.
@@ -132,13 +160,15 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
     Args:
       alone: whether this process works without the others.
     """
-    read_only = keep is None
+    read_only, processes = keep is None, _processes(directory, alone=alone)
+    barrier = None if alone else _Barrier(processes.barrier_sync_key_prefix)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=keep,
         create=False,
         read_only=read_only,
         cleanup_tmp_directories=False,  # see `recover`
-        multiprocessing_options=_processes(directory, alone=alone),
+        multiprocessing_options=processes,
+        async_options=ocp.AsyncOptions(barrier_sync_fn=barrier),
     )
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
@@ -155,7 +185,7 @@ def _processes(directory: Path, *, alone: bool) -> ocp.options.MultiprocessingOp
     return ocp.options.MultiprocessingOptions(
         primary_host=own if alone else 0,
         active_processes={own} if alone else {*range(jax.process_count())},
-        barrier_sync_key_prefix=f"{directory.name}-{own}" if alone else directory.name,
+        barrier_sync_key_prefix=f"{directory.name}-{own if alone else next(_numbers)}",
     )
 
 
@@ -207,24 +237,30 @@ def reading_checkpoints(directory: Path) -> Iterator[Manager]:
 def writing_checkpoints(directory: Path) -> Iterator[None]:
     """Turn errors of Orbax in saving into an error of one line with the path and a remedy.
 
-    A save raises its error when it starts, or when the next save or the end of training waits.
+    All processes enter this together, and if one fails, all do. A save raises its error when it
+    starts, or when the next save or the end of training waits.
 
     Raises:
       UserError: a checkpoint cannot be written.
     """
+    failure: Exception | None = None
     try:
         with orbax_kept_quiet():
             yield
-    except UserError:
-        raise
     except Exception as error:  # of many kinds
+        failure = error
+    if agree(int(failure is not None)) and failure is None:
+        failure = OSError(errno.EIO, _BY_ANOTHER)
+    if isinstance(failure, UserError):
+        raise failure
+    if failure is not None:
         way_out = "make room"
         if isinstance(directory, BucketPath):
             way_out += f" in {on_this_machine(directory).parent}"
         raise UserError(
-            f"a checkpoint in {directory} cannot be written ({reason_of(error)}); the ones before "
-            f"it are whole: {way_out}, and the same command goes on from them"
-        ) from error
+            f"a checkpoint in {directory} cannot be written ({reason_of(failure)}); the ones "
+            f"before it are whole: {way_out}, and the same command goes on from them"
+        ) from failure
 
 
 @orbax_kept_quiet()

@@ -228,6 +228,67 @@ def test_process_0_reads_a_replicated_state_for_all_processes(tmp_path):
     assert "the run goes on from step 1" in said[0][1]
 
 
+_FULL_DISK = f"""{_COMMON}
+import orbax.checkpoint as ocp
+from orbax.checkpoint._src.path import atomicity
+from orbax.checkpoint._src.serialization import serialization
+from t2t_jax.parallel.processes import join
+from t2t_jax.system import retries
+
+process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+join(coordinator, 2, process)
+mesh = Mesh(np.asarray(jax.devices()), ("data",))
+retries.PAUSES, failures = (0.3, 0.3), []
+
+def meets_a_full_disk(module, name):
+    write = getattr(module, name)
+    async def full(*arguments, **settings):
+        if name in failures:
+            failures.remove(name)
+            raise OSError(28, "No space left on device")
+        return await write(*arguments, **settings)
+    setattr(module, name, full)
+
+meets_a_full_disk(ocp.JsonCheckpointHandler, "_save_fn")
+meets_a_full_disk(serialization, "async_serialize_from_host")
+meets_a_full_disk(atomicity, "on_commit_callback")
+checkpoints = Checkpoints(root / "run", Identity(CONFIG, {{}}))
+checkpoints.save(state(1, mesh))
+for step, names in enumerate([["_save_fn"], [], ["on_commit_callback"] * 2], 1):
+    checkpoints.wait()
+    failures += names if process == 0 else [] if names else ["async_serialize_from_host"]
+    checkpoints.save(state(2 * step, mesh))
+    assert checkpoints.save(state(2 * step + 1, mesh)) == 2 * step + 1
+    assert not failures
+failures += ["on_commit_callback"] if process == 0 else []
+assert not checkpoints.save_if_best(state(7, mesh), 30.0, {{}})
+assert checkpoints.save_if_best(state(8, mesh), 20.0, {{}})
+failures += ["on_commit_callback"] * 4 if process == 0 else []
+checkpoints.save(state(9, mesh))
+try:
+    checkpoints.save(state(10, mesh))
+except UserError as error:
+    print(retries.may_pass(error), error, file=sys.stderr)
+"""
+
+
+@pytest.mark.thorough
+def test_processes_try_together_to_write_a_checkpoint_that_met_a_full_disk(tmp_path):
+    """A process that waits for one that has failed would do so for minutes."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    said = finish(*[start(_FULL_DISK, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    assert [errors.count("tries again in 0.3 s") for _, errors in said] == [6, 6]
+    assert [errors.count("goes on without these best parameters") for _, errors in said] == [1, 1]
+    last = [errors.splitlines()[-1] for _, errors in said]
+    assert all("True a checkpoint in " in line for line in last)
+    assert "No space left on device" in last[0]
+    assert "another process could not write its part, and says why" in last[1]
+    assert sorted(path.name for path in (tmp_path / "run" / "best").iterdir()) == ["8"]
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept >= {"1", "3", "5", "7"}
+    assert not kept & {"2", "4", "6", "10"}
+
+
 _AS_SLURM_SAYS = """
 import os, signal
 import jax
