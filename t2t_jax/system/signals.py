@@ -164,6 +164,8 @@ def watching() -> Iterator[None]:
     """
     global _watched, _pipe, _is_stopping
     _is_stopping = False
+    # `SignalRequest` may not have begun when a scheduler sends it, and it would end the process.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     reading, writing = _pipe = os.pipe()
     os.set_blocking(writing, False)
     threading.Thread(target=_listen, args=(reading,), daemon=True, name="signals").start()

@@ -113,14 +113,19 @@ def test_no_callback_can_swallow_a_signal(tmp_path):
     assert program.returncode == -signal.SIGINT
 
 
-def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "before"),
+    [(signal.SIGHUP, signal.SIG_IGN), (signal.SIGUSR1, signal.SIG_DFL)],
+    ids=["by nohup", "a profile's before the training"],
+)
+def test_a_signal_that_is_ignored_has_no_effect(tmp_path, number, before):
     program = start(
         tmp_path,
         "    say('ready')\n    time.sleep(0.3)\n    return 3",
-        before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        before=lambda: signal.signal(number, before),
     )
     wait_until_ready(program)
-    program.send_signal(signal.SIGHUP)
+    program.send_signal(number)
     program.communicate(timeout=5)
     assert program.returncode == 3
 
