@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -13,6 +13,7 @@ from t2t_jax.commands.flags import parse_flags, peek, stored_config, with_family
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.system.cloud import Cloud
 from t2t_jax.system.opening import opened
 
 
@@ -49,7 +50,7 @@ class TrainCommand:
     Perfetto. SIGUSR1 makes a training process write one of its next 10 steps."""
     metrics_port: int | None = None
     """Serve GET /metrics for Prometheus on this port of all interfaces of process 0's host."""
-    preemption_notices: Literal["gce", "aws"] | None = None
+    preemption_notices: Cloud | None = None
     """Ask the metadata server of the cloud for notices of preemption and maintenance, and write a
     checkpoint at the first one. SIGTERM needs no such flag."""
     coordinator: str | None = None

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
 from threading import Event, Thread
-from typing import Literal
 
 from t2t_jax.errors import warn
+from t2t_jax.system.cloud import Cloud
 
-Cloud = Literal["gce", "aws"]
 _POLL_SECONDS = 5.0
 _TIMEOUT = 3.0
 

@@ -15,13 +15,14 @@ from t2t_jax.parallel.processes import Agreement, agree, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.metrics_server import serving_metrics
-from t2t_jax.run.preemption import Cloud, PreemptionNotices
+from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
 from t2t_jax.run.slow_hosts import SlowHosts, slow_host_warning
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
+from t2t_jax.system.cloud import Cloud
 from t2t_jax.system.host import host_name
 from t2t_jax.system.outbox import UnsentError
 from t2t_jax.system.program import command_line
