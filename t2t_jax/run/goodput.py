@@ -23,6 +23,7 @@ BUCKETS = {
 """The names of what time goes to. Each second of a run, from the begin of its first job on, is in
 one of these buckets."""
 _HOUR = 3600.0
+_SET_BACK = "the system clock was set back between jobs, which counts as no time"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Goodput:
 
     jobs: tuple[JobTime, ...]
     """The jobs of the run, at least one, the oldest first."""
-    clock_was_set_back: bool = False
-    """Whether a job began before the end of the previous one, by the system clock."""
+    notices: tuple[str, ...] = ()
+    """Sentences about times that are not exact, as after a change of the system clock."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -86,9 +87,7 @@ class Goodput:
         falling = sorted(BUCKETS, key=lambda name: -seconds[name])
         shares = [(seconds[name] / whole, BUCKETS[name]) for name in falling]
         texts = [f"{share:.0%} {name}" for share, name in shares if share >= 0.005]
-        if self.clock_was_set_back:
-            texts.append("the system clock was set back between jobs, which counts as no time")
-        return ", ".join(texts)
+        return ", ".join([*texts, *self.notices])
 
     def figures(self, price: float | None, watts: float | None) -> dict[str, Any]:
         """Return all figures as a JSON object.
@@ -146,7 +145,7 @@ def goodput(jobs: Sequence[Record]) -> Goodput:
     gaps = [after["begun"] - job["written"] for job, after in pairwise(jobs)]
     each = zip(jobs, [*later, None], [*gaps, 0.0], strict=True)
     times = tuple(_time_of(job, goes_on, max(0.0, gap)) for job, goes_on, gap in each)
-    return Goodput(times, clock_was_set_back=min(gaps, default=0.0) < 0)
+    return Goodput(times, (_SET_BACK,) if min(gaps, default=0.0) < 0 else ())
 
 
 def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:

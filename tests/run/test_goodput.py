@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from t2t_jax.run.goodput import goodput, read_goodput
+from t2t_jax.run.report.goodput import goodput_sections
 
 _ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,9 @@ def test_a_clock_that_was_set_back_gives_no_negative_time():
     assert found.seconds["between"] == 0.0
     assert min(found.seconds.values()) >= 0.0
     assert sum(found.seconds.values()) == 60.0
-    assert "the system clock was set back between jobs" in found.summary()
+    notice = "the system clock was set back between jobs, which counts as no time"
+    assert found.summary().endswith(f", {notice}")
+    assert f"Note: {notice}." in goodput_sections(found)[0].notes
     assert "clock" not in goodput([_job(4000.0, 0, 10, 20)]).summary()
 
 

@@ -31,6 +31,7 @@ def goodput_sections(
         f"Productive steps: {figures['steps']:,}. Restarts: {len(found.jobs) - 1:,}. Steps that "
         f"were repeated after a restart: {figures['repeated_steps']:,}.",
         _about_mfu(found),
+        *(f"Note: {notice}." for notice in found.notices),
     ]
     if watts is not None:
         notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
