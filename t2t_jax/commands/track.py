@@ -51,12 +51,13 @@ class TrackCommand:
                 f"{self.workdir} was sent to no tracker yet; name one, as in track "
                 f"{shlex.quote(str(self.workdir))} wandb:translation"
             )
-        for target in targets:
-            target.check()
         if self.follow:
-            with followed(self.workdir, [*map(str, targets)]):
+            with followed(self.workdir, [*map(str, targets)]):  # which checks them
                 while all(record["of"] != END for record in read_log(self.workdir)):
                     time.sleep(self.interval)
+        else:
+            for target in targets:
+                target.check()
         ended = threading.Event()
         ended.set()
         for target in targets:

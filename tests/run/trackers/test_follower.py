@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -183,6 +184,16 @@ def test_the_command_sends_a_finished_run_and_remembers_the_tracker(workdir, ser
         UserError, match=r"trackio:demo: .*ConnectionError.*same command sends the rest"
     ):
         _command(workdir)
+
+
+@pytest.mark.parametrize(("flags", "checked"), [((), "command"), (("--follow",), "follower")])
+def test_the_command_checks_a_target_once(workdir, service, flags, checked, monkeypatch):
+    _train(workdir, 0, 3, checkpoints=[3], end="3 steps are done")
+    checks = []
+    monkeypatch.setattr(Target, "check", lambda self: checks.append("command"))
+    monkeypatch.setattr(follower, "followed", lambda *_: checks.append("follower") or nullcontext())
+    assert _command(workdir, "trackio:demo", *flags) == 0
+    assert checks == [checked]
 
 
 def test_a_run_of_an_earlier_release_keeps_its_id(workdir, service):
