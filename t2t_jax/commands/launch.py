@@ -48,6 +48,7 @@ class LaunchCommand:
         job.check_queue(path.parent)
         new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
+        earlier = path.read_bytes() if path.exists() else None
         write_whole(path, text.encode())
         print(text)
         print(f"written to {path}{place}", flush=True)
@@ -58,7 +59,10 @@ class LaunchCommand:
         try:
             return job.submit(path)
         except UserError:
-            path.unlink(missing_ok=True)
+            if earlier is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_whole(path, earlier)
             for folder in new:
                 with suppress(OSError):
                     folder.rmdir()

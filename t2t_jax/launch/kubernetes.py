@@ -26,6 +26,8 @@ from t2t_jax.system.exit_codes import FINAL, STOPPED
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _TPU = re.compile(r"([a-z0-9-]+):(\d+(?:x\d+){1,2})")
+# Texts that the YAML of Kubernetes reads as numbers or booleans, and PyYAML does not, such as 1e3.
+_UNCLEAR = re.compile(r"[a-zA-Z]|[^a-zA-Z/].*")
 _MEMORY = re.compile(r"[1-9]\d*[MGT]i")
 _CPUS_PER_DEVICE, _GIB_PER_DEVICE = 2, 8  # the smallest hosts of a cloud with a GPU have these
 _CACHE_MOUNT = "- name: cache\n  mountPath: /cache"
@@ -149,8 +151,8 @@ class Kubernetes(GpuHosts, TrainJob):
         if self.slices > 1:
             exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
             annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
-        account, claim = self.service_account, self.claim
-        selectors = [f"  {label}: {json.dumps(value)}" for label, value in labels.items()]
+        account, claim, secret = self.service_account, self.claim, self.secret
+        mount, cache = json.dumps(str(self.mount)), json.dumps(f"{self.mount}/.cache")
         manifest = self.filled(
             training,
             name=name,
@@ -158,21 +160,21 @@ class Kubernetes(GpuHosts, TrainJob):
             slices=self.slices,
             hosts=self.hosts,
             grace=self.grace,
-            service_account=f"serviceAccountName: {account}" if account else "",
-            selectors="\n".join(["nodeSelector:", *selectors]) if labels else "",
+            service_account=f"serviceAccountName: {json.dumps(account)}" if account else "",
+            selectors=f"nodeSelector: {json.dumps(labels)}" if labels else "",
             image=json.dumps(self.image),
             checkpoints=shlex.quote(str(training.workdir / CHECKPOINTS)),
             # Kubernetes looks only at the codes of failures.
             final=", ".join(str(code) for code in FINAL if code),
             uncounted="|".join(str(code) for code in (*FINAL, STOPPED)),
             script="\n".join([*self.setup, script]),
-            secret=f"envFrom:\n- secretRef:\n    name: {self.secret}" if self.secret else "",
+            secret=f"envFrom:\n- secretRef:\n    name: {json.dumps(secret)}" if secret else "",
             cpus=self.cpus or _CPUS_PER_DEVICE * max(count, 1),
             memory=self.memory or f"{_GIB_PER_DEVICE * max(count, 1)}Gi",
             limits=f"limits:\n  {device}: {count}" if count else "",
-            cache=f"{self.mount}/.cache" if claim else "/cache",
-            mount=f"- name: runs\n  mountPath: {self.mount}" if claim else _CACHE_MOUNT,
-            volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {claim}"
+            cache=cache if claim else "/cache",
+            mount=f"- name: runs\n  mountPath: {mount}" if claim else _CACHE_MOUNT,
+            volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {json.dumps(claim)}"
             if claim
             else _CACHE_VOLUME,
         )
@@ -195,7 +197,7 @@ def _patched(manifest: str, patch: Path) -> str:
         """Writes the lines of scripts as they are."""
 
     def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in text else None
+        style = "|" if "\n" in text else '"' if _UNCLEAR.fullmatch(text) else None
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
     Dumper.add_representer(str, block)

@@ -38,7 +38,7 @@ class SkyPilot(GpuHosts, TrainJob):
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the task."""
-        resources = [("accelerators", f"{self.gpu}:{self.gpus}")] if self.gpus else []
+        resources = [("accelerators", json.dumps(f"{self.gpu}:{self.gpus}"))] if self.gpus else []
         resources += map(split_option, self.option)
         return self.filled(
             training,

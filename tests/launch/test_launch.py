@@ -205,6 +205,31 @@ def test_a_patch_is_merged_as_kubernetes_merges_it(printed, tmp_path):
     _check_jobset(patched)
 
 
+_NAMES = {"True", "null", "yes", "1e3", "1_000", "0o17", "y"}
+_NAMED = "--image 1e3 --claim True --service-account null --secret 0o17 --option 1_000=y yes=1e3"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        f"kubernetes --name y {_NAMED} --mount /",
+        f"kubernetes --name y {_NAMED} --mount / --patch patch.yaml",
+        "skypilot --name 1e3 --gpus 1 --gpu True --setup '  true' false",
+    ],
+)
+def test_names_stay_texts_whichever_version_of_yaml_reads_them(
+    form, printed, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("patch.yaml").write_text("metadata: {labels: {'1e3': 'null'}}")
+    text = printed(form)
+    assert yaml.safe_load(text)
+    scalars = [token for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)]
+    is_quoted = {scalar.value: not scalar.plain for scalar in scalars if scalar.value in _NAMES}
+    assert is_quoted
+    assert all(is_quoted.values())
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -639,6 +664,24 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
 
 
 @pytest.mark.parametrize(
+    ("client", "form"),
+    [("sbatch", "slurm"), ("kubectl", "kubernetes --image i --claim c"), ("sky", "skypilot")],
+)
+def test_a_job_that_is_refused_leaves_the_one_before_it(client, form, shims, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mount = f"--mount {tmp_path}" if client == "kubectl" else ""
+    shims("squeue", "exit 1")
+    shims(client, "echo 7")
+    assert _run(f"{form} {mount}", tmp_path / "big") == 0
+    [job] = tmp_path.rglob(SCHEDULERS[form.split()[0]].file)
+    before = job.read_text()
+    shims(client, "exit 1")
+    with pytest.raises(UserError, match=f"{client} refuses"):
+        _run(f"{form} {mount} --setup false", tmp_path / "big")
+    assert job.read_text() == before
+
+
+@pytest.mark.parametrize(
     ("form", "workdir", "train", "message"),
     [
         ("", "r", "", "takes a scheduler first (slurm, kubernetes, tpu, skypilot, ssh), not '--'"),
@@ -660,6 +703,7 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
         ("slurm", "r", "--data.corpus text:/nope", "corpus directory /nope does not exist"),
         ("ssh --hosts a:22", "r", "", "--hosts 'a:22' is not NAME or USER@NAME"),
         ("ssh", "r", "", "there is no host to train on"),
+        ("ssh --hosts -bad h2", "r", "", "Unrecognized options: -bad; see --help"),
         ("ssh --hosts a a", "r", "", "--hosts names a 2 times"),
         ("tpu --zone z --runtime r", "gs://b/x", "", "needs --accelerator"),
         ("tpu --zone z --runtime r --accelerator a", "r", "", "--workdir r is relative"),
