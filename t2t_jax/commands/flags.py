@@ -334,4 +334,7 @@ def _refusal(end: BaseException, printed: str) -> UserError:
         cause = cause.__context__
     rows = [row.strip("│ ") for row in Text.from_ansi(printed).plain.splitlines()[1:]]
     message = takewhile(lambda row: row and not row.startswith("─"), rows)
-    return UserError(f"{' '.join(message).rstrip('.')}; see --help")
+    text = " ".join(message).rstrip(".")
+    if text.startswith("Unrecognized options: -"):
+        text = text.partition(",")[0]  # what follows are its values
+    return UserError(f"{text}; see --help")
