@@ -33,13 +33,21 @@ def records_of(workdir: Path, of: str) -> list[dict[str, Any]]:
     return [record for line in lines if (record := json.loads(line))["of"] == of]
 
 
-def account(workdir: Path) -> dict[str, Any]:
-    """Return all that a run promises to be the same: parameters, the log, and the best."""
+def timeless_log(workdir: Path) -> list[str]:
+    """Return the sorted records of a run's log without the figures of the clock and of memory.
+
+    A checkpoint is recorded once it is on the disk, which may be after later steps.
+    """
     records = [json.loads(line) for line in (workdir / "log.jsonl").read_text().splitlines()]
     timeless = [{name: r[name] for name in r if name not in CLOCK} for r in records]
+    return sorted(map(json.dumps, timeless))
+
+
+def account(workdir: Path) -> dict[str, Any]:
+    """Return all that a run promises to be the same: parameters, the log, and the best."""
     newest, best = load(workdir, average=1), load(workdir, step="best")
     return {
-        "log": sorted(map(json.dumps, timeless)),
+        "log": timeless_log(workdir),
         "steps": [newest.steps, best.steps],
         "checkpoints": steps_in(workdir / "checkpoints"),
         "parameters": _bytes((newest.params, best.params)),

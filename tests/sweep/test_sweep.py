@@ -31,6 +31,7 @@ from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
 from t2t_jax.sweep.plan import WholeGrid
 from t2t_jax.sweep.run import run_cells
 from tests.sweep.conftest import QUIET, AtOnce
+from tests.trained import bits
 
 REPOSITORY = Path(__file__).parents[2]
 GRID = """
@@ -121,22 +122,36 @@ def test_a_sweep_trains_scores_and_compares_every_variant(finished):
     assert "minus that of `base`" in (finished / "table.md").read_text()
 
 
+_ENDS = (signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGTERM, False)
+_TUNED = "--tune=training.learning_rate_factor=0.1:10:log", "--sampler=optuna:tpe", "--trials=3"
+
+
+def parameters_of(workdir):
+    """The bytes of each cell's parameters, by the name of the cell."""
+    return {run.parent.name: bits(run) for run in workdir.glob("*/seed0")}
+
+
 @pytest.mark.thorough
 @pytest.mark.faults
-def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid_file, finished):
+@pytest.mark.parametrize("flags", [(), _TUNED], ids=["grid", "tuned by optuna"])
+def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid_file, flags):
     """Whether a kill hits the sweep alone or its cell with it, or SIGTERM asks it to stop."""
-    workdir = grid_file.parent / "ended at random"
+    finished, workdir = (
+        grid_file.parent / f"{name} {len(flags)}" for name in ("finished", "ended")
+    )
+    assert sweep(grid_file, finished, *flags).wait(timeout=1200) == 0
     delays = random.Random(7)
-    for number, with_cell in ((signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGTERM, 0)):
-        process = sweep(grid_file, workdir)
+    for number, with_cell in _ENDS * (2 if flags else 1):
+        process = sweep(grid_file, workdir, *flags)
         time.sleep(delays.uniform(4, 9))
         for cell in cells_of(process) if with_cell else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(cell, signal.SIGKILL)
         process.send_signal(number)
         assert process.wait(timeout=60) in (0, -signal.SIGKILL, 143)
-    assert sweep(grid_file, workdir).wait(timeout=300) == 0
+    assert sweep(grid_file, workdir, *flags).wait(timeout=1200) == 0
     assert figures(workdir) == figures(finished)
+    assert parameters_of(workdir) == parameters_of(finished)
     for taken in steps_taken(workdir).values():
         # What is trained again after a kill is at most what no checkpoint had, never a whole run.
         assert taken[-1] == 20
