@@ -686,8 +686,8 @@ def test_a_job_that_is_refused_leaves_the_one_before_it(client, form, shims, tmp
     [
         ("", "r", "", "takes a scheduler first (slurm, kubernetes, tpu, skypilot, ssh), not '--'"),
         ("slrum", "r", "", "not 'slrum'; did you mean slurm?"),
-        ("slurm --node 2", "r", "", "unknown flag --node; did you mean"),
-        ("slurm", "r", "--lr 1", "unknown flag --lr"),
+        ("slurm --hosst 2", "r", "", "unknown flag --hosst; did you mean"),
+        ("slurm", "r", "--rate 1", "unknown flag --rate"),
         ("slurm", "r", "--process-id 1", "--process-id is not for a job"),
         ("slurm", "r", "--model.num-heads 7", "not divisible by num_heads=7"),
         ("slurm --hosts 3", "r", "--parallel.fsdp 2", "with 3 hosts of 1 devices: parallel.fsdp=2"),
