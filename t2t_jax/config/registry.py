@@ -109,7 +109,7 @@ class Entry:
 def _is_sound(name: object, declared: object) -> bool:
     if not isinstance(name, str) or not isinstance(declared, Parameter):
         return False
-    is_finite = math.isfinite(declared.mean) and math.isfinite(declared.deviation)
+    is_finite = math.isfinite(declared.mean + declared.deviation)
     return is_finite and all(0 < index(size) < 2**31 for size in declared.shape)
 
 

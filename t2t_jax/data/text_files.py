@@ -21,10 +21,7 @@ def corpus_directory(name: str) -> Path:
     """Return the directory of a name, which may begin with ~; refuse a missing one."""
     directory = as_path(os.path.expanduser(name))
     if os.path.isfile(directory):
-        raise UserError(
-            f"{directory} is a file; name a directory of text, or one file of pairs whose name "
-            f"ends in {' or '.join(_FORMATS)} (also .gz)"
-        )
+        raise UserError(f"{directory} is no directory, and no file of pairs, .tsv or .jsonl")
     if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist")
     return directory
@@ -72,8 +69,8 @@ def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
     for reason, line in faults.first.items():
         raise UserError(
             f"{line} is {reason.replace('_', ' ')}, the first of {faults.counts[reason]:,}; a line "
-            f"has {' and '.join(shard.fields)}, as two columns or as fields (data.fields): correct "
-            f"it, or name the corpus shards:{file.path}, which leaves such lines out"
+            f"has {' and '.join(shard.fields)} (data.fields): correct it, or name the corpus "
+            f"shards:{file.path}, which leaves such lines out"
         )
     if TextFile(file.path).survey != file.survey:
         raise changed(file.path)

@@ -98,17 +98,25 @@ def test_without_dev_lines_a_directory_is_the_corpus_that_it_was(tmp_path):
     assert numbers == [30, 10]
 
 
-SHORT = r"short\.tsv line 2 is without a side, the first of 1; a line has en and de, as two columns"
 NOT_A_CORPUS = {
-    "text:short.tsv": ({}, SHORT),
-    "text:wide.tsv": ({}, r"wide\.tsv line 1 is having too many columns, the first of 1; a line"),
-    "text:nested.jsonl": ({}, "line 1 is without a side, the first of 40; a line has en and de"),
-    "text:notes.txt": ({}, r"notes\.txt is a file; name a directory of text, or one file of pairs"),
+    "text:short.tsv": (
+        {},
+        r"short\.tsv line 2 is without a side, the first of 1; a line has en and",
+    ),
+    "text:wide.tsv": (
+        {},
+        r"wide\.tsv line 1 is having too many columns, the first of 1; a line has",
+    ),
+    "text:nested.jsonl": (
+        {},
+        r"line 1 is without a side, the first of 40; a line has en and de",
+    ),
+    "text:notes.txt": ({}, r"notes\.txt is no directory, and no file of pairs, \.tsv or \.jsonl"),
     "text:gone.tsv": ({}, r"corpus file gone\.tsv does not exist"),
     "text:all.tsv": ({"dev_lines": 40}, "leaves nothing to train on: it has 40 distinct pairs"),
     "text:./all.tsv": ({"fields": ("de",)}, "data.fields=de are 1, but a line holds a source"),
-    "bundled:": ({"dev_lines": 5}, "has no effect, as bundled: has a dev split; leave it out"),
-    "shards:all.tsv": ({"dev_lines": 5}, "the train split has shards; leave it out"),
+    "bundled:": ({"dev_lines": 5}, "is not for bundled:, which has a dev split; leave it out"),
+    "shards:all.tsv": ({"dev_lines": 5}, "which has shards; leave it out"),
     "text:all.tsv+text:all.tsv": ({"dev_lines": 5}, "is a mixture; give its first corpus a dev"),
 }
 
