@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 from measuring import machine
 
-from t2t_jax.commands.flags import parse_flags, peek, with_family
+from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
@@ -43,8 +43,8 @@ def command(
       UserError: a flag or its value is refused.
     """
 
-    def defaults(line: list[str]) -> _Command:
-        config = change(load_config(peek(line)[0] or kind.config))
+    def defaults(line: CommandLine) -> _Command:
+        config = change(load_config(line.value_of("--config") or kind.config))
         return kind(fields=with_family(config, line))
 
     asked = parse_flags(kind, arguments, defaults=defaults)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 import tyro
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields
-from t2t_jax.commands.flags import parse_flags, stored_config, with_family
+from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with_family
 from t2t_jax.commands.streams import check_heard
 from t2t_jax.config import Config, differences
 from t2t_jax.config.file import load_config
@@ -58,9 +58,8 @@ def command_of_config(kind: type[_Command], arguments: Sequence[str], program: s
       UserError: there is no such config, or a flag or its value is refused.
     """
 
-    def defaults(line: list[str]) -> _Command:
-        name = next((word for word in line[:1] if not word.startswith("--")), None)
-        fields = with_family(config_named(name) if name else Config(), line)
+    def defaults(line: CommandLine) -> _Command:
+        fields = with_family(config_named(line.run) if line.run else Config(), line)
         return cast(Any, kind)(fields=fields)
 
     command: _Command = parse_flags(kind, arguments, program, defaults)

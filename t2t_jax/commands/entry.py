@@ -7,7 +7,7 @@ from importlib import import_module
 from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
-from t2t_jax.commands.flags import parse_flags, peek, stored_config
+from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
@@ -91,9 +91,9 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
     if not flags and hasattr(made, "advice"):
         raise UserError(made.advice.format(program=program))
 
-    def of_run(line: list[str]) -> DecodingFlags:
-        _, workdir = peek(line, opened)
-        return made(decoding=(stored_config(workdir) or Config()).decoding)
+    def of_run(line: CommandLine) -> DecodingFlags:
+        config = stored_config(opened(line.run)) if line.run else None
+        return made(decoding=(config or Config()).decoding)
 
     return parse_flags(made, flags, program, of_run if issubclass(made, DecodingFlags) else None)
 

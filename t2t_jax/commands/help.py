@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,7 @@ _COLONS = re.compile(r":(?= )")
 
 
 def print_help(
-    command: Any, flags: Sequence[Flag], program: str | None, arguments: Sequence[str]
+    command: Any, flags: Sequence[Flag], program: str | None, given: Mapping[str, Sequence[str]]
 ) -> None:
     """Print the help that a command line asks for.
 
@@ -35,23 +35,22 @@ def print_help(
         False, the short help leaves the fields of the config out.
       flags: the flags of the command, with the defaults that they have beside these arguments.
       program: the name of the program and the command; None leaves it out.
-      arguments: the command line. With `--help-all` it asks for every flag, and with `--help NAME`
-        for those of a section, or for a single one.
+      given: the flags of the command line, with their values. `--help-all` asks for every flag, and
+        `--help NAME` for those of a section, or for a single one.
 
     Raises:
       UserError: there is no section or flag of the name.
     """
     flags = sorted(flags, key=lambda flag: not flag.is_positional)
     width = _columns()
-    asked = _asked(arguments)
-    if asked:
-        print(*_named(flags, asked, width), sep="\n")
+    if asked := given.get("--help"):
+        print(*_named(flags, asked[0], width), sep="\n")
         return
     head = [usage(flags, program or ""), "", *_paragraphs(command.__doc__ or "", width)]
     whole = [line for section in _sections(flags) for line in _whole(flags, section, width)]
     examples = [_example(f"{program} {one}", width) for one in getattr(command, "examples", ())]
     tail = ["", "examples:", *examples] if examples else []
-    if "--help-all" in arguments or len(head) + len(whole) + len(tail) <= _SCREEN:
+    if "--help-all" in given or len(head) + len(whole) + len(tail) <= _SCREEN:
         print(*head, *whole, *tail, sep="\n")
         return
     common = [*COMMON, *getattr(command, "common", ())]
@@ -61,16 +60,9 @@ def print_help(
     print(*head, *brief, *tail, "", *_more(flags, width), sep="\n")
 
 
-def _asked(arguments: Sequence[str]) -> str:
-    """Return the argument of `--help`, or ""."""
-    if "--help" not in arguments:
-        return ""
-    following = [*arguments[arguments.index("--help") + 1 :], "--"][0]
-    return "" if following.startswith("--") else following.removeprefix("--").replace("-", "_")
-
-
 def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
     """Yield the help of a section, or of the flags of a name."""
+    asked = asked.replace("-", "_")
     if asked in _sections(flags):
         return _whole(flags, asked, width)
     found = [flag for flag in flags if asked in _names(flag)]

@@ -11,7 +11,7 @@ import tyro
 
 from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import REPEATED
-from t2t_jax.commands.flags import parse_flags, peek, with_family
+from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
@@ -285,9 +285,9 @@ def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
     if not arguments:
         raise UserError(f"{_USAGE}; see --help")
 
-    def defaults(line: list[str]) -> SweepCommand:
-        file, _ = peek(line)
-        if "--vary" not in line:
+    def defaults(line: CommandLine) -> SweepCommand:
+        file = line.value_of("--config")
+        if "--vary" not in line.flags:
             return SweepCommand(fields=with_family(Config(), line))
         if file is None:
             raise UserError("--vary varies the fields of a config; name one, as in --config base")

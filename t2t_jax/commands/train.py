@@ -9,10 +9,11 @@ from typing import Annotated, ClassVar
 import tyro
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields, OneRun
-from t2t_jax.commands.flags import parse_flags, peek, stored_config, with_family
+from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with_family
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import as_path
 from t2t_jax.system.cloud import Cloud
 from t2t_jax.system.opening import opened
 
@@ -134,14 +135,14 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
         )
     base = workdir = None
 
-    def defaults(line: list[str]) -> TrainCommand:
+    def defaults(line: CommandLine) -> TrainCommand:
         nonlocal base, workdir
-        file, workdir = peek(line)
+        file, workdir = line.value_of("--config"), as_path(line.run) if line.run else None
         base = stored_config(opened(file) if file else workdir)
         if file and base is None:
             base = load_config(file)
         command = TrainCommand(fields=with_family(base or Config(), line))
-        is_read = "--compile-only" not in line
+        is_read = "--compile-only" not in line.flags
         return command if is_read else dataclasses.replace(command, workdir=Path())
 
     command: TrainCommand = parse_flags(TrainCommand, arguments, program, defaults)

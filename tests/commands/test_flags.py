@@ -200,13 +200,6 @@ def test_the_config_that_is_compiled_may_be_that_of_a_run(workdir):
         train_command(["--compile-only"])
 
 
-def test_a_run_has_a_directory(config_file):
-    with pytest.raises(
-        UserError, match="t2t-jax train takes a run, as in t2t-jax train runs/base; see"
-    ):
-        train_command(["--config", config_file])
-
-
 def test_processes_meet_before_they_train(config_file, monkeypatch):
     called = []
     monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))

@@ -110,6 +110,7 @@ def test_every_help_fits_its_terminal(name, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", str(columns))
         short = printed(capsys, name, "--help").splitlines()
         whole = printed(capsys, name, "--help-all").splitlines()
+        assert short[0].startswith(f"usage: t2t-jax {name} ")
         for line in short + whole:
             assert len(line) <= columns or len(line.split()) <= 2 or "usage:" in line
         assert "\x1b" not in "".join(short)

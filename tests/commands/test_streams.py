@@ -11,7 +11,7 @@ import pytest
 
 from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.commands.flags import check_flags
+from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.system import program
@@ -286,7 +286,8 @@ def test_an_empty_value_is_refused(no_model, given):
 
 
 def test_the_cache_may_be_given_as_nothing_which_is_the_users_own():
-    check_flags(["--data.cache-dir", "", "--workdir=run"], ["--data.cache-dir", "--workdir"])
+    line = ["--config", "base", "--data.cache-dir", "", "--workdir=run"]
+    assert train_command(line).fields.data.cache_dir == ""
 
 
 def test_a_run_directory_whose_name_is_not_utf8_is_refused(no_model):
