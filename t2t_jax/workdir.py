@@ -33,6 +33,7 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.opening import opened
 from t2t_jax.system.records import NUMBER, Record, append_line, read_records, schema
+from t2t_jax.system.regular_file import regular
 from t2t_jax.system.sums import SUMS, digest_of
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -194,7 +195,7 @@ def read_fingerprints(workdir: Path) -> dict[str, str]:
 def _first_word(path: Path) -> str | None:
     """Read the first word of a file, which is a hash; return None if there is no file."""
     try:
-        return next(iter(path.read_text(encoding="utf-8", errors="replace").split()), "")
+        return next(iter(regular(path).read_text(encoding="utf-8", errors="replace").split()), "")
     except FileNotFoundError:
         return None
     except OSError as error:

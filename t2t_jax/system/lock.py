@@ -11,6 +11,7 @@ from pathlib import Path
 
 from t2t_jax.errors import warn
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.regular_file import check_regular, regular
 
 _BEAT_SECONDS = 20.0
 _SILENT_SECONDS = 3 * _BEAT_SECONDS  # of an owner that is taken for dead
@@ -45,7 +46,7 @@ def is_held(path: Path) -> bool:
             return time.time() - path.stat().st_mtime < _SILENT_SECONDS
         return False
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -56,6 +57,7 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def _holding_file(path: Path, mark: str) -> Iterator[None]:
+    check_regular(path)
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

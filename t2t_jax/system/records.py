@@ -17,7 +17,7 @@ import msgspec
 
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.fetched_path import check_own
-from t2t_jax.system.regular_file import regular
+from t2t_jax.system.regular_file import check_regular, regular
 
 Record = dict[str, Any]
 Schema: TypeAlias = Any
@@ -86,6 +86,11 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
         raise UserError(f"{path} is damaged ({error}); {way_out}") from error
 
 
+def find_object(path: Path, schema: Schema, way_out: str) -> Record | None:
+    """Return `read_object`, or None if there is no file."""
+    return read_object(path, schema, way_out) if path.exists() else None
+
+
 def read_records(path: Path, schema: Schema) -> list[Record]:
     """Return the complete records of a log, oldest first; [] if there is no file."""
     return [record for _, record in read_record_lines(path, schema)]
@@ -100,10 +105,10 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     Raises:
       UserError: the file cannot be read.
     """
-    if not path.is_file():
-        return []
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = regular(path).read_bytes().split(b"\n")[:-1]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     kept = []
@@ -125,6 +130,7 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
       UserError: the file is a copy in a cache.
     """
     check_own(path)
+    check_regular(path)
     # Written in one call: of two processes that add a line at once, neither cuts the other's.
     with path.open("ab", buffering=0) as file:
         file.write(_end_of_cut_line(path) + as_line(record).encode() + b"\n")

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from t2t_jax.errors import UserError
+from t2t_jax.system.regular_file import regular
 
 SUMS = "SHA256SUMS"
 """The name of the file."""
@@ -52,5 +53,5 @@ def _listed(directory: Path) -> dict[str, str]:
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
     """Return the hash of a file in hexadecimal digits, by a `hashlib` algorithm."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
