@@ -144,9 +144,9 @@ class SweepCommand:
         if self.dry_run:
             from t2t_jax.sweep.listing import listing
 
-            check_distinct({name: grid.variants[name] for name in chosen}, seeds)
             with TemporaryDirectory() as empty:  # planned for its checks of the rules
                 planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
+            check_distinct({name: grid.variants[name] for name in chosen}, seeds)
             console = result_console(highlight=False)
             console.print(listing(grid, chosen, seeds, console.width))
             return 0

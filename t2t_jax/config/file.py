@@ -9,6 +9,7 @@ from any directory that has no such file of its own.
 """
 
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,10 @@ Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
 """The values that `product` combines, by the path of their field; fields that change together have
 a tuple of their paths, and a tuple of values for each row."""
 
+MOST_CELLS = 10_000
+"""The most cells of a grid; a mistyped number would never end."""
+_MOST_BYTES = 255
+"""The longest name of a directory, in UTF-8."""
 _NAME = re.compile(r"[\w(=][\w.,=+()-]*")
 
 
@@ -64,8 +69,8 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
       the sections of the fields only where two fields would otherwise have the same name.
 
     Raises:
-      UserError: a field does not exist, or a value is refused, or two combinations have the same
-        name or give the same config.
+      UserError: a field does not exist, a value is refused, there are too many combinations, or
+        two have the same name or give the same config.
     """
     factors = [
         [
@@ -74,6 +79,7 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
         ]
         for fields, rows in choices.items()
     ]
+    check_size({str(fields): len(rows) for fields, rows in choices.items()})
     variants: dict[str, Config] = {}
     names: dict[Config, str] = {}
     for parts in itertools.product(*factors):
@@ -92,6 +98,13 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
             )
         variants[name], names[config] = config, name
     return variants
+
+
+def check_size(counts: Mapping[str, int]) -> None:
+    """Refuse a grid of too many cells."""
+    if (number := math.prod(counts.values())) > MOST_CELLS:
+        shown = " x ".join(f"{count} {name}" for name, count in counts.items())
+        raise UserError(f"{shown} are {number:,} cells, more than {MOST_CELLS:,}; give fewer")
 
 
 def load_config(spec: str) -> Config:
@@ -161,7 +174,7 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
         if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
-                "digits and any of . , = + - ( )"
+                f"digits and any of . , = + - ( ), at most {_MOST_BYTES} bytes"
             )
     if not isinstance(published, Mapping) or not all(
         isinstance(row, Table3Row) for row in published.values()
@@ -175,7 +188,7 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
 
 def can_name_directory(name: str) -> bool:
     """Return whether a variant may have a name, which is also that of its directory."""
-    return _NAME.fullmatch(name) is not None
+    return _NAME.fullmatch(name) is not None and len(name.encode()) <= _MOST_BYTES
 
 
 def describe_difference(base: Config, config: Config) -> str:

@@ -26,7 +26,7 @@ from t2t_jax.errors import warn
 from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import Record, find_object, schema
+from t2t_jax.system.records import Record, read_object, schema
 from t2t_jax.system.source_code import syntax
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, PROVENANCE
@@ -137,8 +137,11 @@ def read_provenance(workdir: Path) -> list[Record]:
       UserError: the file is damaged.
     """
     path = workdir / PROVENANCE
-    found = find_object(path, _FILE, "remove it to record the software anew")
-    software: list[Record] = found["software"] if found else []
+    if not path.exists():
+        return []
+    software: list[Record] = read_object(path, _FILE, "remove it to record the software anew")[
+        "software"
+    ]
     return software
 
 

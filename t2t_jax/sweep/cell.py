@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
-from t2t_jax.config.file import Grid
+from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.run.provenance import SoftwareRecord
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software_of
@@ -129,7 +129,7 @@ class Cell:
         from t2t_jax.workdir import check_registered
 
         path = self.result_file
-        if not path.is_file():
+        if not path.exists():
             return None
         result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
         settled = self.settled(result)
@@ -246,12 +246,13 @@ def _check_scores(result: Record) -> None:
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
     """Return the number of seeds up to the last with a result in a grid's directory, at least 1."""
     counts = (
-        int(seed[1]) - config.training.seed + 1
+        count
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{RESULT}")
         if (seed := _SEED.fullmatch(path.parent.name))  # others were moved away
+        and (count := int(seed[1]) - config.training.seed + 1) <= MOST_CELLS
     )
-    return max([1, *counts])  # the variant's own seed may have been raised
+    return max([1, *counts])  # the variant's own seed may have been raised, or lowered by far
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:

@@ -12,7 +12,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import SPLIT, check_cells
-from t2t_jax.sweep.dev_split import warn_of_other_dev_sets
+from t2t_jax.sweep.dev_split import check_dev_sets
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
@@ -115,8 +115,8 @@ def run_grid(
     planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
     _check(planned, scoring, allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
     keep_grid(grid, workdir, seeds, chosen, comparisons)
-    record_rules(planned, workdir)
     began = time.monotonic()
     if signal := run_cells(planned, launcher, console, max_hours):
         return GridOutcome({}, [], signal)
@@ -140,7 +140,7 @@ def _check(
     check_cells(planned.cells({}), allow_mixed=allow_mixed, here=here)
     check_same_grid(scoring.grid, scoring.workdir)
     check_installed("train", "a grid", *OF_TRAINING)
-    warn_of_other_dev_sets(planned.grid)
+    check_dev_sets(planned.grid)
     scoring.check()
 
 

@@ -23,7 +23,8 @@ from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import OF_SUBWORDS, subwords
 from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.records import append_line, read_record_lines, schema
+from t2t_jax.system.records import append_line, read_records, schema
+from t2t_jax.system.regular_file import check_regular
 
 _JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
 _JOURNAL_SCHEMA = schema({"variant": str, "rung": int, "left_out": int})
@@ -66,8 +67,8 @@ class Halving:
             rungs, keep = int(values.get("rungs", 3)), float(values.get("keep", 1 / 3))
         except ValueError as error:
             raise UserError(f"--halving {text!r} has no number there ({error}); {_USAGE}") from None
-        if rungs < 2:
-            raise UserError(f"--halving {text!r}: rungs={rungs} is not 2 or more; {_USAGE}")
+        if not 2 <= rungs <= 100:
+            raise UserError(f"--halving {text!r}: rungs={rungs} is not from 2 to 100; {_USAGE}")
         if not 0 < keep < 1:
             raise UserError(f"--halving {text!r}: keep={keep} is not in (0, 1); {_USAGE}")
         return Halving(rungs, keep, "asha" in values)
@@ -186,11 +187,8 @@ class HalvedGrid:
                     for number, names in enumerate(reached):
                         rung |= {name: max(number, rung[name]) for name in names}
                         new += [(n, number, left_out) for n in names if number]
-            # The journal has the promotions before they take effect.
-            for name, number, left_out in dict.fromkeys(new) if self._keeps_journal else ():
-                if (name, number, left_out) not in journal:
-                    line = {"variant": name, "rung": number, "left_out": left_out}
-                    append_line(self._workdir / _JOURNAL, line)
+            if self._keeps_journal:
+                self._record([key for key in dict.fromkeys(new) if key not in journal], journal)
         seeds = zip(*self._cells.values(), strict=True)
         return [
             self._until_next(cell, rung[cell.variant], scores) for cells in seeds for cell in cells
@@ -245,12 +243,29 @@ class HalvedGrid:
             yield self._read()
             return
         self._workdir.mkdir(parents=True, exist_ok=True)
+        check_regular(self._workdir / _LOCK)
         with (self._workdir / _LOCK).open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._read()
 
+    def _record(self, new: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
+        """Append promotions to the journal before they take effect."""
+        for name, number, left_out in new:
+            line = {"variant": name, "rung": number, "left_out": left_out}
+            append_line(self._workdir / _JOURNAL, line)
+        lock = self._workdir / _LOCK
+        with lock.open("ab") as file:  # one byte for each promotion, so that a cut journal shows
+            file.write(b"." * (len(journal) + len(new) - lock.stat().st_size))
+
     def _read(self) -> list[_Promotion]:
         if not self._halving.asha:
             return []
-        lines = read_record_lines(self._workdir / _JOURNAL, _JOURNAL_SCHEMA)
-        return [(r["variant"], r["rung"], r["left_out"]) for _, r in lines]
+        path, lock = self._workdir / _JOURNAL, self._workdir / _LOCK
+        recorded = lock.stat().st_size if lock.is_file() else 0  # before the journal, which grows
+        records = read_records(path, _JOURNAL_SCHEMA)
+        if len(records) < recorded:
+            raise UserError(
+                f"{path} has {len(records)} of {recorded} promotions, and others would be decided "
+                f"anew; bring it back from a copy, or remove {lock.name} to decide anew"
+            )
+        return [(r["variant"], r["rung"], r["left_out"]) for r in records]

@@ -21,6 +21,7 @@ from t2t_jax.sweep.cell import SPLIT, Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.regular_file import check_regular
 
 _SUBMITIT = "submitit"
 
@@ -107,6 +108,7 @@ class Local:
             return None
         share = free[0]
         cell.log.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(cell.log)
         with cell.log.open("ab") as log:
             try:
                 # The process inherits the lock, and keeps it even if this one is killed.

@@ -9,23 +9,21 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid, checked_grid
+from t2t_jax.config.file import Grid, check_size, checked_grid
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
-from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid
+from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, decided
 from t2t_jax.sweep.sampling import Range, SampledGrid
+from t2t_jax.sweep.stored_grid import RULES, has_rules
 from t2t_jax.sweep.tuning import candidates, check_differ
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object
-
-RULES = "rules.json"
-"""The file of a grid with its rules."""
 
 
 class _Range(TypedDict):
@@ -43,6 +41,7 @@ class _Rules(TypedDict):
     seeds: int
     rungs: list[int]
     variants: list[str]
+    optuna: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,8 @@ class PlannedGrid:
         Raises:
           UserError: a rule has another form, or does not fit the grid.
         """
+        self.optuna = ""
+        """The version of Optuna that began the grid."""
         self.grid, self.rules, self.seeds, self.at_once = grid, rules, seeds, at_once
         self.first: Sequence[str] = ()
         """The variants whose cells are trained before the others, in order."""
@@ -93,6 +94,10 @@ class PlannedGrid:
         self._sampled: SampledGrid | None = None
         _check_tuned(rules)
         _check_together(rules)
+        values = (
+            {"trials": rules.trials} if rules.trials else {p: len(v) for p, v in rules.tune.items()}
+        )
+        check_size({"rows": len(grid.variants), "seeds": seeds} | values)
         if rules.sampler is not None and rules.trials is not None:
             ranges = {path: v for path, v in rules.tune.items() if isinstance(v, Range)}
             check_differ(grid, {path: scale.low for path, scale in ranges.items()})
@@ -100,6 +105,7 @@ class PlannedGrid:
                 grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
             )
             self._sampled = self.plan
+            self.optuna = self._sampled.optuna
             return
         groups = [[name] for name in grid.variants if name == grid.base]
         groups += [rivals] if (rivals := [n for n in grid.variants if n != grid.base]) else []
@@ -289,6 +295,8 @@ def planned_grid(
         rules, at_once = known, stored["at_once"]
     variants = {name: config for name, config in grid.variants.items() if name in chosen}
     planned = PlannedGrid(grid._replace(variants=variants), workdir, rules, seeds, at_once)
+    if stored is not None:
+        _check_proposals(planned, workdir, stored.get("optuna", ""))
     if stored is not None and planned.rungs != stored["rungs"]:
         raise UserError(
             f"{workdir} has rungs at the steps {', '.join(map(str, stored['rungs']))}, and this "
@@ -303,6 +311,23 @@ def planned_grid(
                 "no scores of theirs at the rungs; choose another --workdir"
             )
     return planned
+
+
+def _check_proposals(planned: PlannedGrid, workdir: Path, recorded: str) -> None:
+    """Refuse a version of Optuna that proposes other rows."""
+    installed, planned.optuna = planned.optuna, recorded
+    if installed == recorded:
+        return
+    decided(planned.plan)
+    for variant, rows in planned.candidates.items():
+        begun = {path.name for path in workdir.glob(f"{variant},*")}
+        new = [row for row in rows if row not in begun]
+        if new and begun - rows.keys():
+            raise UserError(
+                f"{workdir} was begun with optuna {recorded or 'of an unknown version'}, and "
+                f"{installed} proposes other rows, such as {new[0]}; install the version that "
+                "began it, or choose another --workdir"
+            )
 
 
 def recorded_plan(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> PlannedGrid:
@@ -332,7 +357,7 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
             path: values._asdict() if isinstance(values, Range) else values
             for path, values in planned.rules.tune.items()
         }
-        also = {"at_once": planned.at_once, "seeds": planned.seeds, "rungs": planned.rungs}
+        also = {n: getattr(planned, n) for n in ("at_once", "seeds", "rungs", "optuna")}
         record = asdict(planned.rules) | {"tune": tune, "variants": variants} | also
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
@@ -344,7 +369,14 @@ def _shown(values: Sequence[Any] | Range) -> str:
 def _read(workdir: Path) -> Record | None:
     path = workdir / RULES
     way_out = "bring it back from a copy, or choose another --workdir"
-    return read_object(path, _Rules, way_out) if path.is_file() else None
+    if path.exists():
+        return read_object(path, _Rules, way_out)
+    if has_rules(workdir):
+        raise UserError(
+            f"{path} is missing, by which the grid chooses its cells; bring it back from a copy, "
+            "or, to train all cells to their ends, remove has_rules from grid.json"
+        )
+    return None
 
 
 def _described(rules: GridRules) -> str:

@@ -6,20 +6,22 @@ sampler knows before it proposes a trial, so the same scores give the same trial
 directory is the whole record: a resumed sweep replays it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid, product
+from t2t_jax.config.file import Grid, can_name_directory, product
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.plan import Scores, mean_of, score_at
 
 _MOST_REFUSED = 100
 """The proposals that a config refuses, one after the other, before the sweep gives up."""
+_FARTHEST = 1e300  # samplers subtract the ends of a range
 _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
+# The defaults of Optuna 4. Those of Optuna 5 differ.
+_OPTIONS = {"tpe": {"multivariate": False, "constant_liar": False}, "random": {}}
 
 
 class Range(NamedTuple):
@@ -38,11 +40,12 @@ class Range(NamedTuple):
         Raises:
           UserError: the range is refused.
         """
-        least = 1e-30 if self.scale == "log" else -math.inf
-        if self.scale not in ("log", "lin") or not least <= self.low < self.high < math.inf:
+        least = 1e-30 if self.scale == "log" else -_FARTHEST
+        if self.scale not in ("log", "lin") or not least <= self.low < self.high <= _FARTHEST:
             raise UserError(
-                f"{self} is an empty range, or has another scale than log and lin, or is "
-                "a log range from 0 or less; give two ends and a scale, as 0.5, 2 and log"
+                f"{self.low}:{self.high}:{self.scale} is an empty range, or has another scale than "
+                f"log and lin, or is a log range from 0 or less, or ends beyond {_FARTHEST}; give "
+                "two ends and a scale, as 0.5, 2 and log"
             )
 
     def __str__(self) -> str:
@@ -78,12 +81,18 @@ class SampledGrid:
         if kind != "optuna" or name not in _SAMPLERS:
             known = ", ".join(f"optuna:{known}" for known in _SAMPLERS)
             raise UserError(f"there is no --sampler {sampler!r}; there are {known}")
+        for variant in grid.variants:
+            longest = f"{variant}," + ",".join(f"{path}=-1.234e-100" for path in ranges)
+            if not can_name_directory(longest):
+                raise UserError(f"--tune gives rows names too long for a directory, as {longest}")
         with needs_extra("optuna", f"--sampler {sampler}"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._studies = {}
+        self.optuna: str = optuna.__version__
         for variant, config in grid.variants.items():
-            proposer = getattr(optuna.samplers, _SAMPLERS[name])(seed=config.training.seed)
+            options = _OPTIONS[name] | {"seed": config.training.seed}
+            proposer = getattr(optuna.samplers, _SAMPLERS[name])(**options)
             study = optuna.create_study(sampler=proposer, direction="minimize")
             distributions = {path: _distribution(scale) for path, scale in ranges.items()}
             self._studies[variant] = _Study(study, distributions)

@@ -16,13 +16,14 @@ from t2t_jax.config import Config, differences, format_differences, from_dict, t
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.rules import RULES
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.lock import is_held
 from t2t_jax.system.records import Record, read_object
 from t2t_jax.tasks import task_of
 
+RULES = "rules.json"
+"""The file of a grid with its rules."""
 _FILE, _ROWS = "grid.py", "grid.json"
 _TESTS = {
     "base": "comparisons with the base by Dunnett's test",
@@ -47,6 +48,7 @@ class _Grid(TypedDict):
     variants: dict[str, dict[str, Any]]
     written: NotRequired[str]
     seeds: NotRequired[int]
+    has_rules: NotRequired[bool]
     plan: NotRequired[list[_PlanEntry]]
     scorings: NotRequired[list[_Scoring]]
 
@@ -71,7 +73,7 @@ def _read(workdir: Path) -> Record:
     """Return the record of a directory's grid; {} without one."""
     path = workdir / _ROWS
     way_out = "remove it to begin a new record"
-    return read_object(path, _Grid, way_out) if path.is_file() else {}
+    return read_object(path, _Grid, way_out) if path.exists() else {}
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
@@ -118,6 +120,11 @@ def stored_seeds(workdir: Path) -> int:
     return _read(workdir).get("seeds", 1)
 
 
+def has_rules(workdir: Path) -> bool:
+    """Return whether a directory's grid has rules, even if their file is lost."""
+    return (workdir / RULES).exists() or _read(workdir).get("has_rules", False)
+
+
 def keep_grid(
     grid: Grid,
     workdir: Path,
@@ -150,6 +157,7 @@ def keep_grid(
     if new and (plan or is_first):
         entry = {"date": _today(), "cells": new, "comparisons": comparisons, "score": score}
         record["plan"] = [*plan, entry]
+    record["has_rules"] = has_rules(workdir)
     record.pop("written", None)
     if grid.source:
         write_whole(workdir / _FILE, grid.source.encode())
@@ -272,7 +280,7 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
         name a directory; a process trains the row; or the directory has rules or is in a bucket.
     """
     record = _read(workdir)
-    if not record or isinstance(workdir, BucketPath) or (workdir / RULES).is_file():
+    if not record or isinstance(workdir, BucketPath) or has_rules(workdir):
         raise UserError(
             f"--rename needs a directory on a disk, with {_ROWS} and without {RULES}, whose rows "
             f"keep their names; {workdir} is no such directory"

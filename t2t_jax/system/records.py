@@ -86,11 +86,6 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
         raise UserError(f"{path} is damaged ({error}); {way_out}") from error
 
 
-def find_object(path: Path, schema: Schema, way_out: str) -> Record | None:
-    """Return `read_object`, or None if there is no file."""
-    return read_object(path, schema, way_out) if path.exists() else None
-
-
 def read_records(path: Path, schema: Schema) -> list[Record]:
     """Return the complete records of a log, oldest first; [] if there is no file."""
     return [record for _, record in read_record_lines(path, schema)]

@@ -1,10 +1,13 @@
-"""The warning of rows with another dev set, before anything is trained."""
+"""Rows without a dev set, or with another, before anything is trained."""
 
 import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
-from t2t_jax.sweep.dev_split import warn_of_other_dev_sets
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.dev_split import check_dev_sets
+from t2t_jax.sweep.grid import run_grid
+from tests.sweep.conftest import QUIET, AtOnce
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def corpora(tmp_path):
 def warned(capsys, **corpora):
     base = Config()
     rows = {name: base.replace({"data.corpus": corpus}) for name, corpus in corpora.items()}
-    warn_of_other_dev_sets(Grid(rows, {}))
+    check_dev_sets(Grid(rows, {}))
     return capsys.readouterr().err
 
 
@@ -35,3 +38,17 @@ def test_rows_with_another_dev_set_are_named(corpora, capsys):
 def test_a_corpus_of_another_machine_is_left_to_its_cells(corpora, capsys):
     assert warned(capsys, base=f"text:{corpora / 'a'}", far="text:/nowhere") == ""
     assert warned(capsys, base="text:/nowhere", near=f"text:{corpora / 'a'}") == ""
+
+
+def test_a_grid_without_a_dev_set_starts_no_cell(corpora, capsys):
+    for file in (corpora / "b").glob("dev.*"):
+        file.unlink()
+    a, b = (f"text:{corpora / name}" for name in "ab")
+    with pytest.raises(UserError, match=r"started: more: .*/b has no dev split .*; add one"):
+        warned(capsys, base=a, more=b)
+    started = []
+    rows = {"base": Config().replace({"data.corpus": b})}
+    with pytest.raises(UserError, match=r"nothing was started: base: .*has no dev split"):
+        run_grid(rows, corpora / "runs", launcher=AtOnce(started.append), console=QUIET)
+    assert not started
+    assert not (corpora / "runs").exists()

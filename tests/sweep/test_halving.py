@@ -21,6 +21,7 @@ from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
 from t2t_jax.sweep.plan import decided, score_at
 from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
+from t2t_jax.sweep.stored_grid import rename_row
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
 
@@ -176,7 +177,7 @@ def test_rungs_lie_where_checkpoints_are_due():
     ("text", "message"),
     [
         ("", "--halving '' has ''; give --halving rungs=3,keep=0.33"),
-        ("rungs=1", "rungs=1 is not 2 or more"),
+        ("rungs=1", "rungs=1 is not from 2 to 100"),
         ("keep=1", "keep=1.0 is not in"),
         ("keep=nan", "keep=nan is not in"),
         ("rungs=x", "has no number there"),
@@ -231,7 +232,7 @@ def test_a_directory_keeps_its_rules(tmp_path):
     with pytest.raises(UserError, match="has rungs at the steps 10, 30, 90, and this grid at 20,"):
         planned_grid(grid._replace(variants=longer), tmp_path, chosen, 2, rules)
     (tmp_path / "rules.json").write_text("{}")
-    with pytest.raises(UserError, match=r"rules\.json .*'halving'.*bring it back"):
+    with pytest.raises(UserError, match=r"rules\.json .*halving.*bring it back"):
         planned_grid(grid, tmp_path, chosen, 2, GridRules())
 
 
@@ -362,3 +363,53 @@ def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
     assert scores["base/seed0"] == {10: math.inf}
     assert {cell.until for cell in wanted} == {10}
     assert scores["v1/seed0"] == {}
+
+
+def test_a_halved_grid_without_its_rules_is_not_trained_whole(tmp_path, quick):
+    grid = grid_of(4)
+    launcher = Trained(scores_of(random.Random(1), grid, 1, diverging=0))
+    halve(grid, tmp_path, launcher, 1, rules=GridRules("rungs=3"))
+    rules = (tmp_path / "rules.json").read_bytes()
+    (tmp_path / "rules.json").unlink()
+    launched = len(launcher.launched)
+    for again in (
+        lambda: halve(grid, tmp_path, launcher, 1),
+        lambda: halve(grid, tmp_path, launcher, 1, rules=GridRules("rungs=3")),
+        lambda: collect(grid, tmp_path, 1, QUIET),
+        lambda: rename_row(tmp_path, "v1=other"),
+    ):
+        with pytest.raises(UserError, match=r"rules\.json"):
+            again()
+    (tmp_path / "rules.json").write_bytes(rules)
+    assert halve(grid, tmp_path, launcher, 1).unfinished == ()
+    assert len(launcher.launched) == launched
+
+
+@pytest.mark.parametrize("cut", ["lost", "line", "half a line", "damaged"])
+def test_a_cut_journal_decides_nothing_anew(tmp_path, quick, cut):
+    grid, journal = grid_of(6), tmp_path / "promotions.jsonl"
+    launcher = Trained(scores_of(random.Random(1), grid, 1, diverging=0))
+    asha = GridRules("rungs=3,keep=0.5,asha")
+    launcher.truth = {
+        name: dict(zip(Halving.of(asha.halving).steps(BASE), of.values(), strict=True))
+        for name, of in launcher.truth.items()
+    }
+    halve(grid, tmp_path, launcher, 1, rules=asha)
+    whole = journal.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    if cut == "lost":
+        journal.unlink()
+    else:
+        ends = {"line": b"", "half a line": lines[-1][:9], "damaged": b"x" * 9 + b"\n"}
+        journal.write_bytes(b"".join([*lines[:-1], ends[cut]]))
+    launched, kept = len(launcher.launched), 0 if cut == "lost" else len(lines) - 1
+    message = f"jsonl has {kept} of {len(lines)} promotions, .*; bring it back from a copy"
+    for again in (
+        lambda: halve(grid, tmp_path, launcher, 1),
+        lambda: collect(grid, tmp_path, 1, QUIET),
+    ):
+        with pytest.raises(UserError, match=message):
+            again()
+    journal.write_bytes(whole + lines[0][:9])  # as after a kill within the next promotion
+    assert halve(grid, tmp_path, launcher, 1).unfinished == ()
+    assert len(launcher.launched) == launched

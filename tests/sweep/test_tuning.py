@@ -1,5 +1,6 @@
 """Tuning: each seed has the value that the others choose, and the interval covers the truth."""
 
+import json
 import math
 import statistics
 from functools import partial
@@ -146,6 +147,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(None, RANGE, "optuna:tpe", 0), "--trials 0 is not positive"),
         (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
         (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; give it as 0.5:2:"),
+        (GridRules(None, {FACTOR: Range(1, 10**400, "lin")}, "optuna:tpe", 3), "beyond 1e.300; gi"),
         (GridRules(None, {FACTOR: Range(2, 1, "log")}, "optuna:tpe", 3), "2:1:log is an empty ran"),
     ],
 )
@@ -253,6 +255,48 @@ def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
     )
     assert len(scores) == 2 * 2 * 14
     assert found < 2.2
+
+
+def proposals(planned, number):
+    """The values that a sampler proposes one after the other, for scores that they determine."""
+    scores, rows = {}, []
+    while len(rows) < number:
+        (cell,) = (c for c in planned.plan.cells(scores) if c.name not in scores)
+        training = cell.config.training
+        rows.append((training.learning_rate_factor, training.label_smoothing))
+        scores[cell.name] = {90: 2 + abs(math.log(rows[-1][0])) + rows[-1][1]}
+    return rows
+
+
+def test_every_version_of_optuna_proposes_the_rows_of_optuna_4(tmp_path):
+    """Optuna 4.9.0 gave these numbers, by the defaults of its sampler with the seed 0."""
+    pytest.importorskip("optuna")
+    ranges = {FACTOR: Range(0.1, 10, "log"), "training.label_smoothing": Range(0.0, 0.5, "lin")}
+    grid = Grid({"base": BASE}, {})
+    planned = PlannedGrid(grid, tmp_path, GridRules(None, ranges, "optuna:tpe", 16), 1)
+    assert proposals(planned, 16)[10:] == [
+        *[(0.3148, 0.02766), (0.5134, 0.3336), (1.263, 0.3319)],
+        *[(1.982, 0.3761), (0.3308, 0.1895), (2.918, 0.2088)],
+    ]
+
+
+def test_an_optuna_that_proposes_other_rows_does_not_go_on_with_a_grid(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    rules = GridRules(None, RANGE, "optuna:tpe", 3)
+    plan = partial(planned_grid, GRID, tmp_path, [*GRID.variants], 1, rules)
+    record_rules(plan(), tmp_path)
+    recorded = json.loads((tmp_path / "rules.json").read_text())
+    assert recorded["optuna"] == optuna.__version__
+    (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
+    (cell, _) = plan().plan.cells({})
+    cell.workdir.mkdir(parents=True)
+    record_rules(plan(), tmp_path)  # the same rows
+    assert json.loads((tmp_path / "rules.json").read_text())["optuna"] == "3.9"
+    (tmp_path / cell.variant).rename(tmp_path / "base,learning_rate_factor=9")
+    with pytest.raises(
+        UserError, match=f"optuna 3.9, and .* proposes other rows, such as {cell.variant};"
+    ):
+        plan()
 
 
 def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):

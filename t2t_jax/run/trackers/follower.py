@@ -25,7 +25,7 @@ from t2t_jax.run.trackers.tracker import TRACKERS, Row, Target, targets_of
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.lock import holding
-from t2t_jax.system.records import Record, as_line, find_object, schema
+from t2t_jax.system.records import Record, as_line, read_object, schema
 from t2t_jax.system.signals import ENDING, StopSignal
 from t2t_jax.workdir import (
     CHECKPOINT,
@@ -202,7 +202,7 @@ def remembered(workdir: Path) -> dict[Target, str]:
     """
     files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS]
     way_out = "remove it, and the run is sent again, under a new id"
-    records = filter(None, (find_object(file, _SCHEMA, way_out) for file in files))
+    records = [read_object(file, _SCHEMA, way_out) for file in files if file.exists()]
     return {Target(*record["tracker"].split(":", 1)): record["id"] for record in records}
 
 
