@@ -87,7 +87,7 @@ def _divided(command: type, arguments: Sequence[str]) -> CommandLine:
 def _values(
     flag: str, known: Mapping[str, Flag], given: Sequence[tuple[str, list[str]]]
 ) -> list[str]:
-    """Return the values of a flag, which is given once or several times, each by some name."""
+    """Return the values of a flag; `given` has a pair for each time: its name, and the values."""
     settings = known[flag].settings if flag in known else ()
     names, values = zip(*given, strict=True)
     if len(given) > 1 and REPEATED not in settings:
@@ -115,11 +115,7 @@ def _place_run(places: Sequence[Flag], line: CommandLine) -> None:
 
 
 def _name_of(given: str, known: Collection[str]) -> str:
-    """Return the name in this command of a flag that is given, perhaps by an alias.
-
-    Raises:
-      UserError: the command has no such flag.
-    """
+    """Return the name of a given flag, which may be an alias; refuse an unknown one."""
     flag = "--help" if given == "-h" else given.replace("_", "-")
     if flag in (*known, *_HELP):
         return flag
@@ -135,8 +131,7 @@ def _name_of(given: str, known: Collection[str]) -> str:
 def _hint(flag: str, known: Collection[str]) -> str:
     """Return what to give instead of an unknown flag.
 
-    A similar flag may mean another thing. Only a likely misspelling is corrected, of a flag with or
-    without its section.
+    Only a likely misspelling is corrected: a similar flag may mean another thing.
     """
     otherwise = "see --help-all for all flags"
     if (hint := foreign_hint(flag, known)) is not None:

@@ -33,16 +33,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "--beam-size": ("--beam", "--num-beams"),
     "--num-best": ("--nbest", "--n-best"),
 }
-"""Other names of flags: those of flags elsewhere that do the same thing, in the same unit."""
+"""Names elsewhere of flags that do the same thing, in the same unit."""
 
 _HINTS = {
-    "--save-interval": "checkpoints are counted in steps, not in epochs: --checkpoint.every-steps",
-    "--validate-interval": (
-        "evaluations are counted in steps, not in epochs: --evaluation.every-steps"
-    ),
-    "--save-interval-updates": (
-        "--checkpoint.every-steps saves, and --evaluation.every-steps evaluates"
-    ),
+    "--save-interval": "steps are counted, not epochs: --checkpoint.every-steps",
+    "--validate-interval": "steps are counted, not epochs: --evaluation.every-steps",
+    "--save-interval-updates": "give --checkpoint.every-steps and --evaluation.every-steps",
     "--keep-last-epochs --keep-best-checkpoints --save-total-limit": (
         "--checkpoint.keep counts the newest checkpoints; the best one is kept in addition"
     ),
@@ -112,11 +108,9 @@ _HINTS = {
     "--embed-dim --encoder-embed-dim --decoder-embed-dim --word-vec-size --rnn-size": (
         "embeddings, encoder and decoder have one width: --model.d-model"
     ),
-    "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": (
-        "encoder and decoder have one width of feed-forward networks: --model.d-ff"
-    ),
+    "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "--model.d-ff is for encoder and decoder",
     "--encoder-attention-heads --decoder-attention-heads": (
-        "encoder and decoder have one number of heads: --model.num-heads"
+        "--model.num-heads is for encoder and decoder"
     ),
     "--share-embeddings": (
         "to share source and target embeddings and not the output projection, give "
@@ -166,8 +160,7 @@ _FLAGS_IN_HINT = re.compile(r"(?<!t2t-jax )--[a-z][\w.-]*\w")
 def foreign_hint(flag: str, known: Collection[str]) -> str | None:
     """Return what to give instead of a flag of another program; None for any other flag.
 
-    Args:
-      known: the flags of the command. A hint that names others is not for this command, and "".
+    The hint is "" if it would name a flag that is not in `known`, the flags of the command.
     """
     hint = _BY_FLAG.get(flag)
     return hint if hint is None or {*_FLAGS_IN_HINT.findall(hint)} <= {*known} else ""

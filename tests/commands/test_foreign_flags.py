@@ -46,7 +46,7 @@ SAME = [
 """Flags that are aliases: the field of the config gets the value."""
 
 OTHER = [
-    ("fairseq --save-interval", "in steps, not in epochs: --checkpoint.every-steps"),
+    ("fairseq --save-interval", "steps are counted, not epochs: --checkpoint.every-steps"),
     ("fairseq --max-epoch", "in steps, not in epochs: --training.num-train-steps"),
     ("fairseq --max-tokens", "over all devices, not for each GPU: --data.source-tokens-per-step"),
     ("fairseq --update-freq", "--parallel.tokens-per-device splits into passes"),
