@@ -126,6 +126,10 @@ _ENDS = (signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGTERM, False)
 _TUNED = "--tune=training.learning_rate_factor=0.1:10:log", "--sampler=optuna:tpe", "--trials=3"
 
 
+def _count_steps(workdir):
+    return sum(map(len, steps_taken(workdir).values()))
+
+
 def parameters_of(workdir):
     """The bytes of each cell's parameters, by the name of the cell."""
     return {run.parent.name: bits(run) for run in workdir.glob("*/seed0")}
@@ -142,8 +146,11 @@ def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid
     assert sweep(grid_file, finished, *flags).wait(timeout=1200) == 0
     delays = random.Random(7)
     for number, with_cell in _ENDS * (2 if flags else 1):
+        last = _count_steps(workdir) + delays.randint(3, 13)
         process = sweep(grid_file, workdir, *flags)
-        time.sleep(delays.uniform(4, 9))
+        while process.poll() is None and _count_steps(workdir) < last:
+            time.sleep(0.05)
+        time.sleep(delays.uniform(0, 1))
         for cell in cells_of(process) if with_cell else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(cell, signal.SIGKILL)
