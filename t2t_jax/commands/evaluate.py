@@ -144,6 +144,7 @@ def _table(record: dict[str, Any]) -> "Table":
     from rich.table import Table
 
     from t2t_jax.tasks import task_of
+    from t2t_jax.tasks.measures.perplexity import perplexity_text
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
@@ -156,7 +157,8 @@ def _table(record: dict[str, Any]) -> "Table":
     smoothed = f"label-smoothed cross-entropy, {per_token}"
     table.add_row("loss", f"{record['loss']:.4f}", smoothed)
     table.add_row("NLL", f"{record['nll']:.4f}", f"negative log-likelihood, {per_token}")
-    table.add_row("perplexity", f"{record['perplexity']:.3f}", f"exp(NLL), per {task.unit}")
+    perplexity = perplexity_text(record["perplexity"], 3)
+    table.add_row("perplexity", perplexity, f"exp(NLL), per {task.unit}")
     table.add_row(task.inputs, f"{record['num_sentences']:,}", record["test_set"])
     table.add_row("averaged", *which_average(record))
     if task.searches:

@@ -24,14 +24,15 @@ from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.outbox import open_log
 from t2t_jax.system.records import as_line, read_record_lines
 from t2t_jax.system.retries import with_retries
+from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
 
 
 class _TrainingProgress(Progress):
-    """A bar with the step and the time left, and the figures of the last step in a line below."""
+    """A bar with the step and the time left, above a line of figures."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the lines, of which only the bar gets shorter in a narrow terminal."""
+        """Yield the bar and the line."""
         yield from super().get_renderables()
         for task in self.tasks:  # the console itself would cut the line
             yield Text(task.fields["figures"], no_wrap=False, overflow="fold")
@@ -111,7 +112,8 @@ class RunLog:
         if not isinstance(workdir, BucketPath):  # objects in a bucket cannot grow
             writer = self._tensorboard.event_file_writer.EventsWriter
             self._events = writer(str(workdir / "events"), f".{number}")
-        # This makes TensorBoard forget the events of later steps.
+        # This makes TensorBoard's loader in Python forget the events of later steps. Its default
+        # server drops those of a figure once the figure has an event of an earlier step.
         session_log = self._tensorboard.proto.event_pb2.SessionLog
         start = session_log(status=session_log.START)
         self._add_event(start_step + 1, session_log=start)
@@ -177,7 +179,7 @@ class RunLog:
         summary = evaluation.summary()
         self.say(
             f"step {step:,}  {evaluation.split}: loss {summary['loss']:.3f}  "
-            f"perplexity {summary['perplexity']:.2f}  "
+            f"perplexity {perplexity_text(summary['perplexity'])}  "
             f"{evaluation.scores}"
         )
         lines = zip(evaluation.sources, evaluation.references, evaluation.hypotheses, strict=True)

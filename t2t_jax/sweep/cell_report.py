@@ -20,6 +20,7 @@ from t2t_jax.sweep.stored_grid import added_later
 from t2t_jax.sweep.tables import csv_text
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record
+from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.workdir import read_log
 
 DONE, UNFINISHED, FAILED = "done", "unfinished", "failed"
@@ -83,7 +84,8 @@ def _report(cell: Cell) -> CellReport:
     state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
     if state == UNFINISHED and rungs and (step := max(rungs)) >= report.steps:
         end, figure = cell.config.training.num_train_steps, rungs[step]["perplexity"]
-        state, reason = PAUSED, f"step {step:,} of {end:,}, with a perplexity of {figure:.2f}"
+        reason = f"step {step:,} of {end:,}, with a perplexity of {perplexity_text(figure)}"
+        state = PAUSED
     return report._replace(state=state, reason=reason)
 
 

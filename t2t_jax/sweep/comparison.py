@@ -20,6 +20,7 @@ from t2t_jax.sweep.cell import measures_of
 from t2t_jax.sweep.contrasts import against, pair_name, pairs
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, effects
 from t2t_jax.sweep.resampling import sampled_scores, utf8_bytes
+from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
@@ -75,9 +76,13 @@ class Change(NamedTuple):
     @property
     def shown(self) -> tuple[str, str]:
         """Return the mean and the difference as text, each with its deviation."""
-        mean = f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
-        difference = "" if self.difference is None else f"{self.difference:+.2f}"
-        return mean, difference + ("" if self.error is None else f" ± {self.error:.2f}")
+        mean, by = perplexity_text(self.mean), self.difference
+        if self.sd is not None and mean != DIVERGED:
+            mean += f" ± {perplexity_text(self.sd)}"
+        if by is None or DIVERGED in (mean, perplexity_text(by)):
+            return mean, ""
+        error = "" if self.error is None else f" ± {perplexity_text(self.error)}"
+        return mean, perplexity_text(by, sign="+") + error
 
     @property
     def shown_p(self) -> str:
@@ -345,7 +350,7 @@ def _with_effect(change: Change, effect: Effect, base: float | None) -> Change:
     """
 
     def in_units(estimate: float) -> float:
-        return estimate if base is None else base * math.expm1(estimate)
+        return estimate if base is None else base * math.expm1(min(estimate, 700.0))
 
     difference = in_units(effect.estimate)
     if effect.error is None:

@@ -8,6 +8,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import needs_extra
 from t2t_jax.sweep.comparison import Change, VariantRow
 from t2t_jax.sweep.paper_columns import MARKED_AS, paper_marks
+from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 _METADATA = {"table.png": {"Software": None}, "table.pdf": {"CreationDate": None}}
 """Metadata that is omitted, so that equal figures have equal bytes."""
@@ -66,6 +67,8 @@ def _draw(
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):
+        if change.difference is None or perplexity_text(change.difference) == DIVERGED:
+            change = Change(change.mean, None)  # the axes have no place for it
         if change.low is not None and change.high is not None:
             ends = scale * change.low, scale * change.high
             axes.plot(ends, (at, at), "|-", color="C0", label="95% interval, not adjusted")

@@ -20,6 +20,7 @@ from t2t_jax.sweep.stored_grid import rows_outside, scorings
 from t2t_jax.sweep.tables import Beside
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.records import Record
+from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 
 class Gathered(NamedTuple):
@@ -118,6 +119,6 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
         text, perplexities = "no result", [seed["perplexity"] for seed in results.get(row, [])]
         if perplexities:
             seeds = "1 seed" if len(perplexities) == 1 else f"{len(perplexities)} seeds"
-            text = f"{seeds}, perplexity {fmean(perplexities):.2f}"
+            text = f"{seeds}, perplexity {perplexity_text(fmean(perplexities))}"
         rows.append(f"{row} ({text})")
     return _names_note("Not in the config file", rows)

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Sequence
 
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.budget import steps_of_seeds
 from t2t_jax.sweep.comparison import Change, VariantRow
+from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 _DEFAULT_COLUMNS = "variant", "perplexity", "score", "parameters"
 _HEADER = r"""% Written by t2t-jax. The document needs \usepackage{booktabs}."""
@@ -55,9 +56,9 @@ def grid_latex(
     for name in columns:
         if name not in _COLUMNS:
             hint = did_you_mean(name, _COLUMNS, f"choose from {', '.join(_COLUMNS)}")
-            raise UserError(f"table.tex has no column {name!r}; {hint}")
+            raise UserError(f"table.tex has no column {quote(name)}; {hint}")
         if columns.count(name) > 1:
-            raise UserError(f"--columns names {name!r} twice; name each column once")
+            raise UserError(f"--columns names {quote(name)} twice; name each column once")
     columns = columns or _DEFAULT_COLUMNS
     score = rows[0].measures.score.name
     heads = [_COLUMNS[name][0].format(score=score) for name in columns]
@@ -102,10 +103,9 @@ def latex(
 
 def _effect(change: Change) -> str:
     """Return a difference with its 95% interval, as `-0.35 [-0.60, -0.10]`."""
-    if change.difference is None:
-        return ""
-    ends = "" if change.low is None else f" [{change.low:+.2f}, {change.high:+.2f}]"
-    return f"{change.difference:+.2f}{ends}"
+    numbers = (x for x in (change.difference, change.low, change.high) if x is not None)
+    difference, *ends = [perplexity_text(x, sign="+") for x in numbers] or [""]
+    return f"{difference} [{', '.join(ends)}]" if ends else difference
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {

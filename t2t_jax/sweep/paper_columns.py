@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.comparison import Change
+from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 HEADS = "paper: perplexity", "BLEU", "parameters"
 """The heads of the columns for readers."""
@@ -66,6 +67,8 @@ def interval_and_published(
         percent. None means an absolute difference.
     """
     if published is None or change.low is None or change.high is None:
+        return ""
+    if DIVERGED in (perplexity_text(change.low), perplexity_text(change.high)):
         return ""
     ours, theirs, unit = (1.0, 1.0, "") if base is None else (100 / base, 100.0, "%")
     low, high, paper = change.low * ours, change.high * ours, published * theirs

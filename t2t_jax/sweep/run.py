@@ -18,6 +18,7 @@ from t2t_jax.sweep.listing import WIDTH_OF_FIGURES, in_lines
 from t2t_jax.sweep.plan import GridPlan
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import Measure
@@ -211,8 +212,9 @@ def _event(status: _Status) -> str:
         minutes = (time.monotonic() - status.started) / 60
         score = measures_of(status.result).score
         defined = f" ({status.result[score.signature_field]})" if score.signature_field else ""
+        perplexity = perplexity_text(status.result["perplexity"], 3)
         text += (
-            f" after {minutes:.1f} min: perplexity {status.result['perplexity']:.3f}  "
+            f" after {minutes:.1f} min: perplexity {perplexity}  "
             f"{_short(score)} {status.result[score.field]:.2f}{defined}"
         )
     return text
@@ -256,4 +258,4 @@ def _figures(seeds: Sequence[_Status]) -> list[str]:
         return [*figures, "", ""]
     fields = "perplexity", measures_of(results[0]).score.field
     means = [sum(r[name] for r in results) / len(results) for name in fields]
-    return [*figures, f"{means[0]:.3f}", f"{means[1]:.2f}"]
+    return [*figures, perplexity_text(means[0], 3), f"{means[1]:.2f}"]

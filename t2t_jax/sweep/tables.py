@@ -41,6 +41,7 @@ from t2t_jax.sweep.paper_columns import (
 )
 from t2t_jax.system.atomic_file import write_whole
 
+_LARGEST_EXPONENT = 50.0  # of a ratio of perplexities that is shown
 _FILES = "table.md", "table.tex", "table.csv", *FIGURES
 
 
@@ -158,8 +159,8 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
     for row in rows:
         figures = []
         for change in (row.perplexity, row.score):
-            difference = "" if change.difference is None else f"{change.difference:+.2f}"
-            figures += [change.shown[0], difference]
+            mean, difference = change.shown
+            figures += [mean, difference.partition(" ± ")[0]]
         table.add_row(
             in_lines(row.shown, width - WIDTH_OF_FIGURES), str(row.num_seeds), *figures, row.verdict
         )
@@ -329,6 +330,8 @@ def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
     """Return an effect, its interval and its p-value as text; of logarithms in percent."""
 
     def text(value: float) -> str:
+        if relative and value > _LARGEST_EXPONENT:
+            return "diverged"
         return f"{100 * math.expm1(value):+.2f}%" if relative else f"{value:+.2f}"
 
     if effect.p_adjusted is None:

@@ -284,6 +284,20 @@ def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     assert [*summary(rows, results, 80).columns[0].cells] == ["base"]
 
 
+@pytest.mark.parametrize("comparisons", ["base", "all"])
+def test_a_diverged_seed_leaves_a_table_that_one_can_read(tmp_path, comparisons):
+    grid = Grid({name: GRID.variants[name] for name in ("base", "A-h1")}, {})
+    results = {
+        "base": [result(5.0, 20.0), result(5.1, 20.0, seed=1)],
+        "A-h1": [result(5.0, 20.0), result(math.exp(700), 0.0, seed=1)],
+    }
+    rows = write_tables(grid, results, tmp_path, comparisons=comparisons)
+    assert rows[1].perplexity.shown == ("diverged", "")
+    for name in ("table.md", "table.tex"):
+        assert "diverged" in (tmp_path / name).read_text()
+        assert not re.search(r"\d{30}", (tmp_path / name).read_text())
+
+
 @pytest.mark.parametrize("width", [80, 100, 1000])
 def test_a_narrow_terminal_shows_the_whole_names_of_the_rows(width):
     names = [f"dropout_rate={rate},label_smoothing=0.05" for rate in (0.1, 0.2)]

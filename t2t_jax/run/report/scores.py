@@ -7,6 +7,7 @@ from t2t_jax.config import Config
 from t2t_jax.run.report.page import UNKNOWN, Row, Section, shown
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.newstest import name_of_test_set
+from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Task
 
 _PERPLEXITY = Measure("perplexity", "perplexity")
@@ -90,5 +91,5 @@ def _search(score: Record) -> str:
 def _figures(score: Record, measures: Sequence[Measure]) -> Row:
     """Return the cells with the scores of an evaluation."""
     values = (score.get(measure.field) for measure in measures)
-    figures = (f"{value:.2f}" if isinstance(value, float) else value for value in values)
+    figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
     return tuple(UNKNOWN if figure is None else shown(figure) for figure in figures)
