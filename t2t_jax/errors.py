@@ -28,6 +28,8 @@ _WAYS_OUT = {
     errno.EIO: "the device has failed: look at it, or choose another place",
 }
 
+_LONGEST = 200  # characters of a value in a message
+
 
 class UserError(ValueError):
     """An error that the user can mend, in a field, a file, a directory or a checkpoint.
@@ -96,6 +98,15 @@ def installing(extra: str) -> str:
 def in_one_line(error: object) -> str:
     """Return the text of an error, or any other text, with single spaces for its line ends."""
     return " ".join(str(error).split())
+
+
+def quote(value: object) -> str:
+    """Return the repr of a value in one line, cut at 200 characters."""
+    try:
+        text = in_one_line(repr(value))
+    except Exception:  # of an integer with too many digits, or of a class of the user's
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def warn(message: str) -> None:

@@ -11,7 +11,7 @@ from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.system.opening import opened
 from t2t_jax.version import (
     REMOVED_COMMANDS,
@@ -60,7 +60,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         flags = [current_flag(flag, warns=False) for flag in flags]
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES, f"see {program} --help")
-        raise UserError(f"{program} has no command {name!r}; {hint}")
+        raise UserError(f"{program} has no command {quote(name)}; {hint}")
     return _command(name, [*map(current_flag, flags)], program)
 
 

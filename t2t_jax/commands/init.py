@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import tyro
 
 from t2t_jax.commands.tables import print_line
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.bucket import BucketPath
 
@@ -55,7 +55,7 @@ class InitCommand:
         for flag, language in (("source", self.source), ("target", self.target)):
             if not _LANGUAGE.fullmatch(language):
                 raise UserError(
-                    f"--{flag} {language!r} is no language; give the end of the names of your "
+                    f"--{flag} {quote(language)} is no language; give the end of the names of your "
                     "files of text, such as de for train.de"
                 )
         if self.source == self.target:

@@ -11,7 +11,7 @@ from pathlib import Path
 from t2t_jax.commands.flags import parse_flags
 from t2t_jax.commands.help import wrapped
 from t2t_jax.commands.train import TrainCommand, train_command
-from t2t_jax.errors import UserError, did_you_mean, warn
+from t2t_jax.errors import UserError, did_you_mean, quote, warn
 from t2t_jax.launch.job import LaunchedTraining, TrainJob
 from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.system.atomic_file import write_whole
@@ -127,7 +127,7 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
     """Return the training of a command line, which is checked as `t2t-jax train` does it."""
     for argument in arguments:
         if len(argument.splitlines()) > 1:
-            raise UserError(f"{argument!r} has several lines, for which a job has no place")
+            raise UserError(f"{quote(argument)} has several lines, for which a job has no place")
     train = train_command(arguments)
     defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
     for name in _PLACES:

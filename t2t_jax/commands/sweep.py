@@ -16,7 +16,7 @@ from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
 from t2t_jax.config.written import product_file
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 
 if TYPE_CHECKING:
     from t2t_jax.config.file import Grid
@@ -232,7 +232,7 @@ class SweepCommand:
             raise UserError("--base chooses the base of a table; give it with --report")
         if self.base not in grid.variants:
             hint = did_you_mean(self.base, grid.variants, f"it has {', '.join(grid.variants)}")
-            raise UserError(f"--base {self.base!r} is no row of the grid; {hint}")
+            raise UserError(f"--base {quote(self.base)} is no row of the grid; {hint}")
         return grid._replace(compared_with=self.base)
 
     def _seeds(self) -> int:

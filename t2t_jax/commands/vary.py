@@ -12,7 +12,7 @@ from t2t_jax.commands.flag_table import values_of
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields, unknown_field
 from t2t_jax.config.file import Choices, can_name_directory
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.version import current_name
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
         if len({*counts}) > 1:
             numbers = " and ".join(map(str, counts))
             raise UserError(
-                f"--vary {factor!r} changes fields together that have {numbers} values; give each "
-                "as many, or each a --vary of its own for all combinations"
+                f"--vary {quote(factor)} changes fields together that have {numbers} values; give "
+                "each as many, or each a --vary of its own for all combinations"
             )
         rows = [*zip(*columns.values(), strict=True)]
         _check_differs(columns, rows, factor)
@@ -77,7 +77,7 @@ def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, 
     given, equals, values = word.partition("=")
     if not (given and equals and values):
         raise UserError(
-            f"{flag} {word!r} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
+            f"{flag} {quote(word)} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
             f"{flag} training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
         )
     path = current_name(given.removeprefix("--").replace("-", "_"))
@@ -171,7 +171,7 @@ def _value(flag: str, path: str, word: str) -> Any:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             value = tyro.cli(hint, args=[word])
     except SystemExit as end:
-        raise UserError(f"{flag}={word}: {word!r} is not {values_of(hint)}") from end
+        raise UserError(f"{flag}={word}: {quote(word)} is not {values_of(hint)}") from end
     if not can_name_directory(f"={value}"):
         raise UserError(
             f"{flag}={word} gives its row a name that no directory can have; write a config "
@@ -188,10 +188,10 @@ def _check_differs(
         if len({*values}) == 1:
             flag = f"--{path.replace('_', '-')} {values[0]}"
             raise UserError(
-                f"{path} is {values[0]!r} in every row of --vary {factor!r}; give it several "
-                f"values, or set it for all rows by {flag}"
+                f"{path} is {quote(values[0])} in every row of --vary {quote(factor)}; give it "
+                f"several values, or set it for all rows by {flag}"
             )
     if len({*rows}) < len(rows):
         twice = next(row for row in rows if rows.count(row) > 1)
         shown = " ".join(f"{path}={one}" for path, one in zip(columns, twice, strict=True))
-        raise UserError(f"--vary {factor!r} has {shown} twice; list every value once")
+        raise UserError(f"--vary {quote(factor)} has {shown} twice; list every value once")

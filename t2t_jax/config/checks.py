@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.config.running import run_registering_files
 from t2t_jax.config.tables import NAMED
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 
 INFINITY = float("inf")
 
@@ -76,17 +76,18 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         if not any(value == one and type(value) is type(one) for one in args):
             choices = ", ".join(map(repr, args))
             advice = did_you_mean(str(value), map(str, args), "use one of these")
-            raise UserError(f"{name}={value!r} is not one of {choices}; {advice}")
+            raise UserError(f"{name}={quote(value)} is not one of {choices}; {advice}")
     elif origin is tuple:
         known = isinstance(value, tuple) and all(_is_one_of(one, args[0]) for one in value)
         expected = f"a tuple of values, each a {args[0].__name__}"
-        require(known, f"{name}={value!r} is a {kind}, expected {expected}")
+        require(known, f"{name}={quote(value)} is a {kind}, expected {expected}")
     else:
         allowed = args if origin in (types.UnionType, Union) else (hint,)
         expected = " | ".join(map(_type_name, allowed))
-        require(_is_one_of(value, *allowed), f"{name}={value!r} is a {kind}, expected {expected}")
+        known = _is_one_of(value, *allowed)
+        require(known, f"{name}={quote(value)} is a {kind}, expected {expected}")
         finite = not isinstance(value, float) or math.isfinite(value)
-        require(finite, f"{name}={value} is not a finite number")
+        require(finite, f"{name}={quote(value)} is not a finite number")
 
 
 def _type_name(kind: Any) -> str:
@@ -108,7 +109,7 @@ def _labelled(config: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Yield the value of each field of these names, after its path and value for errors."""
     for name in names:
         value = getattr(config, name)
-        yield f"{_section(config)}.{name}={value}", value
+        yield f"{_section(config)}.{name}={quote(value)}", value
 
 
 def check_range(config: Any, low: float, high: float, *names: str) -> None:

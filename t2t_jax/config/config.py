@@ -25,7 +25,7 @@ from t2t_jax.config.sections import (
 )
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.config.training import TrainingConfig
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.system.records import Record, parse_object
 from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
 
@@ -257,7 +257,7 @@ def _read_fields(
             removed = REMOVED.get(path)
             is_used = removed is not None and removed.is_used_by(fields[name])
             if removed and is_used and (trains_on or not removed.trains_only):
-                raise removed_feature(f"{path}={fields[name]!r}", removed.feature)
+                raise removed_feature(f"{path}={quote(fields[name])}", removed.feature)
             if removed and (is_used or path not in known):
                 continue
             if path not in known:
@@ -290,4 +290,4 @@ def unknown_field(path: str, known: Iterable[str]) -> UserError:
     if path in REMOVED:
         return removed_feature(path, REMOVED[path].feature)
     hint = did_you_mean(path, known, "see --help for all fields")
-    return UserError(f"unknown config field {path!r}; {hint}")
+    return UserError(f"unknown config field {quote(path)}; {hint}")

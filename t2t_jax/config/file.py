@@ -21,7 +21,7 @@ from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
 from t2t_jax.config.tables import named_entries
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.paper import Table3Row
 
 Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
@@ -124,7 +124,7 @@ def load_config(spec: str) -> Config:
     if variant:
         if variant not in variants:
             hint = did_you_mean(variant, map(str, variants), f"it has: {names}")
-            raise UserError(f"{path} has no variant {variant!r}; {hint}")
+            raise UserError(f"{path} has no variant {quote(variant)}; {hint}")
         config = variants[variant]
     elif "get_config" in module:
         config = guarded(path, lambda: module["get_config"]())
@@ -173,7 +173,7 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
         _check_files(checked[name], f"{shown}:{name}")
         if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
-                f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
+                f"{shown} has a variant {quote(name)}, which cannot name a directory; use letters, "
                 f"digits and any of . , = + - ( ), at most {_MOST_BYTES} bytes"
             )
     if not isinstance(published, Mapping) or not all(
@@ -261,7 +261,7 @@ def _plain_name(name: Any) -> Any:
     """Return a name as a plain string or number, which every later step can print and compare."""
     if isinstance(name, str):
         return str.__str__(name)
-    return name if isinstance(name, int | float) else f"{name!r}"
+    return name if isinstance(name, int | float) else f"{quote(name)}"
 
 
 def _checked(config: Any, spec: str, path: str) -> Config:

@@ -19,7 +19,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from t2t_jax.errors import UserError, did_you_mean, in_one_line
+from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
 from t2t_jax.system.source_code import syntax
 
 Row = TypeVar("Row")
@@ -137,7 +137,7 @@ class Rows(dict[str, Row]):
         if name not in self.names:
             hint = did_you_mean(str(name), self.names, "use one of these")
             names = ", ".join(map(repr, self.names))
-            raise UserError(f"{label}={name!r} is not one of {names}; {hint}")
+            raise UserError(f"{label}={quote(name)} is not one of {names}; {hint}")
 
 
 class Table(Rows[Entry]):
@@ -171,7 +171,7 @@ class Table(Rows[Entry]):
         Raises:
           UserError: the name is no word or is taken, or `function` cannot be called.
         """
-        title = f"{self.kind} {name!r}"
+        title = f"{self.kind} {quote(name)}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(
                 f"{title} cannot be registered; a name has letters, digits, _ and -, and begins "
@@ -200,9 +200,9 @@ class UnregisteredError(UserError):
         """Make the message, which says how to register the name."""
         hint = did_you_mean(name, table, "use one of these.")
         super().__init__(
-            f"{label}={name!r} is not one of {', '.join(map(repr, table))}; {hint} A name of your "
-            f"own has to be registered first: t2t_jax.register_{table.kind.replace(' ', '_')}"
-            f"({name!r}, ...) in the config file, in the program, or in a file that {FILES} names"
+            f"{label}={quote(name)} is not one of {', '.join(map(repr, table))}; {hint} A name of "
+            f"your own has to be registered first: t2t_jax.register_{table.kind.replace(' ', '_')}"
+            f"({quote(name)}, ...) in the config file, in the program, or in a file of {FILES}"
         )
         self.name = name
 

@@ -37,7 +37,7 @@ from t2t_jax.data.text_files import (
 )
 from t2t_jax.data.tfds import tfds_splits
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.system.bucket import as_path
 
 _BUNDLED = "bundled:"
@@ -200,7 +200,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 def _unknown(name: str) -> UserError:
     return UserError(
-        f"corpus={name!r} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
+        f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
         "shards:PATTERN, tfds:NAME/CONFIG or trees:DIR, nor a public corpus in a directory, "
         f"NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a mixture such as text:A*3+text:B"
     )
@@ -256,7 +256,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
         return shard_splits(place, config, pairs=False)
     else:
         raise UserError(
-            f"corpus={name!r} has no text of one language for data.task={config.task!r}; give "
+            f"corpus={quote(name)} has no text of one language for data.task={config.task!r}; give "
             "text:DIR with train.txt and dev.txt in DIR, shards:PATTERN, or bundled:"
         )
     files = {
@@ -306,7 +306,7 @@ def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dic
         files = file_splits(place, config, ("text", suffix))
         return files or text_splits(corpus_directory(place), "txt", suffix)
     raise UserError(
-        f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
+        f"corpus={quote(name)} has no labels for data.task={config.task!r}; give text:DIR with "
         f"train.txt and train.{suffix} in DIR, or {others}"
     )
 

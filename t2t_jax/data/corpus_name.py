@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from t2t_jax.config.tasks import TASKS
 from t2t_jax.data.download.catalogue import CORPORA
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 
 _OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
 SCHEMES: tuple[str, ...] = ("bundled", "text", "shards", "tfds", *_OF_TASKS, *CORPORA)
@@ -55,9 +55,9 @@ def components_of(name: str) -> list[Component]:
             place, weight = part, "1"  # the * is a wildcard
         if not _WEIGHT.fullmatch(weight):
             raise UserError(
-                f"the weight {weight!r} of corpus {part} is not a whole number from 1 to 9999; "
-                "write text:A*3+text:B to read A three times an epoch, or end a directory whose "
-                "own name has a * with a /"
+                f"the weight {quote(weight)} of corpus {part} is not a whole number from 1 to "
+                "9999; write text:A*3+text:B to read A three times an epoch, or end a directory "
+                "whose own name has a * with a /"
             )
         found.append(Component(place, int(weight)))
     return found

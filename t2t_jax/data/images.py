@@ -13,7 +13,7 @@ import numpy as np
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
-from t2t_jax.errors import UserError, in_one_line, needs_extra
+from t2t_jax.errors import UserError, in_one_line, needs_extra, quote
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.regular_file import check_regular
 from t2t_jax.version import removed_feature
@@ -36,9 +36,9 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
         digests = {x: partial(digest, "digits", _DIGITS_VERSION, x) for x in SPLITS}
         return {split: Split(digests[split], partial(_digits, split)) for split in SPLITS}
     if scheme == "tfds":
-        raise removed_feature(f"data.corpus={name!r}", "image corpora of TFDS")
+        raise removed_feature(f"data.corpus={quote(name)}", "image corpora of TFDS")
     raise UserError(
-        f"corpus={name!r} has no images for data.task={config.task!r}; give npz:FILE or digits:"
+        f"corpus={quote(name)} has no images for data.task={config.task!r}; use npz:FILE or digits:"
     )
 
 
@@ -101,7 +101,7 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
     escaped = partial(str, encoding="utf-8", errors="surrogateescape")
     names = [(escaped(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
     if bad := [x for x in names if not x or not x.isprintable()]:
-        raise UserError(f"{name} has the label {bad[0]!r}; give each image a name in one line")
+        raise UserError(f"{name} has the label {quote(bad[0])}; give each image a name in one line")
 
     def fingerprint() -> str:
         contents = (np.ascontiguousarray(x).tobytes() for x in (images, labels))

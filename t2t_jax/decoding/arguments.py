@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from t2t_jax.config import DecodingConfig
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 
 
 def whole_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> int:
@@ -78,7 +78,7 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
 
 
 def _not_a(name: str, value: Any, expected: str) -> TypeError:
-    return TypeError(f"{name} is {value!r:.60} of type {type(value).__name__}; give {expected}")
+    return TypeError(f"{name} is {quote(value)} of type {type(value).__name__}; give {expected}")
 
 
 def check_num_best(num_best: int, decoding: DecodingConfig) -> None:

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -86,6 +86,14 @@ class Translator:
         self.steps = tuple(steps)
         self.ema_decays = tuple(ema_decays)
         self._process = os.getpid()
+        self._score: Callable[[], str] = str  # which returns no text
+
+    def __repr__(self) -> str:
+        """Return the sizes, the steps and the score on dev."""
+        size = sum(array.size for array in self._arrays.values())
+        sizes = f"{size:,} parameters, {len(self.vocabulary):,} subwords"
+        steps = "".join(f", step {step:,}" for step in self.steps)
+        return f"<Translator: {sizes}{steps}{self._score()}>"
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute for the first time, and refuse to replace one."""
@@ -136,7 +144,12 @@ class Translator:
                 )
         leaves = [_placed(_immutable(new[path]), x.sharding) for path, x in old.items()]
         params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
-        state = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}}
+        state = {
+            "_params": params,
+            "_arrays": _by_path(params),
+            "_for_decoding": {},
+            "_score": str,
+        }
         return self.replaced(**state, steps=(), ema_decays=())
 
     def replaced(self, **attributes: Any) -> "Translator":

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.config import walk
 from t2t_jax.config.model import PARTS
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.interchange.portable import PortableModel
 
 Carried: TypeAlias = Mapping[str, Collection[Any] | None]
@@ -43,7 +43,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
         unchanging = leaf.default
         values = carried.get(path, (unchanging,) if leaf.metadata.get("exported", True) else ANY)
         if values is not ANY and value not in values:
-            found.append(f"{path}={value!r} in place of {' or '.join(map(repr, values))}")
+            found.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, values))}")
     if not isinstance(model.vocabulary, form.VOCABULARIES):
         kinds = " or ".join(kind.__name__ for kind in form.VOCABULARIES)
         found.append(f"a {type(model.vocabulary).__name__} in place of a {kinds}")

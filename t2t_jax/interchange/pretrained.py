@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.interchange.formats import READ, REMOVED_FORMATS
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, config_of, read_json
 from t2t_jax.interchange.tensors import Spellings, Tensors, as_written
@@ -131,7 +131,7 @@ def refuse_other_options(file: Path, theirs: Record, wanted: Mapping[str, Any]) 
         if theirs.get(name, value) != value:
             raise UserError(
                 f"{file} has {name}={theirs[name]!r:.60}, which a model of t2t_jax "
-                f"cannot have; only {value!r}"
+                f"cannot have; only {quote(value)}"
             )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, in_one_line, quote
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG, STOPPED
 
@@ -283,5 +283,5 @@ def split_option(option: str) -> tuple[str, str]:
     """
     name, _, value = option.lstrip("-").partition("=")
     if not name or len(option.splitlines()) != 1:
-        raise UserError(f"--option {option!r} is not name=value, as in --option partition=gpu")
+        raise UserError(f"--option {quote(option)} is not name=value, as in --option partition=gpu")
     return name, value

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, in_one_line, quote
 from t2t_jax.launch.job import (
     GpuHosts,
     LaunchedTraining,
@@ -86,8 +86,8 @@ class Kubernetes(GpuHosts, TrainJob):
             raise UserError("a pod needs an image; name one, as in --image registry/t2t-jax:1")
         if not _NAME.fullmatch(self.title(training)):
             raise UserError(
-                f"{self.title(training)!r} is no name of a JobSet; give it one of at most 40 small "
-                "letters, digits and hyphens by --name"
+                f"{quote(self.title(training))} is no name of a JobSet; give it one of at most 40 "
+                "small letters, digits and hyphens by --name"
             )
         if not isinstance(training.workdir, BucketPath):
             if self.claim is None:

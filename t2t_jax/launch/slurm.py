@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, in_one_line, quote
 from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, exclusion, fewest_hosts
 from t2t_jax.system.atomic_file import write_whole
 
@@ -110,7 +110,7 @@ class Slurm(GpuHosts, TrainJob):
         match = _JOB.search(answer)
         if match is None:
             raise UserError(
-                f"sbatch answered {in_one_line(answer)!r}, not with the number of a job; see "
+                f"sbatch answered {quote(in_one_line(answer))}, not with the number of a job; see "
                 "squeue --me before you try again"
             )
         job = match[1]

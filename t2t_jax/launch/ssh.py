@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.launch.job import (
     GpuHosts,
     LaunchedTraining,
@@ -56,7 +56,7 @@ class Ssh(GpuHosts, TrainJob):
         for host in self.hosts:
             if not _HOST.fullmatch(host):
                 raise UserError(
-                    f"--hosts {host!r} is not NAME or USER@NAME; a port is --option Port=2222"
+                    f"--hosts {quote(host)} is not NAME or USER@NAME; a port is --option Port=2222"
                 )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.launch.job import LaunchedTraining, TrainJob, from_template
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -51,7 +51,7 @@ class Tpu(TrainJob):
                 raise UserError(f"a slice of TPUs needs --{name}; see t2t-jax launch tpu --help")
         if not _NAME.fullmatch(self.title(training)):
             raise UserError(
-                f"{self.title(training)!r} is no name of a TPU; give it one of small letters, "
+                f"{quote(self.title(training))} is no name of a TPU; give it one of small letters, "
                 "digits and hyphens by --name"
             )
 

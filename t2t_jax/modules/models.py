@@ -10,7 +10,7 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.model import StartToken
 from t2t_jax.config.registry import load_named
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.network import Network
@@ -39,11 +39,11 @@ def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:
     """
     if not isinstance(config, Config | ModelConfig):
         raise UserError(
-            f"config={config!r} is a {type(config).__name__}; give a t2t_jax.Config, or the config "
-            "of a network such as t2t_jax.config.EncoderDecoderConfig(d_model=64)"
+            f"config={quote(config)} is a {type(config).__name__}; give a t2t_jax.Config, or the "
+            "config of a network such as t2t_jax.config.EncoderDecoderConfig(d_model=64)"
         )
     if not isinstance(vocab_size, int | np.integer) or vocab_size < 1:
-        raise UserError(f"vocab_size={vocab_size!r} is not a positive whole number")
+        raise UserError(f"vocab_size={quote(vocab_size)} is not a positive whole number")
     vocab_size = int(vocab_size)
     if isinstance(config, Config):
         return cast(TokenNetwork, make_model(config, vocab_size, None))

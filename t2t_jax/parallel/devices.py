@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from t2t_jax.errors import UserError, in_one_line, warn
-from t2t_jax.system.host import check_threads, processor_name
+from t2t_jax.system.host import check_threads, keep_libtpu_quiet, processor_name
 
 
 def all_devices() -> Sequence[Any]:
@@ -68,6 +68,7 @@ def _check() -> None:
 def _start() -> None:
     """Start JAX's platforms, which happens once in a process."""
     check_threads()
+    keep_libtpu_quiet()
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where no platform is left

@@ -68,3 +68,13 @@ def score_name(evaluation: Record) -> str:
         return str(evaluation["metric"])
     names = (task.score[1] for task in TASKS.values() if task.score[0] in evaluation)
     return next(names, "score")
+
+
+def score_at(evaluations: Iterable[Record], step: float = math.inf) -> str:
+    """Return the newest score up to a step, as ", BLEU 27.30 on dev at step 900"."""
+    text = ""
+    for one in evaluations:
+        score = dev_score(one)
+        if one["step"] <= step and score is not None:
+            text = f", {score_name(one)} {score:.2f} on dev at step {one['step']:,}"
+    return text

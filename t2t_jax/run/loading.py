@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,16 +12,17 @@ from jax.sharding import Mesh
 from t2t_jax.config import Config, MeshConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.run.history import History, score_at
 from t2t_jax.system.opening import opened
 from t2t_jax.training.averaging import load_parameters, reads_ema
 from t2t_jax.training.state import abstract_state
-from t2t_jax.workdir import read_config, read_vocabulary
+from t2t_jax.workdir import read_config, read_log, read_vocabulary
 
 _Path = str | os.PathLike[str]
 
@@ -55,8 +58,8 @@ def load(
     for each in given:
         if not isinstance(each, str | os.PathLike):
             raise UserError(
-                f"workdir={each!r} is a {type(each).__name__}; give the path of a run directory, "
-                "or a list of several"
+                f"workdir={quote(each)} is a {type(each).__name__}; give the path of a run "
+                "directory, or a list of several"
             )
     places = [opened(each) for each in given]
     runs = [_Run(place, read_config(place), read_vocabulary(place)) for place in places]
@@ -72,7 +75,7 @@ def load(
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]
     decays = [run.config.training.ema_decay for run in runs if reads_ema(run.config, average)]
-    return Translator(
+    translator = Translator(
         runs[0].config,
         runs[0].vocabulary,
         loaded[0][0],
@@ -80,14 +83,23 @@ def load(
         steps=steps,
         ema_decays=[decay for decay in decays if decay is not None],
     )
+    if len(runs) == 1 and steps:
+        return translator.replaced(_score=partial(_score, runs[0].workdir, steps[-1]))
+    return translator
+
+
+def _score(workdir: Path, step: int) -> str:
+    with suppress(UserError, OSError):  # the log may be gone since the run was loaded
+        return score_at(History.of(read_log(workdir)).evaluations, step)
+    return ""
 
 
 def _checked(parallel: MeshConfig | None) -> MeshConfig:
     if parallel is None or isinstance(parallel, MeshConfig):
         return parallel or MeshConfig()
     raise UserError(
-        f"parallel={parallel!r} is a {type(parallel).__name__}; give a t2t_jax.MeshConfig, as "
-        "MeshConfig(fsdp=2)"
+        f"parallel={quote(parallel)} is a {type(parallel).__name__}; give a t2t_jax.MeshConfig, "
+        "as MeshConfig(fsdp=2)"
     )
 
 

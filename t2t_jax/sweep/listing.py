@@ -42,7 +42,7 @@ def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Ta
 
 
 def in_lines(name: str, width: int) -> str:
-    """Break the name of a variant into lines of at most `width` characters, after `,` or `=`."""
+    """Break a name into lines of `width` characters, after `,` or `=`."""
     width = max(width, _NARROWEST)
     if len(name) <= width:
         return name

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, check_size, checked_grid
 from t2t_jax.config.training import SEED_FIELDS
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
@@ -224,7 +224,7 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     for pattern in patterns:
         if not fnmatch.filter(grid.variants, pattern):
             hint = did_you_mean(pattern, grid.variants, f"it has {', '.join(grid.variants)}")
-            raise UserError(f"no variant of the grid is called {pattern!r}; {hint}")
+            raise UserError(f"no variant of the grid is called {quote(pattern)}; {hint}")
     return [
         name
         for name in grid.variants

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, can_name_directory, product
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, needs_extra, quote
 from t2t_jax.sweep.cell import Cell, cells
 from t2t_jax.sweep.plan import Scores, mean_of, score_at
 
@@ -80,7 +80,7 @@ class SampledGrid:
         kind, _, name = sampler.partition(":")
         if kind != "optuna" or name not in _SAMPLERS:
             known = ", ".join(f"optuna:{known}" for known in _SAMPLERS)
-            raise UserError(f"there is no --sampler {sampler!r}; there are {known}")
+            raise UserError(f"there is no --sampler {quote(sampler)}; there are {known}")
         for variant in grid.variants:
             longest = f"{variant}," + ",".join(f"{path}=-1.234e-100" for path in ranges)
             if not can_name_directory(longest):

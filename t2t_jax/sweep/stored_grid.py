@@ -14,7 +14,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.cell import cells
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -290,12 +290,12 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     cuts = [index for index, char in enumerate(names) if char == "=" and names[:index] in rows]
     if len(cuts) != 1:
         hint = did_you_mean(names.partition("=")[0], rows, f"it has {', '.join(rows)}")
-        raise UserError(f"--rename {names!r} is not OLD=NEW with a row of {workdir}; {hint}")
+        raise UserError(f"--rename {quote(names)} is not OLD=NEW with a row of {workdir}; {hint}")
     old, new = names[: cuts[0]], names[cuts[0] + 1 :]
     if new in rows or not can_name_directory(new) or (workdir / new).exists():
         raise UserError(
-            f"--rename: {new!r} is a name in {workdir} already, or cannot name a directory; choose "
-            "another name"
+            f"--rename: {quote(new)} is a name in {workdir} already, or cannot name a directory; "
+            "choose another name"
         )
     if any(map(is_held, [*(workdir / old).glob("*.log"), *(workdir / old).glob("*/.lock")])):
         raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")

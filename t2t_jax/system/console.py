@@ -10,10 +10,10 @@ _NO_WIDTH = 100_000  # columns, which rich needs a number of
 
 
 class _StreamConsole(Console):
-    """A console as wide as its terminal. Files and pipes have no width, and get whole lines."""
+    """A console as wide as its terminal; files and pipes have no width."""
 
     def __init__(self, **settings: Any) -> None:
-        """Make a console with settings of rich, which may include a width."""
+        """Make a console with settings of rich."""
         super().__init__(**settings)
         if "width" not in settings and not self.is_jupyter and not self.file.isatty():
             self.width = _NO_WIDTH

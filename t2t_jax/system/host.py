@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import glob
 import mmap
 import os
 import platform
@@ -71,9 +72,8 @@ def keep_freed_memory() -> bool:
     """Let the C library keep the memory that a training step frees; return whether it does.
 
     By default glibc returns large blocks to the kernel at once, and every step pays for fresh,
-    zeroed pages again: a quarter of its time for small models on CPU. The price is that the process
-    stays as large as it once was. Call it at the start of a program, before threads are started.
-    Libraries other than glibc are left as they are.
+    zeroed pages again: a quarter of its time for small models on CPU. The process stays as large as
+    it once was. Call it at the start of a program, before threads are started.
     """
     if sys.platform != "linux":
         return False
@@ -83,6 +83,13 @@ def keep_freed_memory() -> bool:
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_ARENA_MAX, 1))
     accepted = [mallopt(*setting) for setting in settings]  # all of them, whatever the first says
     return all(accepted)
+
+
+def keep_libtpu_quiet() -> None:
+    """Keep the library for TPUs from printing that this machine has none."""
+    if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 
 
 def collect_garbage_seldom() -> None:

@@ -6,7 +6,6 @@ Ctrl-C would show a traceback.
 
 import contextlib
 import errno
-import glob
 import io
 import os
 import sys
@@ -21,6 +20,7 @@ from t2t_jax.system.folders import user_folder
 from t2t_jax.system.host import (
     collect_garbage_seldom,
     keep_freed_memory,
+    keep_libtpu_quiet,
     let_devices_wait,
     num_virtual_devices,
 )
@@ -108,10 +108,7 @@ def prepare_process() -> None:
     keep_orbax_quiet()
     # Its consequences are reported anyway, such as a loss that is not finite.
     warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
-    if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
-        # No TPU: its library, where it is installed, would complain that it finds none.
-        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    keep_libtpu_quiet()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
         sys.stdout.reconfigure(errors="backslashreplace")
     keep_freed_memory()

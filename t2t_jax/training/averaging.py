@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 from jaxtyping import Array
 
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.names import parameters_of
 from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.records import Record
@@ -194,7 +194,7 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
         is_other = isinstance(value, str | None) and value in others
         if not is_number and not is_other:
             known = " or ".join(["a whole number", *map(repr, others)])
-            raise UserError(f"{name}={value!r} is a {type(value).__name__}; give {known}")
+            raise UserError(f"{name}={quote(value)} is a {type(value).__name__}; give {known}")
     return (
         None if average is None else int(average),
         int(step) if isinstance(step, Integral) else step,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
 
@@ -28,7 +28,7 @@ def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
     for pattern in patterns:
         if not any(_matches(path, pattern) for path in paths):
             raise UserError(
-                f"training.freeze={pattern!r} is no parameter of this model; those are, for "
+                f"training.freeze={quote(pattern)} is no parameter of this model; those are, for "
                 f"example, {', '.join(list(paths)[:3])}"
             )
     frozen = {path: any(_matches(path, one) for one in patterns) for path in paths}

@@ -1,6 +1,10 @@
 """Run directories in, a translator or an ensemble out."""
 
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +16,15 @@ from t2t_jax.config import Config, MeshConfig, ParallelConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
+from t2t_jax.run.history import History
 from t2t_jax.run.loading import load
+from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state
+from t2t_jax.workdir import read_log
 
+RELEASED = Path(__file__).parents[1] / "goldens" / "runs" / "0.2.0" / "run"
 LINES = ["a red house", "the dog", "two dogs see a red house", "ein rotes Haus", "der Hund"]
 CONFIG = Config().replace(
     {
@@ -203,3 +211,27 @@ def test_a_path_that_does_not_exist_is_said_to_be_missing(tmp_path, name, hint):
     assert str(refused.value) == f"{tmp_path / name} does not exist; {hint}"
     with pytest.raises(UserError, match=r"nowhere/base does not exist; check the path"):
         load(tmp_path / "nowhere" / "base")
+
+
+def test_a_translator_and_a_run_say_their_size_step_and_score():
+    translator = load(RELEASED)
+    size = sum(x.size for x in jax.tree.leaves(translator.params))
+    score = "step 800, BLEU 0.00 on dev at step 800"
+    assert repr(translator) == f"<Translator: {size:,} parameters, 300 subwords, {score}>"
+    other = translator.with_params(translator.params)
+    assert repr(other) == f"<Translator: {size:,} parameters, 300 subwords>"
+    run = TrainedRun(RELEASED, 0, History.of(read_log(RELEASED)))
+    assert repr(run) == f"<TrainedRun: {RELEASED}, {size:,} parameters, {score}>"
+    lost = TrainedRun(Path("gone"), 0, History())
+    assert repr(lost) == "<TrainedRun: gone, unknown parameters, step 0>"
+
+
+def test_a_library_for_tpus_that_finds_none_is_quiet_in_python():
+    pytest.importorskip("libtpu")
+    code = "import sys, t2t_jax; t2t_jax.load(sys.argv[1]); print('loaded')"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TPU_")}
+    env |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # beside another process that has it loaded
+    env.pop("JAX_PLATFORMS", None)
+    command = [sys.executable, "-W", "ignore", "-c", code, str(RELEASED)]
+    program = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert (program.stdout, program.stderr) == ("loaded\n", "")

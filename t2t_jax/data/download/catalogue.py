@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from t2t_jax.data.download.cleaning import Cleaning
-from t2t_jax.errors import UserError, did_you_mean, needs_extra
+from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
 
 _WMT_LICENCE = (
     "The WMT shared task releases its data for research; each archive states the terms of its own."
@@ -287,5 +287,5 @@ def public_corpus(name: str) -> PublicCorpus:
     """
     if name not in _MAKERS:
         hint = did_you_mean(name, CORPORA, f"choose {', '.join(CORPORA)}")
-        raise UserError(f"there is no public corpus {name!r}; {hint}")
+        raise UserError(f"there is no public corpus {quote(name)}; {hint}")
     return _MAKERS[name]()

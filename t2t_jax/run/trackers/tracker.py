@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import walk
-from t2t_jax.errors import UserError, did_you_mean, needs_extra
+from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
 from t2t_jax.system.bucket import on_this_machine
 from t2t_jax.workdir import TRACKERS_FOLDER, read_config
 
@@ -203,9 +203,9 @@ def targets_of(texts: Sequence[str], known: Iterable[Target] = ()) -> list[Targe
         name, _, project = text.partition(":")
         if name not in TRACKERS:
             hint = did_you_mean(name, TRACKERS, f"trackers are {', '.join(TRACKERS)}")
-            raise UserError(f"{text!r} names no tracker as wandb:PROJECT does; {hint}")
+            raise UserError(f"{quote(text)} names no tracker as wandb:PROJECT does; {hint}")
         if not project.strip():
-            raise UserError(f"{text!r} names no project; give one, as in {name}:translation")
+            raise UserError(f"{quote(text)} names no project; give one, as in {name}:translation")
         if projects.setdefault(name, project) != project:
             raise UserError(
                 f"a run is sent to one project of {name}, here to {projects[name]} and not to "
