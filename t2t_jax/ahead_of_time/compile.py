@@ -93,6 +93,7 @@ def compile_step(
         hardware=peaks(devices),
         memory=StepMemory(*map(bytes_of_a_device, arguments)),
         available_bytes=usable_memory(devices),
+        num_train_steps=config.training.num_train_steps,
         slices=described_slices(mesh),
         compiler_options=described_options(mesh),
     )

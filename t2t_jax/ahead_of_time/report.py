@@ -13,6 +13,7 @@ from t2t_jax.ahead_of_time.kernels import Kernel
 from t2t_jax.ahead_of_time.roofline import Roofline, roofline, together
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.parallel.hardware import Hardware
+from t2t_jax.system.durations import duration
 
 _MOST_GROUPS = 20
 """The number of kinds of kernels that are listed by name."""
@@ -64,6 +65,8 @@ class StepReport:
     """The memory that the step takes."""
     available_bytes: int | None
     """The memory that a program may use; None where that is not known."""
+    num_train_steps: int = 0
+    """The number of steps of the training."""
     slices: str = ""
     """The axes of the mesh that cross the links between slices or hosts, as text; empty if there is
     only one slice or host."""
@@ -176,6 +179,8 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
         f"{positions / bound.seconds:,.0f} positions/s, source and target, padding included, and "
         f"{bounds['compute'] / bound.seconds:.1%} of the peak of matrix products"
     )
+    least = duration(report.num_train_steps * bound.seconds)
+    yield f"{report.num_train_steps:,} steps take at least {least}"
     yield "what each would take alone"
     for name, rate in {
         "compute": f"{report.flops:.3g} operations at {hardware.flops_per_s:.3g}/s",

@@ -62,11 +62,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
     model = make_decoding_model(config.model, vocab_size, mesh)
     search = Search(model, strategy_of(config.decoding), mesh, 1)
     rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
-    start = time.monotonic()
-    prepare = partial(model.prepare, quantize=config.decoding.quantize)
-    params = results_of(jax.jit(prepare).lower(state.params))
     sizes = Sizes(rows, rows, _SOURCE_LENGTH, _ROOM, _ROOM)
-    work = results_of(begin_work.lower(search, sizes, params))
 
     def placed(x: Any) -> Any:
         place = NamedSharding(mesh, RULES.spec(["batch"]))
@@ -76,8 +72,13 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
     inputs = jax.tree.map(placed, model.sources.padded([], rows, _SOURCE_LENGTH))
     arrivals = Arrivals(numbers, inputs, numbers, numbers)
     seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
+    start = time.monotonic()
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
+        prepare = partial(model.prepare, quantize=config.decoding.quantize)
+        params = results_of(jax.jit(prepare).lower(state.params))
+        work = results_of(begin_work.lower(search, sizes, params))
+        program = proceed.lower(search, params, work, arrivals, seed, leave).compile()
     read = {name: part for name, part in params.items() if name != "encoder"}
-    program = proceed.lower(search, params, work, arrivals, seed, leave).compile()
     return SearchReport(
         mesh_shape=dict(mesh.shape),
         sentences=rows,

@@ -8,11 +8,14 @@ import jax
 from jax.experimental import topologies
 
 from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS, described_target
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, did_you_mean, needs_extra
 from t2t_jax.parallel.devices import all_devices
 
 _EXAMPLES = "v5e:4x4 or v5p:4x4x4 for TPUs, h200:8 or h100:2x8 (hosts x devices) for GPUs"
 _GPUS = re.compile(rf"({'|'.join(GPU_TARGETS)}):(?:(\d{{1,4}})x)?(\d{{1,4}})")
+_TPUS = re.compile(r"v\d|tpu|$")
+_SLICES = re.compile(r"(?:(v6e)|v5e|v5litepod)-(\d{1,4})")
+"""Names of slices in Google Cloud, which count the chips."""
 _PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 
 
@@ -20,16 +23,23 @@ def devices_of(topology: str) -> list[jax.Device]:
     """Return the devices of a topology that need not be attached, or of this machine.
 
     Args:
-      topology: a generation of TPUs and a shape, such as `v5e:4x4`; a GPU and a number of devices,
-        such as `h200:8`, or numbers of hosts and of devices per host, such as `h100:2x8`; empty for
-        the devices of this machine.
+      topology: a generation of TPUs and a shape, such as `v5e:4x4`, or the type of a slice, such as
+        `v5litepod-16`; a GPU and a number of devices, such as `h200:8`, or numbers of hosts and of
+        devices per host, such as `h100:2x8`; empty for the devices of this machine.
 
     Raises:
       UserError: the topology does not exist, or its compiler is missing or of another version.
     """
     if not topology:
         return list(all_devices())
-    is_gpu = topology.partition(":")[0].lower() in GPU_TARGETS
+    name = topology.partition(":")[0].lower()
+    is_gpu = name in GPU_TARGETS
+    if not is_gpu and not _TPUS.match(name):
+        raise UserError(
+            f"--compile-only {topology:.80} names an unknown device; GPUs are "
+            f"{', '.join(GPU_TARGETS)}, as in h200:8; TPUs are v4, v5e, v5p, v6e, as in v5e:4x4; "
+            + did_you_mean(name, GPU_TARGETS, "choose the one most like yours")
+        )
     _check_compiler(topology, is_gpu)
     # Nothing runs here: leave accelerators, and the library's lock on them, to others. Programs
     # are not cached: JAX writes such programs to its cache, but cannot read them back.
@@ -84,9 +94,19 @@ def _gpus(topology: str) -> topologies.TopologyDescription:
 
 def _tpus(topology: str) -> topologies.TopologyDescription:
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    if match := _SLICES.fullmatch(topology.lower()):
+        topology = f"{match[1] or 'v5e'}:{_shape(int(match[2]))}"
     sizes = re.findall(r"\d+", topology.partition(":")[2])
     # A host has 2 x 2 chips, unless there are fewer.
     host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
     return topologies.get_topology_desc(
         platform="tpu", topology_name=topology, chips_per_host_bounds=host
     )
+
+
+def _shape(chips: int) -> str:
+    """Return the shape of a slice of v5e or v6e, as Google Cloud has it."""
+    exponent = chips.bit_length() - 1
+    if chips != 1 << exponent or chips > 256 or chips == 2:
+        raise ValueError("a slice has 1, 4, 8, 16, 32, 64, 128 or 256 chips")
+    return f"{1 << exponent // 2}x{1 << (exponent + 1) // 2}"

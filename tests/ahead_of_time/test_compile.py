@@ -160,6 +160,19 @@ def test_a_gpu_takes_a_number_of_devices(topology, monkeypatch):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("topology", "advice"),
+    [("rtx4090:8", "choose the one most like yours"), ("A10G:4", "did you mean a100?")],
+)
+def test_an_unknown_device_is_refused_with_those_that_are_known(topology, advice):
+    with pytest.raises(UserError) as refusal:
+        devices_of(topology)
+    message = str(refusal.value)
+    assert f"{topology} names an unknown device" in message
+    assert all(name in message for name in (*GPU_TARGETS, "v5e"))
+    assert message.endswith(advice)
+
+
 @needs_cuda
 @pytest.mark.parametrize("name", GPU_TARGETS)
 def test_gpus_need_not_be_there(name):
@@ -210,6 +223,9 @@ def test_without_a_topology_devices_are_those_of_the_machine():
         ("v5e:4x4", 16, "TPU v5 lite"),
         ("v5p:2x2x1", 4, "TPU v5"),
         ("v6e:2x2", 4, "TPU v6 lite"),
+        ("v5litepod-1", 1, "TPU v5 lite"),
+        ("v5litepod-16", 16, "TPU v5 lite"),
+        ("v6e-8", 8, "TPU v6 lite"),
     ],
 )
 def test_devices_of_a_topology_need_not_be_there(topology, count, kind):
@@ -218,7 +234,7 @@ def test_devices_of_a_topology_need_not_be_there(topology, count, kind):
 
 
 @needs_libtpu
-@pytest.mark.parametrize("topology", ["v5e", "nonsense", "v9:2x2", "v5e:3x3", ":"])
+@pytest.mark.parametrize("topology", ["v5e", "v9:2x2", "v5e:3x3", ":", "v5litepod-12"])
 def test_an_unknown_topology_is_refused_in_one_line(topology):
     with pytest.raises(UserError, match="as in v5e:4x4") as refusal:
         devices_of(topology)

@@ -27,6 +27,7 @@ REPORT = StepReport(
     hardware=Hardware(1e14, 16 * _GIB, 1e12, 1e11, 1e9),
     memory=StepMemory(_GIB, 2 * _GIB, 1024, 4 * _GIB, 3 * _GIB // 2),
     available_bytes=16 * _GIB,
+    num_train_steps=100_000,
     collectives=_SENT,
     kernels=[
         *(Kernel("step: a transfer", 0, 0, each.count, sent=each) for each in _SENT),
@@ -49,6 +50,7 @@ def test_a_step_takes_as_long_as_its_kernels_and_what_it_waits_for():
     assert f"at least {seconds * 1e3:.1f} ms, kernel by kernel: at most {positions:,.0f}" in text
     assert f"{0.02 / seconds:.1%} of the peak" in text
     assert "0.32 ms of it not behind other work" in text
+    assert f"100,000 steps take at least {1e5 * seconds / 60:.1f} min" in text
     [first, second] = lines[-2:]
     assert first.split() == [
         *("50.000", "ms", f"{0.05 / seconds:.1%}", "2", "1.86", "GiB", "2e+12", "a:", "dot_general")

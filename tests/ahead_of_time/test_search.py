@@ -3,10 +3,12 @@
 import jax
 import pytest
 
+from t2t_jax.ahead_of_time import search
 from t2t_jax.ahead_of_time.search import compile_search, format_search
 from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
+from t2t_jax.decoding.programs import proceed
 from tests.selection import needs_cuda
 
 _CONFIG = Config().replace(
@@ -38,6 +40,20 @@ def test_a_step_computes_and_moves_what_a_token_needs(beam_size):
     assert ("greedy search" if beam_size == 1 else "a beam of 2") in lines[0]
     assert f"{moved / (report.weight_bytes + report.cache_bytes):.2f} times the weights" in lines[1]
     assert lines[3] == "  nothing"
+
+
+def test_kernels_can_ask_the_mesh_for_the_device(monkeypatch):
+    """As Pallas does from JAX 0.11 on, where no GPU is attached."""
+    shapes = []
+
+    class Recorder:
+        def lower(self, *arguments):
+            shapes.append(jax.sharding.get_abstract_mesh().shape)
+            return proceed.lower(*arguments)
+
+    monkeypatch.setattr(search, "proceed", Recorder())
+    report = compile_search(_CONFIG, jax.devices()[:1])
+    assert shapes == [report.mesh_shape]
 
 
 @pytest.fixture(scope="module")

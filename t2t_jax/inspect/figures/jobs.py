@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from t2t_jax.inspect.figures.drawing import COLORS, canvas
 from t2t_jax.run.goodput import BUCKETS, REPEATED, Goodput
 from t2t_jax.run.progress import PHASES
-from t2t_jax.run.report.page import unit_of_time
+from t2t_jax.system.durations import unit_of_time
 
 _PARTS = (*PHASES, REPEATED)
 _COLORS = dict(zip(BUCKETS, cycle((*COLORS, "#999999", "#F0E442")), strict=False))

@@ -20,8 +20,8 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.run.goodput import BETWEEN, read_goodput
 from t2t_jax.run.report import build_report
-from t2t_jax.run.report.page import duration
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set
+from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.version import __version__

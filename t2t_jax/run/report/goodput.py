@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from t2t_jax.run.goodput import BETWEEN, BUCKETS, Goodput
-from t2t_jax.run.report.page import UNKNOWN, Row, Section, duration
+from t2t_jax.run.report.page import UNKNOWN, Row, Section
+from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record
 
 _BETWEEN_JOBS = (

@@ -103,15 +103,3 @@ def all_shown(values: Mapping[str, Any]) -> str:
 def power(number: float) -> str:
     """Format a large number with three digits, as 2.3e19."""
     return f"{number:.3g}".replace("e+", "e")
-
-
-def duration(seconds: float) -> str:
-    """Format a time with three digits, in the largest unit in which it is at least 2."""
-    unit, length = unit_of_time(seconds)
-    return f"{seconds / length:.3g} {unit}"
-
-
-def unit_of_time(seconds: float) -> tuple[str, int]:
-    """Return the largest unit in which a time is at least 2, and the unit's seconds."""
-    units = ("days", 86_400), ("h", 3600), ("min", 60)
-    return next((unit for unit in units if seconds >= 2 * unit[1]), ("s", 1))
