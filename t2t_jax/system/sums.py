@@ -13,10 +13,16 @@ SUMS = "SHA256SUMS"
 
 def write_sums(directory: Path) -> None:
     """Write the hashes of all files at or below a directory into its SHA256SUMS."""
+    (directory / SUMS).write_text(listed_sums(directory, SUMS), encoding="utf-8")
+
+
+def listed_sums(directory: Path, skipped: str) -> str:
+    """Return a line for each file at or below a directory, without the file `skipped`."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
-    lines = [f"{digest_of(path)}  {name}\n" for name, path in names.items() if name != SUMS]
-    (directory / SUMS).write_text("".join(lines), encoding="utf-8")
+    return "".join(
+        f"{digest_of(path)}  {name}\n" for name, path in names.items() if name != skipped
+    )
 
 
 def check_sums(directory: Path, names: Iterable[str]) -> None:

@@ -286,9 +286,9 @@ def test_a_tar_that_ends_with_a_zip_is_a_tar(small, tmp_path):
     assert t2t_jax.load(archive).translate(LINES[:1]) == t2t_jax.load(small).translate(LINES[:1])
 
 
-def test_a_damaged_member_of_any_compression_is_one_line(small, tmp_path):
+def test_a_damaged_member_is_one_line(small, tmp_path):
     archive = tmp_path / "a.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_LZMA) as file:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in small.iterdir():
             file.write(path, f"r/{path.name}")
     whole = archive.read_bytes()
