@@ -42,7 +42,9 @@ def check_dev_sets(grid: Grid) -> None:
             elif len(rows) > 1:
                 sentences |= dict.fromkeys(names, _sentences(corpus))
     if lacking:
-        raise UserError(f"nothing was started: {lacking[0]} to compare rows on; add one")
+        raise UserError(
+            f"nothing was started: {lacking[0]} to compare rows on; add one, or set data.dev_lines"
+        )
     if grid.base not in sentences:
         return
     if differing := [name for name in sentences if sentences[name] != sentences[grid.base]]:

@@ -44,7 +44,6 @@ def test_the_directory_of_a_far_seed_does_not_count(tmp_path):
 @pytest.mark.parametrize("name", ["x" * 256, "é" * 128])
 def test_a_row_name_longer_than_a_directory_can_have_is_refused(tmp_path, name):
     """File systems count bytes: an é in UTF-8 has two of them."""
-    (tmp_path / name[: 255 // len(name[0].encode())]).mkdir()
     with pytest.raises(OSError, match="File name too long"):
         (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=r"cannot name a directory; use .*, at most 255 bytes"):
