@@ -154,4 +154,4 @@ def resized(corpus, files):
         )
 
     evaluation = {split: parts(of) for split, of in corpus.evaluation.items()}
-    return replace(corpus, train=parts(corpus.train), evaluation=evaluation)
+    return replace(corpus, train=parts(corpus.train), test_sets=evaluation)

@@ -167,7 +167,7 @@ def test_every_23rd_pair_that_is_kept_is_of_the_development_set(tmp_path, monkey
     corpus = public_corpus("iwslt14-de-en")
     pairs = [(f"s {n}", "" if n == 5 else f"t {n}") for n in range(1, 50)]
     monkeypatch.setattr(prepare, "_pairs", lambda *_: iter(pairs))
-    prepare._write_splits(replace(corpus, evaluation={}), tmp_path, Cleaning())
+    prepare._write_splits(replace(corpus, test_sets={}), tmp_path, Cleaning())
     assert (tmp_path / "dev.de").read_text().split("\n") == ["s 24", "s 47", ""]
     assert len((tmp_path / "train.en").read_text().splitlines()) == 46
 
@@ -323,8 +323,13 @@ def test_cleaning_counts_words_and_treats_sides_alike(source, target, max_words,
 
 _PROGRAM = """
 import json, sys
+from dataclasses import replace
 from t2t_jax.data.download import catalogue
 catalogue._MULTI30K = json.loads(sys.argv.pop(1))
+train, dev, test = map(catalogue._multi30k, ("train", "val", "test_2016_flickr"))
+corpus = catalogue.public_corpus("multi30k-en-de")
+of_server = replace(corpus, train=(train,), test_sets={"dev": (dev,), "test": (test,)})
+catalogue._CORPORA["multi30k-en-de"] = of_server
 from t2t_jax.__main__ import start
 start()
 """

@@ -81,8 +81,8 @@ class PublicCorpus:
     """The codes of the source and the target language."""
     train: tuple[ParallelTexts, ...]
     """Parts of the training set, one after the other."""
-    evaluation: Mapping[str, tuple[ParallelTexts, ...]]
-    """Parts of dev, test and further test sets, which are never cleaned."""
+    test_sets: Mapping[str, str | tuple[ParallelTexts, ...]]
+    """Dev, test and further test sets, which are never cleaned: parts, or a name of sacreBLEU's."""
     cleaning: Cleaning = field(default_factory=Cleaning)
     """The limits by which pairs of the training set are left out."""
     cleaned_by: str = _NOT_CLEANED
@@ -92,9 +92,14 @@ class PublicCorpus:
     every_nth_is_dev: int | None = None
     """The number n if every nth kept training pair belongs to dev instead; None if none does."""
 
-
-def _wmt_test_sets(pair: str, names: Mapping[str, str]) -> dict[str, tuple[ParallelTexts]]:
-    return {split: _wmt_test_set(name, pair) for split, name in names.items()}
+    @property
+    def evaluation(self) -> dict[str, tuple[ParallelTexts, ...]]:
+        """Return the parts of each of the test sets."""
+        pair = "-".join(self.languages)
+        return {
+            split: _wmt_test_set(found, pair) if isinstance(found, str) else found
+            for split, found in self.test_sets.items()
+        }
 
 
 def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
@@ -155,6 +160,7 @@ _SETIMES = Archive(
 _IWSLT14 = Archive(
     "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz", saved_as="iwslt14-de-en.tgz"
 )
+_IWSLT14_TESTS = "TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"
 _MULTI30K = {
     "train.en": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
     "train.de": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
@@ -182,8 +188,8 @@ def _multi30k(stem: str) -> ParallelTexts:
     return ParallelTexts(text(f"{stem}.en"), text(f"{stem}.de"))
 
 
-def _wmt14_en_de() -> PublicCorpus:
-    return PublicCorpus(
+_CORPORA = {
+    "wmt14-en-de": PublicCorpus(
         about="WMT 2014 English-German, the paper's corpus (section 5.1): Europarl v7, Common "
         "Crawl and News Commentary v9; newstest2013 as dev, newstest2014 in full as test",
         languages=("en", "de"),
@@ -192,14 +198,9 @@ def _wmt14_en_de() -> PublicCorpus:
             _members(_COMMON_CRAWL, "commoncrawl.de-en", "en", "de"),
             _members(_NEWS_COMMENTARY_9, "training/news-commentary-v9.de-en", "en", "de"),
         ),
-        evaluation=_wmt_test_sets(
-            "en-de", {"dev": "wmt13", "test": "wmt14/full", "newstest2014-filtered": "wmt14"}
-        ),
-    )
-
-
-def _wmt14_en_fr() -> PublicCorpus:
-    return PublicCorpus(
+        test_sets={"dev": "wmt13", "test": "wmt14/full", "newstest2014-filtered": "wmt14"},
+    ),
+    "wmt14-en-fr": PublicCorpus(
         about="WMT 2014 English-French, the paper's larger corpus (section 5.1): Europarl v7, "
         "Common Crawl, United Nations, the 10^9 corpus and News Commentary v9; newstest2013 as "
         "dev, newstest2014 as test",
@@ -208,18 +209,12 @@ def _wmt14_en_fr() -> PublicCorpus:
             _members(_EUROPARL_7, "training/europarl-v7.fr-en", "en", "fr"),
             _members(_COMMON_CRAWL, "commoncrawl.fr-en", "en", "fr"),
             _members(_UNITED_NATIONS, "un/undoc.2000.fr-en", "en", "fr"),
-            ParallelTexts(
-                Text(_GIGA_FRENCH, "giga-fren.release2.fixed.en.gz"),
-                Text(_GIGA_FRENCH, "giga-fren.release2.fixed.fr.gz"),
-            ),
+            _members(_GIGA_FRENCH, "giga-fren.release2.fixed", "en", "fr", ".gz"),
             _members(_NEWS_COMMENTARY_9, "training/news-commentary-v9.fr-en", "en", "fr"),
         ),
-        evaluation=_wmt_test_sets("en-fr", {"dev": "wmt13", "test": "wmt14/full"}),
-    )
-
-
-def _wmt16_en_ro() -> PublicCorpus:
-    return PublicCorpus(
+        test_sets={"dev": "wmt13", "test": "wmt14/full"},
+    ),
+    "wmt16-en-ro": PublicCorpus(
         about="WMT 2016 English-Romanian: Europarl v8 and SETIMES2; newsdev2016 as dev, "
         "newstest2016 as test",
         languages=("en", "ro"),
@@ -227,37 +222,30 @@ def _wmt16_en_ro() -> PublicCorpus:
             _members(_EUROPARL_8, "training-parallel-ep-v8/europarl-v8.ro-en", "en", "ro"),
             ParallelTexts(Text(_SETIMES, language="en"), Text(_SETIMES, language="ro")),
         ),
-        evaluation=_wmt_test_sets("en-ro", {"dev": "wmt16/dev", "test": "wmt16"}),
+        test_sets={"dev": "wmt16/dev", "test": "wmt16"},
         cleaning=Cleaning(max_words=80, max_ratio=9.0),
         cleaned_by="the limits of Sennrich et al. 2016 (1 to 80 words, ratio 9), which they set "
         "for Moses' tokens; here they count words between spaces",
-    )
-
-
-def _multi30k_en_de() -> PublicCorpus:
-    return PublicCorpus(
+    ),
+    "multi30k-en-de": PublicCorpus(
         about="Multi30k (Elliott et al. 2016), task 1: captions of images in English and German; "
         "the validation set as dev, test_2016_flickr as test",
         languages=("en", "de"),
         train=(_multi30k("train"),),
-        evaluation={"dev": (_multi30k("val"),), "test": (_multi30k("test_2016_flickr"),)},
+        test_sets={"dev": (_multi30k("val"),), "test": (_multi30k("test_2016_flickr"),)},
         cleaned_by="not cleaned, as its makers publish it",
         licence="Its makers allow research that is not commercial: see "
         "https://github.com/multi30k/dataset",
-    )
-
-
-def _iwslt14_de_en() -> PublicCorpus:
-    names = "TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"
-    return PublicCorpus(
+    ),
+    "iwslt14-de-en": PublicCorpus(
         about="IWSLT 2014 German-English, talks, in the splits that fairseq made usual: every 23rd "
         "pair of the training set as dev, five smaller sets together as test",
         languages=("de", "en"),
         train=(_members(_IWSLT14, "de-en/train.tags.de-en", "de", "en"),),
-        evaluation={
+        test_sets={
             "test": tuple(
                 _members(_IWSLT14, f"de-en/IWSLT14.{name}.de-en", "de", "en", ".xml")
-                for name in names
+                for name in _IWSLT14_TESTS
             )
         },
         cleaning=Cleaning(max_words=175, max_ratio=1.5),
@@ -265,17 +253,9 @@ def _iwslt14_de_en() -> PublicCorpus:
         "tokens in lower case; here they count words between spaces, and cases are kept",
         licence="TED talks, CC BY-NC-ND: see https://wit3.fbk.eu",
         every_nth_is_dev=23,
-    )
-
-
-_MAKERS = {
-    "wmt14-en-de": _wmt14_en_de,
-    "wmt14-en-fr": _wmt14_en_fr,
-    "wmt16-en-ro": _wmt16_en_ro,
-    "multi30k-en-de": _multi30k_en_de,
-    "iwslt14-de-en": _iwslt14_de_en,
+    ),
 }
-CORPORA: tuple[str, ...] = tuple(_MAKERS)
+CORPORA: tuple[str, ...] = tuple(_CORPORA)
 """The names of the public corpora."""
 
 
@@ -285,7 +265,7 @@ def public_corpus(name: str) -> PublicCorpus:
     Raises:
       UserError: the name is not one of `CORPORA`.
     """
-    if name not in _MAKERS:
+    if name not in _CORPORA:
         hint = did_you_mean(name, CORPORA, f"choose {', '.join(CORPORA)}")
         raise UserError(f"there is no public corpus {quote(name)}; {hint}")
-    return _MAKERS[name]()
+    return _CORPORA[name]

@@ -264,10 +264,7 @@ class _Moved(urllib.request.HTTPRedirectHandler):
             fp.close()
             raise
 
-    http_error_301: Any = http_error_302
-    http_error_303: Any = http_error_302
-    http_error_307: Any = http_error_302
-    http_error_308: Any = http_error_302
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _range(answer: Any) -> tuple[int | None, int | None]:
