@@ -41,7 +41,7 @@ class DataPrepareCommand:
         """Tokenise the shards, print what was kept, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
         from t2t_jax.data.parts import Parts
-        from t2t_jax.data.shards.engines import in_this_process, on_ray
+        from t2t_jax.data.shards.engines import Engine, on_ray
         from t2t_jax.run.preparing import training_parts
         from t2t_jax.tasks import task_of
 
@@ -55,7 +55,7 @@ class DataPrepareCommand:
                 "shards:PATTERN, or train on it as it is"
             )
         vocabulary = task.vocabulary(config, corpus)
-        engine = in_this_process if self.ray is None else on_ray(self.ray)
+        engine: Engine = map if self.ray is None else on_ray(self.ray)
 
         def shown(make: Any, jobs: Any) -> Iterator[Any]:
             return counted(engine(make, jobs), "shards", len(jobs))

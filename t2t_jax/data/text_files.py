@@ -77,15 +77,7 @@ def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
 
 
 def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
-    """Return the splits of a directory of parallel text, by its files' names."""
-    files = _parallel_files(directory, source_language, target_language)
-    return {name: Split.of(_aligned_digest, _read_text, *pair) for name, pair in files.items()}
-
-
-def _parallel_files(
-    directory: Path, source_language: str, target_language: str
-) -> dict[str, tuple[TextFile, TextFile]]:
-    """Return the source and target files of every split of a directory.
+    """Return the splits of a directory of parallel text, by its files' names.
 
     Raises:
       UserError: there is no split, or a side of one is missing.
@@ -97,7 +89,7 @@ def _parallel_files(
             for language in (source_language, target_language)
         )
         if source and target:
-            splits[name] = source, target
+            splits[name] = Split.of(_aligned_digest, _read_text, source, target)
         elif name in SPLITS and (source or target):
             missing = f"{name}.{target_language if source else source_language}"
             there = source or target

@@ -18,7 +18,7 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.mixing import mixed_parts
 from t2t_jax.data.parts import Parts
 from t2t_jax.data.rows import BatchShape, Examples
-from t2t_jax.data.shards.engines import Engine, in_this_process
+from t2t_jax.data.shards.engines import Engine
 from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, warn
@@ -263,7 +263,7 @@ def training_parts(
     config: Config,
     corpus: Corpus,
     vocabulary: Vocabulary,
-    engine: Engine = in_this_process,
+    engine: Engine = map,
 ) -> Examples | Parts:
     """Return the training data: examples in memory, or parts of a larger corpus.
 

@@ -22,11 +22,6 @@ _QUIETLY: dict[str, Any] = {
 _RETRIES = 10  # of a shard whose workers are lost
 
 
-def in_this_process(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
-    """Do the jobs one after the other."""
-    return map(make, jobs)
-
-
 def on_ray(address: str) -> Engine:
     """Return an engine that runs the jobs on a cluster of Ray, whose machines share the files.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -132,14 +133,12 @@ class PreparedPieces(Parts):
                 write_whole(kept, json.dumps(packed).encode())
         return RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
 
-    def counted_tokens(self) -> Int[np.ndarray, " vocab"]:
+    def counted_tokens(self) -> list[int]:
         """Count the ids of the targets of at most 16 pieces, at even distances."""
         every = max(1, -(-len(self) // _SAMPLED_PIECES))
-        counts = [np.bincount(self.open(n).target_tokens) for n in range(0, len(self), every)]
-        found = np.zeros(max(map(len, counts), default=0), np.int64)
-        for one in counts:
-            found[: len(one)] += one
-        return found
+        pieces = map(self.open, range(0, len(self), every))
+        counts = [np.bincount(piece.target_tokens).tolist() for piece in pieces]
+        return [*map(sum, zip_longest(*counts, fillvalue=0))]
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Return how often each id occurs among the targets of some pieces."""

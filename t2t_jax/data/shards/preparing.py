@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, TypedDict
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.cache import cache_root
-from t2t_jax.data.shards.engines import Engine, in_this_process
+from t2t_jax.data.shards.engines import Engine
 from t2t_jax.data.shards.pieces import PieceRecord, TrainText, piece_path, write_piece
 from t2t_jax.data.shards.prepared import PreparedPieces
 from t2t_jax.data.shards.reading import Faults, Shard
@@ -129,7 +128,7 @@ def open_shards(
     split: Split,
     vocabulary: Vocabulary,
     text: TrainText,
-    engine: Engine = in_this_process,
+    engine: Engine = map,
 ) -> PreparedPieces:
     """Return the pieces of a split with shards, from the cache or tokenised now by an engine.
 
@@ -146,18 +145,6 @@ def open_shards(
         ShardJob(number, shard, own, out)
         for number, (shard, own) in enumerate(zip(shards, of_shards, strict=True))
     ]
-    return prepare_shards(jobs, text, config, engine)
-
-
-def prepare_shards(
-    jobs: Sequence[ShardJob], text: TrainText, config: DataConfig, engine: Engine
-) -> PreparedPieces:
-    """Tokenise the remaining shards, write the folder's record, and return its pieces.
-
-    Raises:
-      UserError: a shard cannot be read completely, or a file cannot be written.
-    """
-    out = jobs[0].out
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()
     records = [job.done(there) for job in jobs]
     if PREPARED in there and None not in records:
@@ -168,19 +155,16 @@ def prepare_shards(
     out.mkdir(parents=True, exist_ok=True)
     made = {"shards": [], "token_counts": []}
     missing = [job for job, record in zip(jobs, records, strict=True) if record is None]
-    new = engine(partial(_make, text, config), missing)
-    for record in records:
-        made["shards"].append(record or next(new))
-        Faults(Counter(made["shards"][-1]["skipped"]), made["shards"][-1]["first"]).warn()
-        if not made["shards"][-1]["num_read"]:
-            warn(f"shard {jobs[len(made['shards']) - 1].shard} is empty; is it a whole copy?")
+    new = engine(lambda job: job.make(text, config), missing)
+    for shard, done in zip(shards, records, strict=True):
+        record = done or next(new)
+        made["shards"].append(record)
+        Faults(Counter(record["skipped"]), record["first"]).warn()
+        if not record["num_read"]:
+            warn(f"shard {shard} is empty; is it a whole copy?")
     prepared = PreparedPieces(out, made, text, config)
-    made["token_counts"] = prepared.counted_tokens().tolist()
+    made["token_counts"] = prepared.counted_tokens()
     write_whole(out / PREPARED, json.dumps(made).encode())
     if len(prepared):
         Batches(prepared, config, 0)  # counts the rows, which are kept with the pieces
     return prepared
-
-
-def _make(text: TrainText, config: DataConfig, job: ShardJob) -> dict[str, Any]:
-    return job.make(text, config)
