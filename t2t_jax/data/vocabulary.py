@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import msgspec
 import numpy as np
 from jaxtyping import Integer
 
@@ -77,11 +78,6 @@ class Vocabulary(ABC):
     @property
     def marked_languages(self) -> tuple[str, ...]:
         """Return the codes of the languages that the vocabulary marks texts with, if it does."""
-        return ()
-
-    @property
-    def marked_targets(self) -> tuple[str, ...]:
-        """Return the codes of those languages that `between` takes for targets."""
         return ()
 
     @property
@@ -201,15 +197,16 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
 
 
 def parsed(serialized: bytes, schema: Schema) -> Record:
-    """Return the object of JSON that stands for a vocabulary.
+    """Return the object of JSON that stands for a vocabulary, with bytes for base64.
 
     Raises:
       ValueError: the bytes do not fit the schema.
     """
     try:
-        return parse_object(serialized, schema)
+        found: Record = msgspec.convert(parse_object(serialized, schema), schema)
     except ValueError as error:
         raise ValueError(f"damaged: {error}") from error
+    return found
 
 
 def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:

@@ -186,7 +186,7 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path):
     [
         ('"target_pieces": ["<pad>"', '"target_pieces": [0', "Expected `str`, got `int`"),
         ('["<pad>", "</s>"', '["</s>", "<pad>"', "it does not begin with <pad> </s>"),
-        ('"source_model": "', '"source_model": "-', "Only base64 data is allowed"),
+        ('"source_model": "', '"source_model": "-', "Invalid base64"),
         ('"source_model"', '"model"', "missing required field `source_model`"),
         ("]}", "", "it is not JSON"),
     ],

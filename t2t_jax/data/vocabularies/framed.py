@@ -113,12 +113,6 @@ class FramedVocabulary(Vocabulary):
         return tuple(self.marks)
 
     @property
-    def marked_targets(self) -> tuple[str, ...]:
-        """Return the codes of the languages that have tags for targets."""
-        is_chosen = not self.marks or LANGUAGE in self._content["target_before"]
-        return self.marked_languages if is_chosen else self.pair[1:]
-
-    @property
     def pair(self) -> tuple[str, ...]:
         """Return the codes of the languages of sources and of targets; () without languages."""
         return tuple(self._content["pair"])
@@ -130,7 +124,7 @@ class FramedVocabulary(Vocabulary):
         pair = [language_code(name, self.marked_languages) for name in (source, target)]
         if pair == self._content["pair"]:
             return self
-        if pair[1] not in self.marked_targets:
+        if LANGUAGE not in self._content["target_before"] and pair[1:] != self._content["pair"][1:]:
             raise UserError(
                 f"the model is one that starts its translations with the mark of {self.pair[1]}, "
                 f"not of {target}; import it again with --target-language {target}"
@@ -199,13 +193,9 @@ def language_code(name: str, codes: Sequence[str]) -> str:
         return found[0]
     if found:
         raise UserError(f"the language {name} is one of {', '.join(found)} here; name one of them")
-    raise UserError(f"there is no language {name!r:.40} here; there are {some_of(codes)}")
-
-
-def some_of(codes: Sequence[str]) -> str:
-    """Return the first of some languages, and the number of the others."""
+    some = ", ".join(codes[:_MANY])
     more = f" and {len(codes) - _MANY} more" if len(codes) > _MANY else ""
-    return ", ".join(codes[:_MANY]) + more
+    raise UserError(f"there is no language {name!r:.40} here; there are {some}{more}")
 
 
 def framed_vocabulary(

@@ -10,7 +10,7 @@ from msgspec import Meta
 from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary, parsed
 from t2t_jax.system.records import schema
 
-_SCHEMA = schema({"kind": str, "labels": Annotated[list[str], Meta(min_length=1)], "source": str})
+_SCHEMA = schema({"kind": str, "labels": Annotated[list[str], Meta(min_length=1)], "source": bytes})
 
 
 class LabelledVocabulary(Vocabulary):
@@ -24,13 +24,9 @@ class LabelledVocabulary(Vocabulary):
         """
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
-        try:
-            source = base64.b64decode(content["source"], validate=True)
-        except ValueError as error:
-            raise ValueError(f"damaged: {error}") from error
         self.labels: tuple[str, ...] = tuple(content["labels"])
         """The name of each label."""
-        self.source: Any = parse_vocabulary(source) if source else None
+        self.source: Any = parse_vocabulary(content["source"]) if content["source"] else None
         """The vocabulary of the text; None if images are labelled."""
 
     def __len__(self) -> int:

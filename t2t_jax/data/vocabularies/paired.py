@@ -18,8 +18,8 @@ from t2t_jax.system.records import schema
 _SCHEMA = schema(
     {
         "kind": str,
-        "source_model": str,
-        "target_model": str,
+        "source_model": bytes,
+        "target_model": bytes,
         "source_pieces": list[str],
         "target_pieces": list[str],
     }
@@ -47,12 +47,10 @@ class PairedVocabulary(Vocabulary):
         self._ids = [
             {piece: number for number, piece in enumerate(pieces)} for pieces in self._pieces
         ]
+        self._models: list[bytes] = [content[f"{side}_model"] for side in _SIDES]
         try:
-            self._models = [
-                base64.b64decode(content[f"{side}_model"], validate=True) for side in _SIDES
-            ]
             self._splitters = [processor_of(model) for model in self._models]
-        except (ValueError, RuntimeError) as error:
+        except RuntimeError as error:
             raise ValueError(f"damaged: {error}") from error
         if not all(_UNKNOWN in ids for ids in self._ids):
             raise ValueError(f"damaged: it has no {_UNKNOWN}")
