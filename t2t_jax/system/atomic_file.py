@@ -123,18 +123,16 @@ def check_place(path: Path) -> None:
 @contextmanager
 def _sent(path: BucketPath) -> Iterator[BinaryIO]:
     """Open a temporary file of this machine, and upload it to a bucket once it is complete."""
-    with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as file:
-        unfinished = Path(file.name)
-        _unfinished.add(unfinished)
+    with (
+        tempfile.NamedTemporaryFile(prefix="t2t_jax-", delete=False) as file,
+        removed_at_end(Path(file.name)) as unfinished,
+    ):
+        yield file  # type: ignore[misc]
+        file.flush()
         try:
-            yield file  # type: ignore[misc]
-            file.flush()
-            try:
-                path.send(unfinished)
-            except OSError as error:
-                raise cannot_write(path, error) from error
-        finally:
-            _unfinished.discard(unfinished)
+            path.send(unfinished)
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
 
 @contextmanager

@@ -139,35 +139,29 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         yield huggingface_hub
     except UserError:
         raise
-    except errors.GatedRepoError as error:
-        raise UserError(
-            f"{run} is gated: ask for access on {constants.ENDPOINT}/{run.repository}, then run: "
-            "hf auth login"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise UserError(
-            f"{run} does not exist, or you have no right to it: check the name; for a private one, "
-            "run: hf auth login, or set HF_TOKEN; t2t-jax publish makes a new one"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise UserError(
-            f"{run} does not exist: the model has no branch, tag or commit {run.revision}; check "
-            "it, or leave it out"
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise UserError(
-            f"{run} cannot be reached, and is not in the cache {constants.HF_HUB_CACHE}: check the "
-            "network, HF_HUB_OFFLINE and HF_ENDPOINT; the same command goes on from there"
-        ) from error
     except Exception as error:  # of many kinds, from the libraries below
+        explanations = {  # of a kind before those of its base class
+            errors.GatedRepoError: f"is gated: ask for access on {constants.ENDPOINT}/"
+            f"{run.repository}, then run: hf auth login",
+            errors.RepositoryNotFoundError: "does not exist, or you have no right to it: check the "
+            "name; for a private one, run: hf auth login, or set HF_TOKEN; t2t-jax publish makes a "
+            "new one",
+            errors.RevisionNotFoundError: "does not exist: the model has no branch, tag or commit "
+            f"{run.revision}; check it, or leave it out",
+            errors.LocalEntryNotFoundError: "cannot be reached, and is not in the cache "
+            f"{constants.HF_HUB_CACHE}: check the network, HF_HUB_OFFLINE and HF_ENDPOINT; the "
+            "same command goes on from there",
+        }
+        found = [text for kind, text in explanations.items() if isinstance(error, kind)]
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            raise UserError(
-                f"{run} is refused: you have no right to it; run: hf auth login, or set HF_TOKEN "
-                "to a token that has it"
-            ) from error
+            found.append(
+                "is refused: you have no right to it; run: hf auth login, or set HF_TOKEN to a "
+                "token that has it"
+            )
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
         causes = [str(one) or type(one).__name__ for one in (error, error.__cause__) if one]
         why = in_one_line(": ".join(dict.fromkeys(causes)))
-        raise UserError(f"{run} cannot be reached: {why:.200}; {way_out}") from error
+        found.append(f"cannot be reached: {why:.200}; {way_out}")
+        raise UserError(f"{run} {found[0]}") from error

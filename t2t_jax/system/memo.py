@@ -40,8 +40,3 @@ class Memo(Generic[_Result]):
     def __len__(self) -> int:
         """Return the number of cached results."""
         return len(self._kept)
-
-    def clear(self) -> None:
-        """Forget all results."""
-        with self._lock:
-            self._kept.clear()

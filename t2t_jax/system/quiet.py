@@ -26,11 +26,20 @@ def orbax_kept_quiet() -> Iterator[None]:
     It changes loggers and a hook of the whole process, and restores them at the end of the last
     active block.
     """
+    global _num_users
+    from absl import logging
+
     keep_orbax_quiet()
     try:
         yield
     finally:
-        _let_orbax_speak()
+        with _changing:
+            _num_users -= 1
+            if not _num_users:
+                logging.get_absl_logger().removeFilter(_is_not_by_orbax)
+                getLogger("asyncio").removeFilter(_is_not_about_orbax)
+                if sys.unraisablehook is _own_hook:  # else another hook wraps it
+                    sys.unraisablehook = _hook_before
 
 
 def keep_orbax_quiet() -> None:
@@ -45,19 +54,6 @@ def keep_orbax_quiet() -> None:
             _hook_before = sys.unraisablehook
             _own_hook = sys.unraisablehook = _without_orbax(_hook_before)
         _num_users += 1
-
-
-def _let_orbax_speak() -> None:
-    global _num_users
-    from absl import logging
-
-    with _changing:
-        _num_users -= 1
-        if not _num_users:
-            logging.get_absl_logger().removeFilter(_is_not_by_orbax)
-            getLogger("asyncio").removeFilter(_is_not_about_orbax)
-            if sys.unraisablehook is _own_hook:  # else another hook wraps it
-                sys.unraisablehook = _hook_before
 
 
 def _is_not_by_orbax(record: LogRecord) -> bool:

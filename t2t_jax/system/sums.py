@@ -35,7 +35,8 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
     """
     if not (directory / SUMS).is_file():
         return
-    digests = _listed(directory)
+    text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
+    digests = {name: digest for digest, _, name in (x.partition("  ") for x in text.splitlines())}
     for name in names:
         if name not in digests:
             raise UserError(
@@ -49,12 +50,6 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
                 f"{path} is damaged, or was changed: its hash is not that in {SUMS}; bring back a "
                 "whole copy"
             )
-
-
-def _listed(directory: Path) -> dict[str, str]:
-    text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
-    rows = (row.partition("  ") for row in text.splitlines())
-    return {name: digest for digest, _, name in rows}
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
