@@ -1,6 +1,7 @@
 """Adafactor (Shazeer and Stern 2018): second moments kept as one row and one column per matrix."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -64,42 +65,36 @@ def _factored() -> Optimizer:
         rows, columns = (_zeros_without(axis, params) for axis in (-1, -2))
         return FactoredState(jnp.zeros((), jnp.int32), rows, columns)
 
-    def accumulate(gradients: Parameters, state: FactoredState) -> FactoredState:
-        updates = optax.safe_increment(state.updates)
-        rows = _averaged(updates, state.rows, gradients, lambda square: square.mean(-1))
-        columns = _averaged(updates, state.columns, gradients, lambda square: square.mean(-2))
-        return FactoredState(updates, rows, columns)
-
     def direction(gradients: Parameters, state: FactoredState, params: Parameters) -> Parameters:
         return jax.tree.map(_over_root, gradients, state.rows, state.columns)
 
-    return Optimizer(init, accumulate, direction)
+    means = (partial(jnp.mean, axis=axis) for axis in (-1, -2))
+    return Optimizer(init, partial(_accumulated, tuple(means)), direction)
 
 
 def _unfactored() -> Optimizer:
     def init(params: Parameters) -> SquaresState:
         return SquaresState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
-    def accumulate(gradients: Parameters, state: SquaresState) -> SquaresState:
-        updates = optax.safe_increment(state.updates)
-        return SquaresState(updates, _averaged(updates, state.squares, gradients))
-
     def direction(gradients: Parameters, state: SquaresState, params: Parameters) -> Parameters:
         return jax.tree.map(lambda g, v: g * v**-0.5, gradients, state.squares)
 
-    return Optimizer(init, accumulate, direction)
+    return Optimizer(init, partial(_accumulated, (lambda square: square,)), direction)
 
 
-def _averaged(
-    updates: Int32[Array, ""],
-    kept: Parameters,
-    gradients: Parameters,
-    reduce: Callable[[Array], Array] = lambda square: square,
-) -> Parameters:
+def _accumulated(
+    reductions: tuple[Callable[[Array], Array], ...], gradients: Parameters, state: Any
+) -> Any:
+    """Return a state with moving averages of the squares of the gradients, each reduced."""
+    updates = optax.safe_increment(state.updates)
     decay = 1 - updates.astype(jnp.float32) ** -_EXPONENT
-    return jax.tree.map(
-        lambda v, g: decay * v + (1 - decay) * reduce(g**2 + _EPSILON), kept, gradients
-    )
+
+    def averaged(kept: Parameters, reduce: Callable[[Array], Array]) -> Parameters:
+        return jax.tree.map(
+            lambda v, g: decay * v + (1 - decay) * reduce(g**2 + _EPSILON), kept, gradients
+        )
+
+    return type(state)(updates, *map(averaged, state[1:], reductions))
 
 
 def _over_root(

@@ -289,13 +289,7 @@ def _mean(
 
 # Each is compiled as one small program for all arrays. To compile one for every shape would take
 # longer than to read the arrays.
-
-
-@jax.jit
-def _add(a: Parameters, b: Parameters) -> Parameters:
-    return jax.tree.map(jnp.add, a, b)
-
-
-@jax.jit
-def _divide(params: Parameters, number: int | Array) -> Parameters:
-    return jax.tree.map(lambda x: x / number, params)
+_add: Callable[..., Parameters] = jax.jit(partial(jax.tree.map, jnp.add))
+_divide: Callable[..., Parameters] = jax.jit(
+    lambda params, n: jax.tree.map(lambda x: x / n, params)
+)

@@ -150,20 +150,17 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
     def split(tree: Parameters) -> ByKind:
         return ByKind(*parted(tree, are_matrices))
 
+    both = of_matrices, of_others
+
     def init(params: Parameters) -> ByKind:
-        matrices, others = split(params)
-        return ByKind(of_matrices.init(matrices), of_others.init(others))
+        return ByKind(*(one.init(x) for one, x in zip(both, split(params), strict=True)))
 
     def accumulate(gradients: Parameters, state: ByKind) -> ByKind:
-        matrices, others = split(gradients)
-        return ByKind(
-            of_matrices.accumulate(matrices, state.matrices),
-            of_others.accumulate(others, state.others),
-        )
+        parts = zip(both, split(gradients), state, strict=True)
+        return ByKind(*(one.accumulate(x, its_state) for one, x, its_state in parts))
 
     def direction(gradients: Parameters, state: ByKind, params: Parameters) -> Parameters:
-        matrices, others = zip(split(gradients), state, split(params), strict=True)
-        directions = of_matrices.direction(*matrices), of_others.direction(*others)
-        return joined_parameters(*directions)
+        parts = zip(both, split(gradients), state, split(params), strict=True)
+        return joined_parameters(*(one.direction(*arguments) for one, *arguments in parts))
 
     return Optimizer(init, accumulate, direction)
