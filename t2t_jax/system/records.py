@@ -102,7 +102,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     """
     try:
         lines = regular(path).read_bytes().split(b"\n")[:-1]
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
