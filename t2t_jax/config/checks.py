@@ -25,36 +25,73 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-def _section(config: Any) -> str:
-    """Return the name of a section: its attribute `section`, or else that of its class."""
-    by_class = type(config).__name__.removesuffix("Config").lower()
-    return getattr(config, "section", by_class)
+class Section:
+    """A section of a config, which is a dataclass: the checks of its fields."""
 
+    def __post_init__(self) -> None:
+        """Refuse a value that is not of the type its field declares (an int does for a float).
 
-def check_fields(config: Any) -> None:
-    """Refuse a value that is not of the type its field declares (an int does for a float).
+        A list, as JSON has it, becomes a tuple where the field declares one. A field with the mark
+        `SIZE` is checked for its range, too.
 
-    A field with the mark `SIZE` is checked for its range, too.
-
-    Raises:
-      UserError: a value has another type or is out of range; the error names the first such field.
-    """
-    section: Any = type(config)
-    for field_name, hint in field_types(section).items():
-        value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
-        if name in NAMED and isinstance(value, str):
-            if value not in NAMED[name]:
-                run_registering_files()
-            NAMED[name].check(name, value)
-        else:
+        Raises:
+          UserError: a value has another type or is out of range; the error names the first such
+            field.
+        """
+        section: Any = type(self)
+        for field_name, hint in _field_types(section).items():
+            value, name = getattr(self, field_name), self._path(field_name)
+            if name in NAMED and isinstance(value, str):
+                if value not in NAMED[name]:
+                    run_registering_files()
+                NAMED[name].check(name, value)
+                continue
+            if isinstance(value, list) and get_origin(hint) is tuple:
+                value = tuple(value)
+                object.__setattr__(self, field_name, value)
             _check_type(name, value, hint)
-    sizes = [leaf.name for leaf in dataclasses.fields(config) if "is_size" in leaf.metadata]
-    check_range(config, 1, INFINITY, *sizes)
-    check_fits(config, *sizes)
+        sizes = [leaf.name for leaf in dataclasses.fields(section) if "is_size" in leaf.metadata]
+        self._check_range(1, INFINITY, *sizes)
+        self._check_fits(*sizes)
+
+    def _path(self, name: str) -> str:
+        """Return the path of a field: the attribute `section`, or the name of the class, and it."""
+        by_class = type(self).__name__.removesuffix("Config").lower()
+        return f"{getattr(self, 'section', by_class)}.{name}"
+
+    def _labelled(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Yield the value of each field of these names, after its path and value for errors."""
+        for name in names:
+            value = getattr(self, name)
+            yield f"{self._path(name)}={quote(value)}", value
+
+    def _check_range(self, low: float, high: float, *names: str) -> None:
+        """Refuse a field of these names whose value is not within `[low, high]`."""
+        for label, value in self._labelled(names):
+            require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
+
+    def _check_fits(self, *names: str) -> None:
+        """Refuse a field of these names whose value does not fit into 32 bits.
+
+        Fields that are only compared, such as intervals of steps, need no such check.
+        """
+        for label, value in self._labelled(names):
+            most = _LARGEST if isinstance(value, float) else _MOST
+            kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
+            require(value is None or value <= most, f"{label} is more than the largest, {kind}")
+
+    def _check_positive(self, *names: str) -> None:
+        """Check that each of these fields is above 0 or None.
+
+        Raises:
+          UserError: a field is 0 or below.
+        """
+        for label, value in self._labelled(names):
+            require(value is None or value > 0, f"{label} is not positive; use None")
 
 
 @cache
-def field_types(section: Any) -> dict[str, Any]:
+def _field_types(section: Any) -> dict[str, Any]:
     """Return the types of the fields of a section, which take most of a check to find out."""
     return get_type_hints(section)
 
@@ -103,37 +140,3 @@ def _is_one_of(value: Any, *kinds: Any) -> bool:
     types = tuple(kind for kind in kinds if get_origin(kind) is not Literal)
     allowed = (*types, int) if float in types else types
     return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
-
-
-def _labelled(config: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the value of each field of these names, after its path and value for errors."""
-    for name in names:
-        value = getattr(config, name)
-        yield f"{_section(config)}.{name}={quote(value)}", value
-
-
-def check_range(config: Any, low: float, high: float, *names: str) -> None:
-    """Refuse a field of these names whose value is not within `[low, high]`."""
-    for label, value in _labelled(config, names):
-        require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
-
-
-def check_fits(config: Any, *names: str) -> None:
-    """Refuse a field of these names whose value does not fit into 32 bits.
-
-    Fields that are only compared, such as intervals of steps, need no such check.
-    """
-    for label, value in _labelled(config, names):
-        most = _LARGEST if isinstance(value, float) else _MOST
-        kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
-        require(value is None or value <= most, f"{label} is more than the largest, {kind}")
-
-
-def check_positive(config: Any, *names: str) -> None:
-    """Check that each of these fields is above 0 or None.
-
-    Raises:
-      UserError: a field is 0 or below.
-    """
-    for label, value in _labelled(config, names):
-        require(value is None or value > 0, f"{label} is not positive; use None")

@@ -4,9 +4,9 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-from t2t_jax.config.checks import field_types, require
+from t2t_jax.config.checks import require
 from t2t_jax.config.families import (
     FAMILIES,
     EncoderDecoderConfig,
@@ -203,10 +203,8 @@ def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:
 def to_dict(config: Config) -> dict[str, Any]:
     """Return a config as nested dictionaries of plain values, equal to those read from its JSON."""
     nested = dataclasses.asdict(config)
-    for path, _, value in walk(config):
-        if isinstance(value, tuple):
-            section, _, name = path.partition(".")
-            nested[section][name] = list(value)
+    for fields in nested.values():
+        fields |= {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
     return nested
 
 
@@ -236,9 +234,7 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     for name in values["model"].keys() - fields_of(architecture).keys():
         raise foreign_field(name, architecture)
     sections = get_type_hints(Config) | {"model": FAMILIES[architecture].config}
-    return Config(
-        **{name: section(**_tuples(section, values[name])) for name, section in sections.items()}
-    )
+    return Config(**{name: section(**values[name]) for name, section in sections.items()})
 
 
 def _read_fields(
@@ -274,15 +270,6 @@ def check_recipe(text: str) -> None:
       text: the JSON of the run's config, which `Config.from_json` can read.
     """
     _read_fields(json.loads(text), trains_on=True)
-
-
-def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a section, with tuples in place of the lists that JSON has for them."""
-    several = {name for name, hint in field_types(section).items() if get_origin(hint) is tuple}
-    return {
-        name: tuple(value) if name in several and isinstance(value, list) else value
-        for name, value in values.items()
-    }
 
 
 def unknown_field(path: str, known: Iterable[str]) -> UserError:

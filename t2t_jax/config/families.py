@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from t2t_jax.config.checks import INFINITY, check_fits, check_positive, require
+from t2t_jax.config.checks import INFINITY, require
 from t2t_jax.config.fields import SIZE, left_open, read_where
 from t2t_jax.config.model import InputProjection, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
@@ -91,8 +91,8 @@ class WithSourceTokens(WithTokens):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        check_positive(self, "source_vocab_size")
-        check_fits(self, "source_vocab_size")
+        self._check_positive("source_vocab_size")
+        self._check_fits("source_vocab_size")
         require(
             not self.share_embeddings or self.source_vocab_size is None,
             f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "

@@ -5,14 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config.attention import AttentionConfig, NormConfig
-from t2t_jax.config.checks import (
-    INFINITY,
-    check_fields,
-    check_fits,
-    check_positive,
-    check_range,
-    require,
-)
+from t2t_jax.config.checks import INFINITY, Section, require
 from t2t_jax.config.feed_forward import FeedForwardConfig
 from t2t_jax.config.fields import NOT_EXPORTED, SIZE, left_open, read_where
 from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
@@ -74,7 +67,7 @@ class InputProjection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ModelConfig(ABC):
+class ModelConfig(Section, ABC):
     """The network: section 3 of the paper, with the options of its ablations and of later work.
 
     These are the fields of all networks. Each family of networks has a config of its own, with the
@@ -176,11 +169,11 @@ class ModelConfig(ABC):
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
-        check_fits(self, "d_k", "d_v")
+        super().__post_init__()
+        self._check_fits("d_k", "d_v")
         rates = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
-        check_range(self, 0, 0.99, *rates)
-        check_range(self, 1e-12, 1, "norm_epsilon")
+        self._check_range(0, 0.99, *rates)
+        self._check_range(1e-12, 1, "norm_epsilon")
         for name in ("d_k", "d_v"):
             size = getattr(self, name)
             require(size is None or size >= 1, f"{name}={size} is not positive")
@@ -190,12 +183,12 @@ class ModelConfig(ABC):
 
     def _check_heads(self) -> None:
         shared = self.num_kv_heads
-        check_positive(self, "num_kv_heads", "attention_window")
-        check_fits(self, "attention_window")
+        self._check_positive("num_kv_heads", "attention_window")
+        self._check_fits("attention_window")
         _ = self.attention  # which has checks of its own
         names = [f"{part}_heads" for part in PARTS if self._heads_of(part) is not None]
-        check_positive(self, *names)
-        check_fits(self, *names)
+        self._check_positive(*names)
+        self._check_fits(*names)
         for name in names:
             require(
                 getattr(self, name) <= self.num_heads,
@@ -214,10 +207,10 @@ class ModelConfig(ABC):
         )
 
     def _check_positions(self) -> None:
-        check_range(self, 0, 1024, "first_position")
-        check_range(self, 1, INFINITY, "rotary_scale")
-        check_range(self, 2, INFINITY, "rotary_base")
-        check_fits(self, "rotary_scale", "rotary_base")
+        self._check_range(0, 1024, "first_position")
+        self._check_range(1, INFINITY, "rotary_scale")
+        self._check_range(2, INFINITY, "rotary_base")
+        self._check_fits("rotary_scale", "rotary_base")
         require(
             self.positions.sinusoids is None or self.d_model % 2 == 0,
             f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "

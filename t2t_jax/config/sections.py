@@ -4,14 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from t2t_jax.config.checks import (
-    INFINITY,
-    check_fields,
-    check_fits,
-    check_positive,
-    check_range,
-    require,
-)
+from t2t_jax.config.checks import INFINITY, Section, require
 from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, SIZE
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
@@ -30,7 +23,7 @@ _MARK_OF_A_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section):
     """The corpus, its vocabulary and the batches of its pairs (section 5.1)."""
 
     # A run may go on with another name of its corpus: a hash guards the content.
@@ -92,15 +85,15 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
-        check_range(self, 8, INFINITY, "vocab_size", "max_length")
-        check_range(self, 1, 10_000, "prefetch", "window")  # each takes memory
-        check_range(self, 0, 1_000_000, "dev_lines")
-        check_range(self, 0.01, 0.99, "masked_share")
+        super().__post_init__()
+        self._check_range(8, INFINITY, "vocab_size", "max_length")
+        self._check_range(1, 10_000, "prefetch", "window")  # each takes memory
+        self._check_range(0, 1_000_000, "dev_lines")
+        self._check_range(0.01, 0.99, "masked_share")
         if self.mixture_temperature is not None:
-            check_range(self, 1, 1000, "mixture_temperature")
+            self._check_range(1, 1000, "mixture_temperature")
         tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
-        check_fits(self, "vocab_size", "max_length", *tokens_per_step)
+        self._check_fits("vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8
         for name in tokens_per_step:
             tokens = getattr(self, name)
@@ -138,7 +131,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Section):
     """The times at which training writes checkpoints, and the checkpoints that it keeps."""
 
     every_steps: int | None = field(default=1400, metadata=MAY_CHANGE)
@@ -163,14 +156,14 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
-        check_range(self, 1, INFINITY, "keep", "average")
+        super().__post_init__()
+        self._check_range(1, INFINITY, "keep", "average")
         require(
             self.average <= self.keep,
             f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
             "raise checkpoint.keep or lower checkpoint.average",
         )
-        check_positive(self, "every_steps", "every_minutes", "keep_every")
+        self._check_positive("every_steps", "every_minutes", "keep_every")
         require(
             self.keep_every is None
             or (self.every_steps is not None and self.keep_every % self.every_steps == 0),
@@ -181,7 +174,7 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(Section):
     """The evaluation on the dev set during training."""
 
     every_steps: int = field(default=1000, metadata=MAY_CHANGE)
@@ -199,15 +192,15 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
-        check_range(self, 1, INFINITY, "every_steps")
-        check_range(self, 1, _WIDEST_BEAM, "beam_size")
-        check_range(self, 0, INFINITY, "num_samples")
-        check_positive(self, "num_sentences")
+        super().__post_init__()
+        self._check_range(1, INFINITY, "every_steps")
+        self._check_range(1, _WIDEST_BEAM, "beam_size")
+        self._check_range(0, INFINITY, "num_samples")
+        self._check_positive("num_sentences")
 
 
 @dataclass(frozen=True)
-class DecodingConfig:
+class DecodingConfig(Section):
     """The search for a translation (section 6.1)."""
 
     beam_size: int = field(default=4, metadata=MAY_CHANGE)
@@ -255,26 +248,23 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name in ("forbidden", "forbidden_ids"):
-            if isinstance(getattr(self, name), list):  # as JSON has it
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        check_fields(self)
-        check_range(self, 0, 100_000, "min_length")
-        check_range(self, 0, 100, "no_repeat_ngram_size")
+        super().__post_init__()
+        self._check_range(0, 100_000, "min_length")
+        self._check_range(0, 100, "no_repeat_ngram_size")
         blank = any(not phrase.strip() for phrase in self.forbidden)
         require(not blank, "decoding.forbidden has a blank phrase; leave it out")
-        check_range(self, 1, _WIDEST_BEAM, "beam_size")
-        check_range(self, 1, 100_000, "max_extra_length")
-        check_range(self, 8, 100_000, "max_source_length")
-        check_range(self, 1, 100_000_000, "tokens_per_batch")
-        check_range(self, 0, INFINITY, "temperature", "top_k")
-        check_range(self, 0, 10, "length_penalty")  # more than float32 can hold of a long output
-        check_range(self, 0, 1, "top_p")
+        self._check_range(1, _WIDEST_BEAM, "beam_size")
+        self._check_range(1, 100_000, "max_extra_length")
+        self._check_range(8, 100_000, "max_source_length")
+        self._check_range(1, 100_000_000, "tokens_per_batch")
+        self._check_range(0, INFINITY, "temperature", "top_k")
+        self._check_range(0, 10, "length_penalty")  # more than float32 can hold of a long output
+        self._check_range(0, 1, "top_p")
         require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
 
 
 @dataclass(frozen=True)
-class MeshConfig:
+class MeshConfig(Section):
     """The arrangement of devices as a mesh: the sizes of its axes."""
 
     section = "parallel"  # the name that errors give to these fields, as flags do
@@ -289,12 +279,12 @@ class MeshConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
+        super().__post_init__()
         require(
             self.data == -1 or self.data >= 1,
             f"parallel.data={self.data} is not a number of devices; use -1 for all",
         )
-        check_fits(self, "data")
+        self._check_fits("data")
 
 
 @dataclass(frozen=True)
@@ -334,10 +324,10 @@ class ParallelConfig(MeshConfig):
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
-        check_positive(self, "rendezvous_minutes", "hang_minutes")
+        self._check_positive("rendezvous_minutes", "hang_minutes")
         if self.tokens_per_device != "auto":
-            check_positive(self, "tokens_per_device")
-            check_fits(self, "tokens_per_device")
+            self._check_positive("tokens_per_device")
+            self._check_fits("tokens_per_device")
 
     @property
     def pass_tokens(self) -> int | None:

@@ -3,14 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from t2t_jax.config.checks import (
-    INFINITY,
-    check_fields,
-    check_fits,
-    check_positive,
-    check_range,
-    require,
-)
+from t2t_jax.config.checks import INFINITY, Section, require
 from t2t_jax.config.fields import MAY_CHANGE, SIZE, left_open
 from t2t_jax.config.tables import OPTIMIZERS
 
@@ -26,7 +19,7 @@ SEED_FIELDS: tuple[SeedField, ...] = "init_seed", "order_seed", "dropout_seed"
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Section):
     """The optimiser, schedule and regularisation (sections 5.3 and 5.4, and docs/recipe.md)."""
 
     num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE | SIZE)
@@ -95,15 +88,15 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
-        check_range(self, 1, INFINITY, "log_every_steps", "max_nonfinite_steps")
-        check_fits(self, "learning_rate_factor", "adam_epsilon")
-        check_range(self, 0, 0.99, "label_smoothing")
+        super().__post_init__()
+        self._check_range(1, INFINITY, "log_every_steps", "max_nonfinite_steps")
+        self._check_fits("learning_rate_factor", "adam_epsilon")
+        self._check_range(0, 0.99, "label_smoothing")
         seeds = ("seed", "init_seed", "order_seed", "dropout_seed")
         given = [name for name in seeds if getattr(self, name) is not None]
-        check_range(self, 0, 2**31 - 1, *given)
-        check_positive(self, "clip_gradient_norm", "stop_after_evaluations_without_gain")
-        check_fits(self, "clip_gradient_norm")
+        self._check_range(0, 2**31 - 1, *given)
+        self._check_positive("clip_gradient_norm", "stop_after_evaluations_without_gain")
+        self._check_fits("clip_gradient_norm")
         require(
             self.ema_decay is None or 0 < self.ema_decay < 1,
             f"training.ema_decay={self.ema_decay} is outside (0, 1); use None to keep no average",
@@ -117,10 +110,10 @@ class TrainingConfig:
         self._check_optimizer()
 
     def _check_schedule(self) -> None:
-        check_range(self, 0, INFINITY, "learning_rate_factor")
-        check_range(self, 1e-6, 1, "decay_fraction")
-        check_positive(self, "peak_learning_rate", "schedule_steps")
-        check_fits(self, "peak_learning_rate", "schedule_steps")
+        self._check_range(0, INFINITY, "learning_rate_factor")
+        self._check_range(1e-6, 1, "decay_fraction")
+        self._check_positive("peak_learning_rate", "schedule_steps")
+        self._check_fits("peak_learning_rate", "schedule_steps")
         require(
             self.peak_learning_rate is None or self.learning_rate_factor == 1,
             f"training.learning_rate_factor={self.learning_rate_factor} has no effect beside "
@@ -149,10 +142,10 @@ class TrainingConfig:
 
     def _check_optimizer(self) -> None:
         # At a beta of 1 or an epsilon of 0 an update is 0 / 0.
-        check_range(self, 0, 0.999999, "adam_beta1", "adam_beta2")
-        check_range(self, 1e-30, INFINITY, "adam_epsilon")
-        check_range(self, 0, INFINITY, "weight_decay")
-        check_fits(self, "weight_decay")
+        self._check_range(0, 0.999999, "adam_beta1", "adam_beta2")
+        self._check_range(1e-30, INFINITY, "adam_epsilon")
+        self._check_range(0, INFINITY, "weight_decay")
+        self._check_fits("weight_decay")
         facts = OPTIMIZERS[self.optimizer]
         require(
             self.weight_decay == 0 or facts.decays,
