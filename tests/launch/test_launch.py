@@ -16,10 +16,9 @@ import jsonschema
 import pytest
 import yaml
 
-from t2t_jax.commands.launch import launch_command
+from t2t_jax.commands.launch import SCHEDULERS, launch_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.launch.ssh import Ssh
 from t2t_jax.launch.tpu import Tpu
 from t2t_jax.system.exit_codes import FINAL
