@@ -20,6 +20,7 @@ import numpy as np
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import Stack
+from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import RELATIVE_BUCKETS
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
@@ -27,7 +28,7 @@ from t2t_jax.errors import needs_extra
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.carried import Carried, any_value, common_search
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.rewriting import position_table, with_all_heads, without_residual_scale
+from t2t_jax.interchange.rewriting import with_all_heads, without_residual_scale
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 
@@ -110,16 +111,12 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     spec.save(str(directory))
     for name, content in model.vocabulary.files.items():
         (directory / name).write_bytes(content)
-    (directory / "README.md").write_text(_readme(model), encoding="utf-8")
-
-
-def _readme(model: PortableModel) -> str:
-    files = model.vocabulary.files
-    return _README.format(
-        splitters=(min(files), max(files)),
+    readme = _README.format(
+        splitters=(min(model.vocabulary.files), max(model.vocabulary.files)),
         settings=", ".join(f"{name}={value!r}" for name, value in _search(model).items()),
         extra=model.config.decoding.max_extra_length,
     )
+    (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
 def _search(model: PortableModel) -> dict[str, Any]:
@@ -224,13 +221,14 @@ def _fill_stack(spec: Any, arrays: Arrays, name: str, side: str, model: ModelCon
         _fill_norm(spec.layer_norm, _part(arrays, f"{name}.norm."))
     if model.embedding_norm:
         _fill_norm(spec.layernorm_embedding, _part(arrays, f"{side}_embedding_norm."))
-    table = position_table(model, _POSITIONS)
-    if model.position == "learned":
-        table = arrays[f"{side}_position"]
-    if model.position == "none":  # CTranslate2 would add its own sinusoids
-        table = np.zeros((_POSITIONS, model.d_model), np.float32)
-    if table is not None:
+    if place := model.positions.sinusoids:
+        first, width = model.first_position, model.d_model
+        table = np.asarray(load_named(place)(first + _POSITIONS, width))[first:]
         spec.position_encodings.encodings = table
+    elif model.position == "learned":
+        spec.position_encodings.encodings = arrays[f"{side}_position"]
+    elif model.position == "none":  # CTranslate2 would add its own sinusoids
+        spec.position_encodings.encodings = np.zeros((_POSITIONS, model.d_model), np.float32)
 
 
 def _fill_attention(spec: Any, part: Arrays, model: ModelConfig, *, joined: int) -> None:
@@ -247,11 +245,10 @@ def _fill_attention(spec: Any, part: Arrays, model: ModelConfig, *, joined: int)
 def _fill_feed_forward(spec: Any, part: Arrays) -> None:
     _fill_norm(spec.layer_norm, _part(part, "norm."))
     _fill_linear(spec.linear_1, part, ["_2"])
-    if "W_gate" in part:
-        _fill_linear(spec.linear_0, part, ["_gate"])
+    is_gated = "W_gate" in part
+    _fill_linear(spec.linear_0, part, ["_gate" if is_gated else "_1"])
+    if is_gated:
         _fill_linear(spec.linear_0_noact, part, ["_1"])
-    else:
-        _fill_linear(spec.linear_0, part, ["_1"])
 
 
 def _fill_linear(spec: Any, part: Arrays, endings: list[str]) -> None:

@@ -43,9 +43,18 @@ class Format(NamedTuple):
     """The implementation, as MODULE:NAME; empty for the module with the format's name."""
 
 
-_LANGUAGES = "source_language", "target_language"
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
-_SEQ2SEQ = "t2t_jax.interchange.seq2seq.format"
+
+
+def _seq2seq(model: str, name: str) -> Format:
+    """Return the format of a kind of encoder-decoders of transformers."""
+    return Format(
+        f"{model} for transformers",
+        f"{_OF_TRANSFORMERS} {model}",
+        options=("source_language", "target_language"),
+        object=f"t2t_jax.interchange.seq2seq.format:{name}",
+    )
+
 
 FORMATS = Rows(
     run=Format("the run without its checkpoints, which opens as the run does"),
@@ -63,24 +72,9 @@ FORMATS = Rows(
         options=("positions",),
     ),
     gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
-    m2m100=Format(
-        "an M2M100 or NLLB for transformers",
-        f"{_OF_TRANSFORMERS} an M2M100 or NLLB",
-        options=_LANGUAGES,
-        object=f"{_SEQ2SEQ}:M2M100",
-    ),
-    mbart=Format(
-        "an mBART for transformers",
-        f"{_OF_TRANSFORMERS} an mBART",
-        options=_LANGUAGES,
-        object=f"{_SEQ2SEQ}:MBART",
-    ),
-    bart=Format(
-        "a BART for transformers",
-        f"{_OF_TRANSFORMERS} a BART",
-        options=_LANGUAGES,
-        object=f"{_SEQ2SEQ}:BART",
-    ),
+    m2m100=_seq2seq("an M2M100 or NLLB", "M2M100"),
+    mbart=_seq2seq("an mBART", "MBART"),
+    bart=_seq2seq("a BART", "BART"),
 )
 """All formats by name."""
 

@@ -12,11 +12,12 @@ import numpy as np
 from jaxtyping import Int
 from msgspec import Meta
 
-from t2t_jax.batch import EOS_ID
-from t2t_jax.config import Config
+from t2t_jax.batch import EOS_ID, PAD_ID
+from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.interchange.model_files import config_of, read_json
 from t2t_jax.interchange.pretrained import write_json
+from t2t_jax.modules.models import start_id
 from t2t_jax.system.records import NUMBER, Record, schema
 
 FILE = "generation_config.json"
@@ -211,6 +212,28 @@ def write_search(
         found |= {"temperature": decoding.temperature, "top_k": decoding.top_k}
         found["top_p"] = decoding.top_p
     write_json(directory / FILE, {**found, **special})
+
+
+def special_ids(
+    model: ModelConfig, order: Int[np.ndarray, " entries"], begin: int | None = None
+) -> dict[str, int | None]:
+    """Return the ids of special entries in transformers, by the names of their settings.
+
+    Args:
+      order: the id in transformers of each of our entries.
+      begin: our id of the beginning of a sentence; None is that of the start of a target.
+    """
+    start = start_id(model)
+    ids = {
+        "pad_token_id": PAD_ID,
+        "eos_token_id": EOS_ID,
+        "bos_token_id": start if begin is None else begin,
+        "decoder_start_token_id": start,
+    }
+    return {
+        **{name: int(order[number]) for name, number in ids.items()},
+        "forced_eos_token_id": None,
+    }
 
 
 def num_positions(config: Config) -> int:

@@ -48,7 +48,12 @@ from t2t_jax.interchange.carried import (
     sizes_of_transformers,
     tied_output,
 )
-from t2t_jax.interchange.generation import num_positions, with_their_search, write_search
+from t2t_jax.interchange.generation import (
+    num_positions,
+    special_ids,
+    with_their_search,
+    write_search,
+)
 from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json, vocabulary_of
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import encoder_decoder_places
@@ -256,8 +261,8 @@ def write(model: PortableModel, directory: Path) -> None:
     first = 1 if len(_pieces(model.vocabulary)) == 1 else 0
     settings, arrays = model_config(config, size, first), dict(_their_arrays(model, first))
     pretrained.write_files(directory, "MarianMTModel", "marian", settings, arrays, _README)
-    special = _special_ids(config.model, size, first)
-    write_search(directory, config, special, (np.arange(size) - first) % size)
+    order = (np.arange(size) - first) % size
+    write_search(directory, config, special_ids(config.model, order), order)
     _write_tokenizer(model, directory, first)
 
 
@@ -278,19 +283,7 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, A
         "max_position_embeddings": num_positions(config),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
-        **_special_ids(model, vocab_size, first),
-    }
-
-
-def _special_ids(model: ModelConfig, size: int, first: int) -> dict[str, int | None]:
-    ids = {
-        "pad_token_id": PAD_ID,
-        "eos_token_id": EOS_ID,
-        "bos_token_id": start_id(model),
-        "decoder_start_token_id": start_id(model),
-    }
-    return {name: (number - first) % size for name, number in ids.items()} | {
-        "forced_eos_token_id": None
+        **special_ids(model, (np.arange(vocab_size) - first) % vocab_size),
     }
 
 

@@ -7,7 +7,6 @@ from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Part
-from t2t_jax.config.registry import load_named
 from t2t_jax.modules.gates import PLACES
 from t2t_jax.modules.names import Arrays
 
@@ -130,14 +129,6 @@ def _permuted(
     if "query_norm" in name or "key_norm" in name or last in ("b_Q", "b_K", "b_V", "b_1", "v"):
         return array
     return array if last == "output_bias" else array[..., order]
-
-
-def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "length d_model"] | None:
-    """Return the sinusoids that the model adds to embeddings; None if it adds none."""
-    if model.positions.sinusoids is None:
-        return None
-    first = model.first_position
-    return np.asarray(load_named(model.positions.sinusoids)(first + length, model.d_model))[first:]
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:

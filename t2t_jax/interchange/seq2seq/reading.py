@@ -92,7 +92,11 @@ def read_seq2seq(
         length = len(arrays["target_position"])
         wanted = {"max_position_embeddings": length}
         pretrained.refuse_other_options(path / "config.json", theirs, wanted)
-        config = _with_position_table(config, length)
+        limits = {
+            "data.max_length": min(config.data.max_length, length // 2),
+            "decoding.max_extra_length": min(config.decoding.max_extra_length, length // 2),
+        }
+        config = config.replace({"model.max_positions": length, **limits})
     ids = order.tolist()
     config, _ = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
     return PortableModel(config, vocabulary, arrays, ())
@@ -226,13 +230,3 @@ def _sinusoids(rows: int, width: int) -> Float32[np.ndarray, "rows width"]:
     found = np.array(tensor2tensor_sinusoids(rows, width))
     found[FIRST_POSITION - 1] = 0
     return found
-
-
-def _with_position_table(config: Config, length: int) -> Config:
-    """Return the config for a learned table of positions, with limits within its length."""
-    half = length // 2
-    limits = {
-        "data.max_length": min(config.data.max_length, half),
-        "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
-    }
-    return config.replace({"model.max_positions": length, **limits})

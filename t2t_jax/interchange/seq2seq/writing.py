@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int
 
-from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.config import Config
+from t2t_jax.batch import BOS_ID
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
-from t2t_jax.interchange.generation import num_positions, write_search
+from t2t_jax.interchange.generation import num_positions, special_ids, write_search
 from t2t_jax.interchange.numbering import BEGIN, new_order
 from t2t_jax.interchange.places import encoder_decoder_places
 from t2t_jax.interchange.portable import PortableModel
@@ -41,7 +40,6 @@ from t2t_jax.interchange.seq2seq.entries import (
 )
 from t2t_jax.interchange.seq2seq.format import Seq2SeqFormat
 from t2t_jax.interchange.seq2seq.reading import BIAS, RESERVED_POSITIONS, SHARED
-from t2t_jax.modules.models import start_id
 
 _README = """\
 # A model of t2t_jax as {name} of transformers
@@ -69,7 +67,10 @@ def write_seq2seq(model: PortableModel, form: Seq2SeqFormat, directory: Path) ->
     assert isinstance(vocabulary, FramedVocabulary)
     size = len(vocabulary)
     _, order = new_order([""] * size, vocabulary.first)
-    special = _special_ids(config, vocabulary, order)
+    pieces = vocabulary.pieces([range(size)])[0]
+    special = special_ids(config.model, order, pieces.index(BEGIN) if BEGIN in pieces else BOS_ID)
+    forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
+    special["forced_bos_token_id"] = None if forced is None else int(order[forced])
     settings = {
         "vocab_size": size,
         **their_encoder_decoder_fields(config.model, form.fields),
@@ -102,26 +103,6 @@ def _their_arrays(
             yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
     for place in encoder_decoder_places(model.config.model, "model."):
         yield place.theirs, place.theirs_of(arrays)
-
-
-def _special_ids(
-    config: Config, vocabulary: FramedVocabulary, order: Int[np.ndarray, " entries"]
-) -> dict[str, int | None]:
-    """Return the ids of special entries in transformers, with those that a target begins with."""
-    pieces = vocabulary.pieces([range(len(vocabulary))])[0]
-    begin = pieces.index(BEGIN) if BEGIN in pieces else BOS_ID
-    ids = {
-        "pad_token_id": PAD_ID,
-        "eos_token_id": EOS_ID,
-        "bos_token_id": begin,
-        "decoder_start_token_id": start_id(config.model),
-    }
-    forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
-    return {
-        **{name: int(order[number]) for name, number in ids.items()},
-        "forced_bos_token_id": None if forced is None else int(order[forced]),
-        "forced_eos_token_id": None,
-    }
 
 
 def _write_vocabulary(
