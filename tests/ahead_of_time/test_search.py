@@ -63,7 +63,7 @@ def h200():
 
 
 @needs_cuda
-@pytest.mark.parametrize(("beam_size", "of_a_layer", "rest"), [(1, 11, 10), (4, 14, 22)])
+@pytest.mark.parametrize(("beam_size", "of_a_layer", "rest"), [(1, 11, 20), (4, 14, 29)])
 def test_a_step_for_a_gpu_has_few_kernels(h200, beam_size, of_a_layer, rest):
     changes = {
         "model.d_model": 128,
@@ -79,4 +79,4 @@ def test_a_step_for_a_gpu_has_few_kernels(h200, beam_size, of_a_layer, rest):
     # A cache that is copied, or attention in several kernels, would be seen here.
     moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
     logits = 64 * beam_size * 32768 * 4
-    assert moved < 1.2 * (report.weight_bytes + report.cache_bytes) + 3 * logits
+    assert moved < 1.2 * (report.weight_bytes + report.cache_bytes) + 4 * logits
