@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypedDict
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.config import check_recipe
@@ -32,7 +33,7 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.opening import opened
-from t2t_jax.system.records import NUMBER, Record, append_line, read_records, schema
+from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, append_line, read_records, schema
 from t2t_jax.system.regular_file import regular
 from t2t_jax.system.sums import SUMS, digest_of
 
@@ -60,10 +61,10 @@ RECORDS = _CORPUS, IMPORTED, PROVENANCE, _SCORES
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
 LOG_SCHEMA = schema(
-    {"step": int, "of": str},
-    dict.fromkeys((*_FIGURES, "target_tokens", "target_tokens_per_second", "time"), NUMBER)
+    {"step": COUNT, "of": str},
+    dict.fromkeys((*_FIGURES, "target_tokens", "target_tokens_per_second"), NUMBER)
     | dict.fromkeys(("step_seconds", "host_memory_bytes", "device_memory_bytes"), NUMBER)
-    | {"measure": dict, "rule": str, "text": str},
+    | {"time": TIME | None, "measure": dict, "rule": str, "text": str},
 )
 """The fields of a record of `log.jsonl` that its readers rely on."""
 CHECKPOINT = "checkpoint"
@@ -73,20 +74,18 @@ WARNING = "warning"
 END = "end"
 """Value of the field `of` of a log record: the training ended, for the reason in the field `text`.
 The record is removed when the run goes on."""
-_SCORE_SCHEMA = schema(
-    {},
-    {
-        "corpus": str,
-        "split": str,
-        "num_sentences": int,
-        "checkpoints": list,
-        "ema_decays": list,
-        "decoding": dict,
-        "date": str,
-        "hardware": str,
-        "provenance": dict,
-    },
-)
+
+
+class _Scores(TypedDict, total=False):
+    corpus: str
+    split: str
+    num_sentences: COUNT
+    checkpoints: list[int]
+    ema_decays: list[float]
+    decoding: Record
+    date: str
+    hardware: str
+    provenance: Record
 
 
 def is_run(workdir: Path) -> bool:
@@ -444,4 +443,4 @@ def record_scores(workdir: Path, record: Record) -> None:
 
 def read_scores(workdir: Path) -> list[Record]:
     """Read all evaluations that `record_scores` has added, the oldest first."""
-    return read_records(workdir / _SCORES, _SCORE_SCHEMA)
+    return read_records(workdir / _SCORES, _Scores)

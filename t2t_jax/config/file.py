@@ -152,7 +152,10 @@ def load_grid(path: str) -> Grid:
             "configs/table3.py, or what --vary makes of one config"
         )
     grid = checked_grid(variants, module.get("PUBLISHED", {}), path)
-    return grid._replace(source=Path(path).read_text(encoding="utf-8-sig"))
+    try:
+        return grid._replace(source=Path(path).read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:  # it declares another encoding
+        raise UserError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from error
 
 
 def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Grid:

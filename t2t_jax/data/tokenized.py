@@ -24,7 +24,7 @@ from t2t_jax.data.rows import BatchShape, Chosen, FlatSentences, filled, offsets
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.system.records import parse_object, schema
+from t2t_jax.system.records import COUNT, parse_object, schema
 
 _FORMAT_VERSION = 2
 """The version of the arrays, raised whenever the same text would make other arrays or files."""
@@ -34,7 +34,7 @@ _MANY_CHARACTERS = 1_000_000
 _LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by default
 
 _VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
-_COUNTS_SCHEMA = schema({"skipped": dict, "num_pairs_read": int})
+_COUNTS_SCHEMA = schema({"skipped": dict[str, COUNT], "num_pairs_read": COUNT})
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ class TrainJob:
         """
         if self.in_foreground:
             os.execvp(self.command(path)[0], self.command(path))
-        done = subprocess.run(self.command(path), capture_output=True, text=True, check=False)
+        command = self.command(path)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
             reason = in_one_line(done.stderr or done.stdout)
             raise UserError(

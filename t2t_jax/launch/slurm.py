@@ -63,10 +63,10 @@ class Slurm(GpuHosts, TrainJob):
         stored = _job_file(folder)
         if not stored.is_file():
             return
-        job = stored.read_text("utf-8").strip()
+        job = stored.read_text("utf-8", "replace").strip()
         queue = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
         try:
-            state = subprocess.run(queue, capture_output=True, text=True, check=False)
+            state = subprocess.run(queue, capture_output=True, text=True, errors="replace")
         except FileNotFoundError:
             return
         if state.returncode == 0 and state.stdout.strip():  # a job that is forgotten is an error

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 import jax
-from msgspec import Meta
 
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
@@ -29,26 +28,24 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import exit_code_of
 from t2t_jax.system.host import host_name
-from t2t_jax.system.records import NUMBER, Record, as_line, read_object, schema
+from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, as_line, read_object, schema
 
 _JOBS = "jobs"
 _PATIENCE, _PATIENCE_IN_BUCKET = 2.0, 60.0  # seconds between two writings of an account
 _LONGEST_REASON = 300  # characters, as errors of compilers have pages
 _WAY_OUT = "this start of the training is left out"
-_TIME = Annotated[float, Meta(ge=0.0, le=1e11)]
-_COUNT = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class _Measurement(TypedDict):
-    step: _COUNT
-    steps: _TIME
+    step: COUNT
+    steps: TIME
 
 
 _SCHEMA = schema(
     {
-        **dict.fromkeys(("begun", "written"), _TIME),
-        **dict.fromkeys(("first_step", "step", "devices"), _COUNT),
-        "seconds": schema({}, dict.fromkeys(PHASES, _TIME)),
+        **dict.fromkeys(("begun", "written"), TIME),
+        **dict.fromkeys(("first_step", "step", "devices"), COUNT),
+        "seconds": schema({}, dict.fromkeys(PHASES, TIME)),
         "at": list[_Measurement],
         "ended": str | None,
         "exit_code": int | None,
@@ -57,7 +54,7 @@ _SCHEMA = schema(
         **dict.fromkeys(("flops", "peak", "source_tokens", "target_tokens"), NUMBER),
         "host": str,
         "kind": str,
-        "processes": int,
+        "processes": COUNT,
         "hardware": str,
         "provenance": SoftwareRecord,
     },

@@ -267,6 +267,7 @@ def _git_status() -> Record:
             cwd=_PACKAGE,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_GIT_TIMEOUT_S,
             check=True,
         )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from t2t_jax.errors import needs_extra
 
 _COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green, magenta, ...
@@ -46,6 +48,8 @@ def plot_in_terminal(
     with needs_extra("plots", "a plot in the terminal"):
         import plotext
 
+    # Beyond, the ranges of the axes have no float.
+    curves = [Curve(one.steps, np.clip(one.values, -1e300, 1e300).tolist()) for one in curves]
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plot_size(width, height)
@@ -73,4 +77,4 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"

@@ -29,7 +29,16 @@ from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software
 from t2t_jax.sweep.same_settings import settled_fields
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
-from t2t_jax.system.records import FINITE, NUMBER, Record, as_line, check, read_object, schema
+from t2t_jax.system.records import (
+    COUNT,
+    FINITE,
+    POSITIVE,
+    Record,
+    as_line,
+    check,
+    read_object,
+    schema,
+)
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
@@ -51,12 +60,12 @@ _RESULT_SCHEMA = schema(
         "config": dict,
         "corpus": str,
         "split": str,
-        "perplexity": FINITE,
-        "target_tokens": int,
+        "perplexity": POSITIVE,
+        "target_tokens": COUNT,
         "target_tokens_per_second": float,
         "hypotheses": list[str],
         "references": list[str],
-        "steps": int,
+        "steps": COUNT,
     },
     {
         "task": str,
@@ -69,7 +78,7 @@ _RESULT_SCHEMA = schema(
     },
 )
 """The fields of a result that `tables` and `comparison` rely on."""
-_RUNG_SCHEMA = schema({"config": dict, "perplexity": NUMBER}, {"diverged": str})
+_RUNG_SCHEMA = schema({"config": dict, "perplexity": POSITIVE | None}, {"diverged": str})
 # Fields that may change during a run, but change the score of a finished one.
 _SCORED = (
     "training.num_train_steps",

@@ -23,11 +23,11 @@ from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import OF_SUBWORDS, subwords
 from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.records import append_line, read_records, schema
+from t2t_jax.system.records import COUNT, append_line, read_records, schema
 from t2t_jax.system.regular_file import check_regular
 
 _JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
-_JOURNAL_SCHEMA = schema({"variant": str, "rung": int, "left_out": int})
+_JOURNAL_SCHEMA = schema({"variant": str, "rung": COUNT, "left_out": int})
 _Promotion = tuple[str, int, int]
 """A variant, its new rung, and the seed without which it was chosen, as in the journal."""
 _USAGE = "give --halving rungs=3,keep=0.33, with ,asha to promote without waiting"

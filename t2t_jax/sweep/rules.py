@@ -9,7 +9,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, check_size, checked_grid
@@ -23,7 +25,7 @@ from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.stored_grid import RULES, has_rules
 from t2t_jax.sweep.tuning import candidates, check_differ
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import Record, read_object
+from t2t_jax.system.records import COUNT, Record, read_object
 
 
 class _Range(TypedDict):
@@ -36,10 +38,10 @@ class _Rules(TypedDict):
     halving: str | None
     tune: dict[str, list[Any] | _Range]
     sampler: str | None
-    trials: int | None
-    at_once: int
-    seeds: int
-    rungs: list[int]
+    trials: COUNT | None
+    at_once: COUNT
+    seeds: Annotated[int, Meta(ge=1)]
+    rungs: list[COUNT]
     variants: list[str]
     optuna: NotRequired[str]
 

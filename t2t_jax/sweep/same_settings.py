@@ -76,7 +76,8 @@ def dtype_here() -> str | None:
     Another process asks JAX, because JAX takes memory on each GPU for as long as a process lives.
     """
     command = [sys.executable, "-c", _PRINT_FAST_DTYPE]
-    words = subprocess.run(command, capture_output=True, check=False).stdout.decode().split()
+    asked = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    words = asked.stdout.split()
     return words[-1] if words else None
 
 

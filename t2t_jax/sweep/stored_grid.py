@@ -19,7 +19,7 @@ from t2t_jax.sweep.cell import cells
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.lock import is_held
-from t2t_jax.system.records import Record, read_object
+from t2t_jax.system.records import COUNT, Record, read_object
 from t2t_jax.tasks import task_of
 
 RULES = "rules.json"
@@ -47,7 +47,7 @@ class _Scoring(TypedDict):
 class _Grid(TypedDict):
     variants: dict[str, dict[str, Any]]
     written: NotRequired[str]
-    seeds: NotRequired[int]
+    seeds: NotRequired[COUNT]
     has_rules: NotRequired[bool]
     plan: NotRequired[list[_PlanEntry]]
     scorings: NotRequired[list[_Scoring]]

@@ -22,10 +22,19 @@ from t2t_jax.system.regular_file import check_regular, regular
 Record = dict[str, Any]
 Schema: TypeAlias = Any
 """A type of objects, as `msgspec` checks them: a `TypedDict`, or what `schema` returns."""
-FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""A figure that is neither NaN nor infinite."""
+FINITE = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
+"""A figure whose square is finite."""
+COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A number of things, or of a step."""
+TIME = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds, or the seconds since 1970, which end in the year 5138."""
+POSITIVE = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
+"""A figure whose logarithm is finite, such as a perplexity."""
 NUMBER = float | None
 """A figure; null stands for one that was not finite."""
+
+# Integers beyond 64 bits become floats, so that no reader meets one that no float can have.
+_DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= 20 else float(text))
 
 
 def schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
@@ -56,7 +65,7 @@ def _finite(value: Any) -> Any:
 def parse_object(text: str | bytes, schema: Schema) -> Record:
     """Parse a JSON object, or raise a `ValueError` if it does not fit."""
     try:
-        record = json.loads(text)
+        record = _DECODER.decode(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:

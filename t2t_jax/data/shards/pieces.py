@@ -21,23 +21,24 @@ from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import COUNT
 
 
 class PieceRecord(TypedDict):
     """The record of a piece."""
 
-    num_examples: int
-    source_tokens: int
-    target_tokens: int
-    bytes: int
+    num_examples: COUNT
+    source_tokens: COUNT
+    target_tokens: COUNT
+    bytes: COUNT
     """The size of the file."""
     blake2b: str
     """The hash of the file."""
-    source: list[int]
+    source: list[COUNT]
     """The `Lengths` of the sources."""
-    target: list[int]
+    target: list[COUNT]
     """The `Lengths` of the targets."""
-    classes: list[int]
+    classes: list[COUNT]
     """The rows of each class in buckets: more where an example is longer than `max_length`."""
 
 

@@ -23,13 +23,13 @@ from t2t_jax.data.shards.pieces import TrainText, piece_path, read_piece
 from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.records import parse_object, schema
+from t2t_jax.system.records import COUNT, parse_object, schema
 from t2t_jax.system.sums import digest_of
 
 _PACKING_SEED = 0  # of every training, as packed rows are counted once
 _SAMPLED_PIECES = 16
 _MANY_PIECES = 100
-_PACKED = schema({"rows": list[int], "most": int})
+_PACKED = schema({"rows": list[COUNT], "most": COUNT})
 _RETRY_SECONDS = 5.0
 _PATIENCE_SECONDS = 600.0
 _MAKE_AGAIN = "remove it, and the same command makes it again"

@@ -27,7 +27,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import warn
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, as_path
-from t2t_jax.system.records import parse_object
+from t2t_jax.system.records import COUNT, parse_object
 
 PREPARED = "prepared.json"
 """The file that says what a folder of pieces holds."""
@@ -41,9 +41,9 @@ class ShardRecord(TypedDict):
 
     hashes: list[str]
     """The hashes of its files."""
-    num_read: int
+    num_read: COUNT
     """The number of pairs in it."""
-    skipped: dict[str, int]
+    skipped: dict[str, COUNT]
     """The number of pairs that were left out, by reason."""
     first: dict[str, str]
     """The first line of each reason that is at fault."""
@@ -56,7 +56,7 @@ class FolderRecord(TypedDict):
 
     shards: list[ShardRecord]
     """The records of the shards."""
-    token_counts: list[int]
+    token_counts: list[COUNT]
     """How often each id occurs among the targets of some pieces."""
 
 

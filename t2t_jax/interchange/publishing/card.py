@@ -22,7 +22,7 @@ from t2t_jax.run.goodput import BETWEEN, read_goodput
 from t2t_jax.run.report import build_report
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set
 from t2t_jax.system.durations import duration
-from t2t_jax.system.records import Record
+from t2t_jax.system.records import Record, read_object, schema
 from t2t_jax.tasks import task_of
 from t2t_jax.version import __version__
 from t2t_jax.workdir import IMPORTED, read_config, read_fingerprints, read_log, read_scores
@@ -31,6 +31,7 @@ _SECTIONS = "Settings", "Software", "Cost of training", "Scores"
 """The sections of the report on a run that its card has, too."""
 _DATASETS = {"wmt14-en-de": "wmt/wmt14", "wmt14-en-fr": "wmt/wmt14"}
 """The names that public corpora have on the hub."""
+_ORIGIN = schema({}, {"format": str})
 _LANGUAGE = re.compile("[a-z]{2,3}")
 
 
@@ -190,7 +191,7 @@ def _command(config: Config, address: str) -> str:
 def _data(config: Config, workdir: Path) -> str:
     corpus, origin = read_fingerprints(workdir).get("corpus"), workdir / IMPORTED
     if origin.is_file():
-        form = json.loads(origin.read_text(encoding="utf-8")).get("format", "another program")
+        form = read_object(origin, _ORIGIN, "import it again").get("format", "another program")
         return f"The model was imported ({form}); what it was trained on is not recorded."
     known = f"its SHA-256 in t2t_jax's form is `{corpus}`" if corpus else "its hash is not recorded"
     return (

@@ -103,7 +103,7 @@ def _licence(asked: Publication, source: Path) -> str | None:
     card = source / CARD
     read_config(source)  # which refuses what is no run
     is_published = (source / PARAMETERS).is_file() and card.is_file()
-    if asked.licence is None and is_published and licence_of(card.read_text("utf-8")):
+    if asked.licence is None and is_published and licence_of(card.read_text("utf-8", "replace")):
         return None
     return check_licence(asked.licence)
 

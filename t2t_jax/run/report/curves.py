@@ -36,7 +36,8 @@ def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "na
     """
     rows = [[record.get(name) for name in names] for record in log if record.get("of") == of]
     known = [row for row in rows if all(isinstance(value, int | float) for value in row)]
-    return np.array(known, np.float64).reshape(-1, len(names)).T
+    # Beyond, the range of an axis has no float.
+    return np.array(known, np.float64).clip(-1e300, 1e300).reshape(-1, len(names)).T
 
 
 def plot_curves(

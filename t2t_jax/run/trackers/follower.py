@@ -79,7 +79,9 @@ def _started(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
     """Check a target in one process, and follow the run in another."""
     program = [sys.executable, "-m", __name__, str(target)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # the devices are for the training
-    check = subprocess.run(program, capture_output=True, text=True, env=environment)
+    check = subprocess.run(
+        program, capture_output=True, text=True, errors="replace", env=environment
+    )
     if check.returncode:
         refusal = check.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise UserError(refusal or f"the process for {target} ended with {check.returncode}")
