@@ -4,13 +4,14 @@ from functools import cache, partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
 from t2t_jax.modules.interceptors import only_interceptors
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.axes import declaring
+from t2t_jax.parallel.axes import abstract_arrays, declaring
 from t2t_jax.parallel.jax_settings import fixed_random_bits, random_key
 
 
@@ -79,3 +80,16 @@ def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
 def declared_parameters(model: Network) -> Parameters:
     """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
     return jax.eval_shape(partial(init_parameters, model), random_key(0))
+
+
+def abstract_parameters(model: Network, mesh: Mesh) -> Parameters:
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter.
+
+    Raises:
+      UserError: the heads or an array cannot be divided equally among the devices of the mesh.
+    """
+    for stack in model.config.stacks:
+        for attention in stack.attentions:
+            attention.check_devices(mesh.shape["tensor"])
+    parameters: Parameters = abstract_arrays(mesh, declared_parameters(model))
+    return parameters

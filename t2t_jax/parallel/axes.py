@@ -199,6 +199,23 @@ def _is_mapped(axis: str) -> bool:
     return True
 
 
+def abstract_arrays(mesh: Mesh, boxed: Any) -> Any:
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every array of a tree.
+
+    Args:
+      mesh: the devices, which may be descriptions of absent devices.
+      boxed: the tree, with arrays or their shapes in boxes that name their logical axes.
+
+    Raises:
+      UserError: an array cannot be divided equally among the devices.
+    """
+    plain = nn.unbox(boxed)
+    places = shardings(mesh, nn.get_partition_spec(boxed), plain)
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), plain, places
+    )
+
+
 def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
     """Return the shardings of the arrays of a tree over a mesh.
 

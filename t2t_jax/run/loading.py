@@ -16,12 +16,12 @@ from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import function_problems
+from t2t_jax.modules.network import abstract_parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, score_at
 from t2t_jax.system.opening import opened
-from t2t_jax.training.averaging import load_parameters, reads_ema
-from t2t_jax.training.state import abstract_state
+from t2t_jax.training.parameters import load_parameters, reads_ema
 from t2t_jax.workdir import read_config, read_log, read_vocabulary
 
 _Path = str | os.PathLike[str]
@@ -133,5 +133,5 @@ def _parameters(
 ) -> tuple[Parameters, list[int]]:
     """Load the parameters of a run onto a mesh, with the steps of `load_parameters`."""
     model = make_model(run.config, len(run.vocabulary), mesh)
-    like = abstract_state(run.config, model, mesh).params
+    like = abstract_parameters(model, mesh)
     return load_parameters(run.workdir, like, average=average, step=step)

@@ -8,10 +8,11 @@ from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import Network
+from t2t_jax.modules.network import Network, abstract_parameters
 from t2t_jax.system.opening import opened
-from t2t_jax.training.averaging import load_parameters, saved_steps
+from t2t_jax.training.averaging import saved_steps
 from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState, abstract_state, create_state
 from t2t_jax.workdir import is_run, read_config, read_vocabulary
 
@@ -91,7 +92,7 @@ def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
     workdir = opened(start.init_from)
     other, size = read_config(workdir), len(read_vocabulary(workdir))
     other = other.replace({"parallel.remat": config.parallel.remat})
-    like = abstract_state(other, make_model(other, size, mesh), mesh).params
+    like = abstract_parameters(make_model(other, size, mesh), mesh)
     found, _ = load_parameters(workdir, like, step=start.init_step)
     if not config.data.facts.predicts_labels:
         return found

@@ -4,24 +4,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
-from jaxtyping import Array
 
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError, quote
-from t2t_jax.modules.names import parameters_of
-from t2t_jax.system.hub import NEEDED_FILES
+from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
-from t2t_jax.system.sums import check_sums
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered
-from t2t_jax.training.parameter_file import check_vocabulary, read_parameters, read_steps
+from t2t_jax.training.parameter_file import read_steps
+from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import (
     Manager,
@@ -31,7 +26,7 @@ from t2t_jax.training.storage import (
     steps_in,
     steps_of_run,
 )
-from t2t_jax.workdir import BEST, CHECKPOINTS, CONFIG, PARAMETERS, read_config, read_fingerprints
+from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
@@ -61,15 +56,6 @@ def check_average(config: Config) -> None:
         )
 
 
-def reads_ema(config: Config, average: int | None) -> bool:
-    """Return whether `load_parameters` reads the moving average of a run's parameters.
-
-    Args:
-      average: the argument of `load_parameters`.
-    """
-    return average is None and config.training.ema_decay is not None
-
-
 def saved_steps(workdir: Path) -> list[int]:
     """List the steps at which the parameters of a run can be loaded, oldest first."""
     there = steps_of_run(workdir, CHECKPOINTS)
@@ -78,43 +64,11 @@ def saved_steps(workdir: Path) -> list[int]:
     return read_steps(workdir / PARAMETERS)[-1:]
 
 
-def load_parameters(
-    workdir: Path,
-    like: Parameters,
-    *,
-    average: int | None = None,
-    step: int | Literal["best"] | None = None,
+def average_checkpoints(
+    workdir: Path, like: Parameters, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """Load the parameters of a run, averaged over its last checkpoints (section 6.1).
-
-    Averages leave out checkpoints that a clock or a signal wrote for safety (see
-    `training.checkpoint`), so an interrupted run has the same average as an unbroken one. If at
-    most one checkpoint remains and `average` is None, the newest of all is loaded.
-
-    A run with `training.ema_decay` loads its moving average, unless `average` asks for checkpoints.
-    An exported run loads its file, unless it has checkpoints and the arguments ask for some.
-
-    The run may still be training: if it removes a checkpoint during the read, this function chooses
-    again from the remaining ones.
-
-    Args:
-      like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
-      average: how many checkpoints to average, up to and including `step`. None is the moving
-        average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
-        there are fewer. With "best" it is 1.
-      step: the training step of the last checkpoint, also one for safety; None is the newest,
-        "best" the one with the best dev score.
-
-    Returns:
-      The parameters, and the steps of their checkpoints.
-
-    Raises:
-      UserError: an argument has a wrong type, or a checkpoint is missing, damaged or foreign.
-    """
-    average, step = _checked(average, step)
+    """Load the mean of the parameters of checkpoints; see `parameters.load_parameters`."""
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
-    if _is_in_a_file(workdir, average, step):
-        return _of_file(workdir, identity, like, average, step)
     directory = _directory(workdir, step)
     item = "ema" if reads_ema(identity.config, average) else "params"
     only_one = step == "best" or item == "ema"
@@ -145,59 +99,11 @@ def _directory(workdir: Path, step: int | str | None) -> Path:
     return directory
 
 
-def _is_in_a_file(workdir: Path, average: int | None, step: int | str | None) -> bool:
-    if not (workdir / PARAMETERS).is_file():
-        return False
-    return (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
-
-
-def _of_file(
-    workdir: Path,
-    identity: Identity,
-    like: Parameters,
-    average: int | None,
-    step: int | str | None,
-) -> tuple[Parameters, list[int]]:
-    file = workdir / PARAMETERS
-    check_sums(workdir, NEEDED_FILES)
-    saved = read_parameters(file)
-    check_vocabulary(file, saved, identity.fingerprints["vocabulary"])
-    number = None if reads_ema(identity.config, None) else len(saved.steps)
-    if average not in (None, number) or step not in (None, *saved.steps[-1:]):
-        raise UserError(
-            f"{workdir} is an exported run, whose parameters are the average of the steps "
-            f"{list(saved.steps)}: average={average} step={step} asks for others; leave both out, "
-            "or name the run that it was exported from"
-        )
-    try:
-        arrays = parameters_of(saved.arrays, like)
-    except UserError as error:
-        raise UserError(f"{file}: {error}; it is of a run with another {CONFIG}") from error
-    return jax.tree.map(_placed, arrays, dict(like)), list(saved.steps)
-
-
-def _placed(array: np.ndarray, like: jax.ShapeDtypeStruct) -> Array:
-    return jax.make_array_from_callback(array.shape, like.sharding, lambda part: array[part])
-
-
 def _damaged(error: UnreadableError, there: list[int]) -> UserError:
     before = [step for step in there if step < error.step]
     way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
     return UserError(
         f"{error}; if config.json and vocabulary.model are still its own, it is damaged: {way_out}"
-    )
-
-
-def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
-    for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
-        is_number = isinstance(value, Integral) and not isinstance(value, bool)
-        is_other = isinstance(value, str | None) and value in others
-        if not is_number and not is_other:
-            known = " or ".join(["a whole number", *map(repr, others)])
-            raise UserError(f"{name}={quote(value)} is a {type(value).__name__}; give {known}")
-    return (
-        None if average is None else int(average),
-        int(step) if isinstance(step, Integral) else step,
     )
 
 

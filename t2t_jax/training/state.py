@@ -12,8 +12,13 @@ from jaxtyping import Array, Int32, Key
 
 from t2t_jax.config import Config
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import Network, declared_parameters, init_parameters
-from t2t_jax.parallel.axes import shardings
+from t2t_jax.modules.network import (
+    Network,
+    abstract_parameters,
+    declared_parameters,
+    init_parameters,
+)
+from t2t_jax.parallel.axes import abstract_arrays
 from t2t_jax.parallel.jax_settings import random_key
 from t2t_jax.training.recipe import make_optimizer
 
@@ -72,14 +77,9 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     Raises:
       UserError: an array cannot be divided equally among the devices.
     """
-    for stack in model.config.stacks:
-        for attention in stack.attentions:
-            attention.check_devices(mesh.shape["tensor"])
-    named = jax.eval_shape(partial(_state_of, config), declared_parameters(model))
-    plain = nn.unbox(named)
-    places = shardings(mesh, nn.get_partition_spec(named), plain)
-    return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), plain, places
+    abstract_parameters(model, mesh)  # which refuses a mesh by the names of the model
+    return abstract_arrays(
+        mesh, jax.eval_shape(partial(_state_of, config), declared_parameters(model))
     )
 
 

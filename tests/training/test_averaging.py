@@ -12,9 +12,9 @@ import pytest
 from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
 from t2t_jax.training import averaging
-from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
+from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
 
 KEEP = 3

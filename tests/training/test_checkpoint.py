@@ -19,9 +19,10 @@ from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
 from t2t_jax.system import retries
 from t2t_jax.system.exit_codes import IO_ERROR, exit_code_of
-from t2t_jax.training.averaging import check_average, load_parameters
+from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints, _NewestAndDue
 from t2t_jax.training.origin import Identity, checksum
+from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import reason_of, steps_in
 
