@@ -3,17 +3,14 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import tyro
 
-from t2t_jax.commands.tables import grid, print_result
+from t2t_jax.commands.tables import grid, print_result, progress
 from t2t_jax.data.download.catalogue import CORPORA, Archive
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import BucketPath
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class DataCommand:
 
     def run(self) -> int:
         """Prepare the corpus, print its sizes, and return the exit code."""
+        from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
+
         from t2t_jax.data.download.cleaning import Cleaning
         from t2t_jax.data.download.prepare import prepare_corpus
         from t2t_jax.data.download.transfer import fetch_archive
@@ -55,7 +54,8 @@ class DataCommand:
             )
         own = self.max_words is not None or self.max_ratio is not None
         cleaning = Cleaning(self.max_words, self.max_ratio) if own else None
-        with _bars() as bars:
+        columns = "{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn()
+        with progress(*columns) as bars:
 
             def fetch_visibly(archive: Archive, directory: Path) -> Path:
                 task = bars.add_task(archive.name, total=archive.size)
@@ -80,18 +80,3 @@ class DataCommand:
             raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
         if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
             raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
-
-
-def _bars() -> "Progress":
-    """Return bars that show the share of each archive that has arrived; on a terminal they move."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from t2t_jax.system.console import ProgressConsole
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=ProgressConsole(stderr=True),
-    )

@@ -70,9 +70,17 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
                 for split in self.split:
                     output = file if flags is self else None
                     records.append(self._evaluate(translator, corpus, split, output))
-                    self._print(records[-1])
+                    if self.json:
+                        print(as_line(records[-1]), flush=True)
+                    else:
+                        print_result(_table(records[-1]))
         if len(self.workdir) == 1 and not self.json:
-            self._print_beside_the_paper(records)
+            from t2t_jax.run.report import beside_the_paper
+            from t2t_jax.workdir import read_config
+
+            # The paper's figure and every deviation from it, if a test set is the paper's.
+            for line in beside_the_paper(read_config(self.workdir[0]), records):
+                print_result(line)
         return 0
 
     def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
@@ -124,20 +132,6 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         if len(self.workdir) == 1:
             record_scores(self.workdir[0], record)
         return record
-
-    def _print(self, record: dict[str, Any]) -> None:
-        if self.json:
-            print(as_line(record), flush=True)
-        else:
-            print_result(_table(record))
-
-    def _print_beside_the_paper(self, records: list[dict[str, Any]]) -> None:
-        """Print the paper's figure and every deviation from it, if a test set is the paper's."""
-        from t2t_jax.run.report import beside_the_paper
-        from t2t_jax.workdir import read_config
-
-        for line in beside_the_paper(read_config(self.workdir[0]), records):
-            print_result(line)
 
 
 def _table(record: dict[str, Any]) -> "Table":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from t2t_jax.commands.config import config_named
-from t2t_jax.commands.flag_table import REPEATED
+from t2t_jax.commands.flag_table import REPEATED, ConfigFields
 from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
@@ -21,7 +21,6 @@ from t2t_jax.errors import UserError, did_you_mean, quote
 if TYPE_CHECKING:
     from t2t_jax.config.file import Grid
     from t2t_jax.sweep.grid import GridOutcome
-    from t2t_jax.sweep.rules import GridRules
 
 _USAGE = (
     "a sweep takes a config file with VARIANTS and a directory, as in --config configs/table3.py "
@@ -106,9 +105,7 @@ class SweepCommand:
     columns: tuple[str, ...] | None = None
     """With --report, the columns of table.tex: of variant, differs_in, seeds, perplexity,
     perplexity_effect, perplexity_p, score, score_effect, score_p, parameters, steps."""
-    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
-        default_factory=Config
-    )
+    fields: ConfigFields = field(default_factory=Config)
     """The config that --vary varies, with the fields that flags change."""
 
     def run(self) -> int:
@@ -130,7 +127,8 @@ class SweepCommand:
             raise UserError(
                 "--columns names no column; name some, as variant score, or leave it out"
             )
-        rules = self._rules()
+        tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
+        rules = GridRules(self.halving, tune, self.sampler, self.trials)
         if self.report and rules != GridRules():
             raise UserError(
                 "--report goes by the rules that the directory has; leave --halving, --tune, "
@@ -241,13 +239,6 @@ class SweepCommand:
         if self.seeds is None and self.workdir is not None:
             return stored_seeds(self.workdir)
         return 1 if self.seeds is None else self.seeds
-
-    def _rules(self) -> "GridRules":
-        """Return the rules that the flags give."""
-        from t2t_jax.sweep.rules import GridRules
-
-        tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
-        return GridRules(self.halving, tune, self.sampler, self.trials)
 
     def _check_trackers(self) -> None:
         """Refuse trackers that cannot be used from here, before any cell is started."""

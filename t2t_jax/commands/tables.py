@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
 
     from t2t_jax.system.console import ResultConsole
@@ -28,18 +29,24 @@ def print_line(line: str) -> None:
     result_console(markup=False, highlight=False).print(line, soft_wrap=True)
 
 
+def progress(*columns: "str | ProgressColumn") -> "Progress":
+    """Return bars with columns of rich, on the standard error; on a terminal they move."""
+    from rich.progress import Progress
+
+    from t2t_jax.system.console import ProgressConsole
+
+    return Progress(*columns, console=ProgressConsole(stderr=True))
+
+
 def counted(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
     """Yield items, while a bar shows how many of them were taken.
 
     Args:
       unit: the name of the items in the plural, which stands ahead of the bar.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    from t2t_jax.system.console import ProgressConsole
-
-    columns = unit, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=ProgressConsole(stderr=True)) as bar:
+    with progress(unit, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("", total=total)
         for item in items:
             bar.advance(task)
