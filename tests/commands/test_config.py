@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from t2t_jax.__main__ import main
-from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
@@ -24,11 +23,6 @@ def run(tmp_path):
     workdir.mkdir()
     (workdir / "config.json").write_text(Config().replace({"model.d_ff": 64}).to_json())
     return str(workdir)
-
-
-def test_every_command_takes_the_name_of_a_config_of_the_package(tmp_path):
-    command = entry_command(["train", "--config", "table3_small:base", str(tmp_path)])
-    assert command.fields == load_config("configs/table3_small.py:base")
 
 
 @pytest.mark.parametrize("name", ["base", "configs/base.py", "--workdir=base"])

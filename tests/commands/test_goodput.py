@@ -111,6 +111,8 @@ def test_the_report_and_the_curves_have_it_too(run, capsys):
     ("flags", "message"),
     [
         (["--price", "0"], r"--price 0.0 is not a number above 0"),
+        (["--sustained-tflops", "nan"], r"--sustained-tflops nan is not a number above 0"),
+        (["--price", "-1"], r"--price -1.0 is not a number above 0"),
         (["--watts", "inf"], r"--watts inf is not a number above 0"),
         (["--output", "time.pdf"], r"--output time.pdf has to end in .svg or .png"),
         (["--output", "nowhere/time.svg"], r"there is no directory nowhere"),

@@ -19,18 +19,14 @@ def _write(folder, text):
     return str(path)
 
 
-def test_config_file_gives_its_config(tmp_path):
-    path = _write(tmp_path, "def get_config():\n    return Config().replace({'model.d_ff': 7})\n")
-    assert load_config(path).model.d_ff == 7
-
-
 _GRID = "VARIANTS = {f'heads_{h}': Config().replace({'model.num_heads': h}) for h in (1, 4)}\n"
 
 
-def test_config_file_gives_a_variant_by_name(tmp_path):
-    path = _write(tmp_path, _GRID)
-    assert load_config(f"{path}:heads_1").model.num_heads == 1
-    assert load_config(f"{path}:heads_4").model.num_heads == 4
+def test_config_file_gives_its_config_and_a_variant_by_name(tmp_path):
+    function = "def get_config():\n    return Config().replace({'model.d_ff': 7})\n"
+    path = _write(tmp_path, function + _GRID)
+    assert load_config(path).model.d_ff == 7
+    assert [load_config(f"{path}:heads_{h}").model.num_heads for h in (1, 4)] == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -134,13 +130,6 @@ def test_a_file_that_is_not_python_is_refused(tmp_path):
         load_config(str(path))
 
 
-def test_missing_config_file_is_explained(tmp_path):
-    with pytest.raises(UserError, match=r"no config file .*nowhere\.py"):
-        load_config(str(tmp_path / "nowhere.py"))
-    with pytest.raises(UserError, match="no config file"):
-        load_config(str(tmp_path))
-
-
 def test_a_product_is_every_combination_under_a_name_that_tells_it():
     grid = product(Config(), {"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]})
     assert {name: (c.model.num_heads, c.model.d_ff) for name, c in grid.items()} == {
@@ -160,20 +149,16 @@ def test_fields_of_the_same_name_are_told_apart_by_their_sections():
     ]
 
 
-def test_a_product_over_a_field_that_does_not_exist_is_refused():
-    with pytest.raises(UserError, match=r"did you mean model\.num_heads"):
-        product(Config(), {"model.num_head": [1]})
-
-
 @pytest.mark.parametrize(
     ("path", "values", "message"),
     [
+        ("model.num_head", [1], r"did you mean model\.num_heads"),
         ("model.dropout_rate", [0.25, 0.25], "two combinations .* name dropout_rate=0.25; leave"),
         ("training.init_from", [None, "None"], "two combinations .* name init_from=None; leave"),
         ("training.learning_rate_factor", [1, 1.0], "factor=1 and .*factor=1.0 .* the same config"),
     ],
 )
-def test_a_product_with_a_combination_twice_is_refused(path, values, message):
+def test_a_product_with_an_unknown_field_or_a_combination_twice_is_refused(path, values, message):
     with pytest.raises(UserError, match=message):
         product(Config(), {path: values})
 
@@ -195,17 +180,11 @@ def test_a_grid_file_gives_its_variants_in_order_and_what_is_published_of_them(t
         ("", "defines no VARIANTS; a grid is a dict"),
         ("VARIANTS = {}\n", "defines no VARIANTS"),
         ("VARIANTS = {'a': 3}\n", ":a gave a int, not a t2t_jax.Config"),
-        (_GRID + "PUBLISHED = {'heads_4': 25.5}\n", "PUBLISHED of"),
         (_GRID + "PUBLISHED = ['heads_4']\n", "is not a dict of names to rows of TABLE_3"),
         (_GRID + "PUBLISHED = {'heads_4': 'A-h4'}\n", "use such rows, or leave it out"),
         ("VARIANTS = {'../a': Config()}\n", "has a variant '../a', which cannot name a directory"),
-        ("VARIANTS = {'a/b': Config()}\n", "'a/b', which cannot name a directory"),
         ("VARIANTS = {'': Config()}\n", "'', which cannot name a directory"),
         ("VARIANTS = {1: Config()}\n", "has a variant 1, which cannot name a directory"),
-        (
-            "VARIANTS = {'a': Config().replace({'model.num_head': 1})}\n",
-            " line 2: unknown config field 'model.num_head'; did you mean model.num_heads?",
-        ),
     ],
 )
 def test_a_file_that_is_no_grid_is_explained_in_one_line(tmp_path, text, message):
@@ -229,9 +208,9 @@ def test_the_configs_of_the_package_are_found_from_any_directory(tmp_path, monke
     assert load_config("configs/quickstart.py").model.d_model == 256
     assert load_config("configs/table3.py:A-h1").model.num_heads == 1
     assert "A-h1" in load_grid("configs/table3.py").variants
-    for missing in ("configs/nowhere.py", "elsewhere/quickstart.py", "quickstart.py"):
+    for missing in ("configs/nowhere.py", "elsewhere/quickstart.py", "quickstart.py", tmp_path):
         with pytest.raises(UserError, match=rf"no config file {missing}; .*configs/base\.py, "):
-            load_config(missing)
+            load_config(str(missing))
 
 
 def test_a_config_of_ones_own_goes_before_one_of_the_package_with_its_name(tmp_path, monkeypatch):
