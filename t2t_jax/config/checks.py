@@ -66,9 +66,10 @@ class Section:
             yield f"{self._path(name)}={quote(value)}", value
 
     def _check_range(self, low: float, high: float, *names: str) -> None:
-        """Refuse a field of these names whose value is not within `[low, high]`."""
+        """Refuse a field of these names whose value is neither within `[low, high]` nor None."""
         for label, value in self._labelled(names):
-            require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
+            fits = value is None or low <= value <= high
+            require(fits, f"{label} is outside [{low:g}, {high:g}]")
 
     def _check_fits(self, *names: str) -> None:
         """Refuse a field of these names whose value does not fit into 32 bits.

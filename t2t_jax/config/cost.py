@@ -52,7 +52,8 @@ def model_flops_per_step(
     of_target: float = 0
     for stack in model.stacks:
         length = source_length * stack.reads_source + target_length * stack.reads_target
-        length = _compared(model, length, causal=stack.reads_target)
+        if model.attention_window is not None:  # whole blocks count; see `kernels.windowed`
+            length = min(length, (2 if stack.reads_target else 3) * model.attention_window)
         itself, other = stack.self_attention, stack.cross_attention
         layer = itself.matrix_parameters + itself.products_per_pair * length + feed_forward
         remembered = 0
@@ -75,12 +76,3 @@ def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
                 yield stack.num_layers, model.d_model, width
         inner = model.feed_forward_config
         yield stack.num_layers * inner.matrices, inner.d_model, inner.d_ff
-
-
-def _compared(model: ModelConfig, length: float, causal: bool) -> float:
-    """Count the positions that a position is compared with in self-attention over `length`.
-
-    With a window, whole blocks count; see `kernels.windowed`.
-    """
-    window = model.attention_window
-    return length if window is None else min(length, (2 if causal else 3) * window)

@@ -171,12 +171,10 @@ class ModelConfig(Section, ABC):
         """Check every field."""
         super().__post_init__()
         self._check_fits("d_k", "d_v")
+        self._check_positive("d_k", "d_v")
         rates = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
         self._check_range(0, 0.99, *rates)
         self._check_range(1e-12, 1, "norm_epsilon")
-        for name in ("d_k", "d_v"):
-            size = getattr(self, name)
-            require(size is None or size >= 1, f"{name}={size} is not positive")
         self._check_heads()
         self._check_positions()
         self._check_parametrisation()

@@ -90,8 +90,7 @@ class DataConfig(Section):
         self._check_range(1, 10_000, "prefetch", "window")  # each takes memory
         self._check_range(0, 1_000_000, "dev_lines")
         self._check_range(0.01, 0.99, "masked_share")
-        if self.mixture_temperature is not None:
-            self._check_range(1, 1000, "mixture_temperature")
+        self._check_range(1, 1000, "mixture_temperature")
         tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
         self._check_fits("vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8

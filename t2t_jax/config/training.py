@@ -92,9 +92,7 @@ class TrainingConfig(Section):
         self._check_range(1, INFINITY, "log_every_steps", "max_nonfinite_steps")
         self._check_fits("learning_rate_factor", "adam_epsilon")
         self._check_range(0, 0.99, "label_smoothing")
-        seeds = ("seed", "init_seed", "order_seed", "dropout_seed")
-        given = [name for name in seeds if getattr(self, name) is not None]
-        self._check_range(0, 2**31 - 1, *given)
+        self._check_range(0, 2**31 - 1, "seed", *SEED_FIELDS)
         self._check_positive("clip_gradient_norm", "stop_after_evaluations_without_gain")
         self._check_fits("clip_gradient_norm")
         require(
