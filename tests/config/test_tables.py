@@ -12,7 +12,7 @@ import t2t_jax
 from t2t_jax.config import Config, NormConfig, network_config
 from t2t_jax.config.file import checked_grid, load_config, load_grid
 from t2t_jax.config.registry import FILES, Parameter, RegisteringFile, load_named
-from t2t_jax.config.tables import NAMED, TABLES, environment_of, named_entries
+from t2t_jax.config.tables import NAMED, environment_of, named_entries
 from t2t_jax.errors import UserError
 
 _REGISTER = (
@@ -29,15 +29,6 @@ _GRID = "VARIANTS = {'base': Config(), 'halved': get_config()}\n"
 def _write(path, text):
     path.write_text(text)
     return str(path)
-
-
-@pytest.mark.parametrize("field", TABLES)
-def test_every_name_of_the_package_stands_for_a_function_with_a_docstring(field):
-    for name in TABLES[field]:
-        entry = TABLES[field][name]
-        if entry.function is not None:
-            assert callable(entry.load())
-            assert entry.load().__doc__
 
 
 def _places(row):

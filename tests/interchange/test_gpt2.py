@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from t2t_jax import UserError, load
 from t2t_jax.__main__ import main
@@ -96,9 +96,7 @@ def test_padding_is_never_generated(model):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "bloom"}, "not 'gpt2'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "only False"),
-        ({"activation_function": "mish"}, "mish"),
         ({"vocab_size": 7}, "7 entries"),
         ({"n_head": 5}, "num_heads=5"),
     ],
@@ -107,15 +105,6 @@ def test_other_models_are_refused(changes, said, tmp_path):
     place = Path(shutil.copytree(_GPT2, tmp_path / "model"))
     altered_json(place / "config.json", **changes)
     with pytest.raises(UserError, match=said):
-        read_model("gpt2", place)
-
-
-def test_a_missing_tensor_is_named(tmp_path):
-    place = Path(shutil.copytree(_GPT2, tmp_path / "model"))
-    tensors = load_file(place / "model.safetensors")
-    del tensors["transformer.h.1.ln_1.bias"]
-    save_file(tensors, place / "model.safetensors")
-    with pytest.raises(UserError, match=r"transformer\.h\.1\.ln_1\.bias"):
         read_model("gpt2", place)
 
 

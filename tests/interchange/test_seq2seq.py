@@ -241,13 +241,9 @@ def test_a_missing_library_is_no_damage_of_a_file(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])
-def test_missing_and_foreign_tensors_are_named(kind, tmp_path):
+def test_a_missing_tensor_is_named(kind, tmp_path):
     place = Path(shutil.copytree(_GOLDENS / kind, tmp_path / "model"))
     tensors = load_file(place / "model.safetensors")
-    adapter = "model.encoder.layers.0.adapter.weight"
-    save_file({**tensors, adapter: np.ones(2, np.float32)}, place / "model.safetensors")
-    with pytest.raises(UserError, match=adapter):
-        read_model(_FORMATS[kind], place)
     del tensors["model.decoder.layers.1.fc2.bias"]
     save_file(tensors, place / "model.safetensors")
     with pytest.raises(UserError, match=r"decoder\.layers\.1\.fc2\.bias"):
