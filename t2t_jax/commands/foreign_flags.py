@@ -35,125 +35,95 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Names elsewhere of flags that do the same thing, in the same unit."""
 
-_HINTS = {
-    "--save-interval": "steps are counted, not epochs: --checkpoint.every-steps",
-    "--validate-interval": "steps are counted, not epochs: --evaluation.every-steps",
-    "--save-interval-updates": "give --checkpoint.every-steps and --evaluation.every-steps",
-    "--keep-last-epochs --keep-best-checkpoints --save-total-limit": (
-        "--checkpoint.keep counts the newest checkpoints; the best one is kept in addition"
-    ),
-    "--epochs --num-epochs --max-epoch --num-train-epochs": (
-        "training is counted in steps, not in epochs: --training.num-train-steps"
-    ),
-    "--batch-size --max-sentences --per-device-train-batch-size --gin.BATCH-SIZE": (
-        "a batch is counted in tokens over all devices, not in sentences: "
-        "--data.source-tokens-per-step and --data.target-tokens-per-step"
-    ),
-    "--max-tokens": (
-        "tokens are counted over all devices, not for each GPU: --data.source-tokens-per-step "
-        "and --data.target-tokens-per-step"
-    ),
-    "--update-freq --gradient-accumulation-steps --accum-count": (
-        "--data.target-tokens-per-step is the whole batch of a step, which "
-        "--parallel.tokens-per-device splits into passes"
-    ),
-    "--gpus --gpu --num-gpus --ngpu --gpu-ranks --devices --num-devices --world-size "
-    "--distributed-world-size": (
-        "all visible devices are used: choose GPUs by CUDA_VISIBLE_DEVICES, and several hosts by "
-        "t2t-jax launch"
-    ),
-    "--cpu --use-cpu --no-cuda --use-cuda": "JAX_PLATFORMS=cpu in the environment chooses the CPU",
-    "--local-rank --node-rank --distributed-rank --distributed-init-method --master-ip "
-    "--master-addr --master-port": (
-        "t2t-jax launch starts several processes; by hand, --coordinator, --num-processes and "
-        "--process-id join them"
-    ),
-    "--fsdp --deepspeed --zero-sharding": (
-        "--parallel.fsdp N shards parameters and optimizer state over N devices"
-    ),
-    "--workers --num-workers --dataloader-num-workers": (
-        "no number of workers is needed: --data.prefetch batches are made ahead of the step"
-    ),
-    "--resume --resume-from-checkpoint --restore-file --train-from": (
-        "t2t-jax train resumes the run in the directory that it is given, by the same command; "
-        "--training.init-from RUN starts a new run from the parameters of another one"
-    ),
-    "--finetune-from-model --model-name-or-path": (
-        "--training.init-from RUN starts from the parameters of a run, and t2t-jax import makes a "
-        "run of a model in another format"
-    ),
-    "--overwrite --overwrite-output-dir": "a run is never overwritten: name another directory",
-    "--wandb --use-wandb --wandb-project --report-to --mlflow": (
-        "--track sends the log to wandb:PROJECT, mlflow:EXPERIMENT or trackio:PROJECT"
-    ),
-    "--tensorboard --tensorboard-logdir --tensorboard-log-dir": (
-        "the directory of a run has events for TensorBoard"
-    ),
-    "--learning-rate": (
-        "--training.peak-learning-rate is the rate at the end of the warmup; the factor of the "
-        "schedule noam is --training.learning-rate-factor"
-    ),
-    "--lr-scheduler --lr-scheduler-type --decay-method": (
-        "--training.schedule has other names, and each schedule begins with a warmup"
-    ),
-    "--warmup-ratio": "the warmup is counted in steps: --training.warmup-steps",
-    "--weight-decay": (
-        "--training.weight-decay is for matrices of the layers, not for embeddings, and for "
-        "--training.optimizer adamw rather than adam"
-    ),
-    "--adam-betas": "give --training.adam-beta1 and --training.adam-beta2",
-    "--average-decay": "--training.ema-decay is 1 minus that number",
-    "--arch": "--config names a network, such as base or big",
-    "--layers --num-layers": "give --model.num-encoder-layers and --model.num-decoder-layers",
-    "--embed-dim --encoder-embed-dim --decoder-embed-dim --word-vec-size --rnn-size": (
-        "embeddings, encoder and decoder have one width: --model.d-model"
-    ),
-    "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "--model.d-ff is for encoder and decoder",
-    "--encoder-attention-heads --decoder-attention-heads": (
-        "--model.num-heads is for encoder and decoder"
-    ),
-    "--share-embeddings": (
-        "to share source and target embeddings and not the output projection, give "
-        "--model.share-embeddings False and --model.share-source-embedding True"
-    ),
-    "--share-decoder-embeddings --share-decoder-input-output-embed": (
-        "give --model.share-embeddings False and --model.share-target-embedding True"
-    ),
-    "--share-all-embeddings": "that is the default, --model.share-embeddings True",
-    "--no-scale-embedding": "give --model.scale-embeddings False",
-    "--encoder-normalize-before --decoder-normalize-before": (
-        "--model.norm-order pre is for encoder and decoder"
-    ),
-    "--fp16 --bf16 --amp --dtype --precision --model-dtype": (
-        "--model.compute-dtype is float32, bfloat16 or auto; there is no float16"
-    ),
-    "--gradient-checkpointing --checkpoint-activations": "give --parallel.remat layer",
-    "--metric-for-best-model --best-checkpoint-metric --early-stopping-criteria": (
-        "--evaluation.metric, bleu or chrf, chooses the best checkpoint"
-    ),
-    "--save-dir --output-dir --model-dir --save-model --run-directory --model --gin.MODEL-DIR": (
-        "the directory of the run stands without a flag, or after --workdir"
-    ),
-    "--data --train-file --dataset-name --gin.MIXTURE-OR-TASK-NAME": (
-        "--data.corpus names the corpus, as text:DIR"
-    ),
-    "--src-vocab-size --tgt-vocab-size": "there is one vocabulary: --data.vocab-size",
-    "--max-source-length --max-target-length --max-source-positions --max-target-positions "
-    "--src-seq-length --tgt-seq-length --gin.TASK-FEATURE-LENGTHS": (
-        "--data.max-length is for sources and targets; longer pairs are left out, not cut"
-    ),
-    "--lenpen": "to divide by length ** N, give --beam-rule transformers and --length-penalty N",
-    "--alpha": "--length-penalty is the alpha of Wu et al. 2016",
-    "--push-to-hub --hub-model-id": "t2t-jax publish uploads a run",
-    "--do-train --do-eval --do-predict": (
-        "commands do that: t2t-jax train, t2t-jax evaluate, t2t-jax translate"
-    ),
-    "--gin-file": "--config names a config file, in Python",
-    "--gin.TRAIN-STEPS": "that is --training.num-train-steps",
-    "--gin.DROPOUT-RATE": "give --model.dropout-rate and --model.attention-dropout-rate",
-    "--version": "the version is printed by t2t-jax --version",
+# Flags elsewhere without a counterpart, and what to give instead; a long row goes on indented.
+_HINTS = """\
+--save-interval: steps are counted, not epochs: --checkpoint.every-steps
+--validate-interval: steps are counted, not epochs: --evaluation.every-steps
+--save-interval-updates: give --checkpoint.every-steps and --evaluation.every-steps
+--keep-last-epochs --keep-best-checkpoints --save-total-limit: --checkpoint.keep counts the newest
+  checkpoints; the best one is kept in addition
+--epochs --num-epochs --max-epoch --num-train-epochs: training is counted in steps, not in epochs:
+  --training.num-train-steps
+--batch-size --max-sentences --per-device-train-batch-size --gin.BATCH-SIZE: a batch is counted in
+  tokens over all devices, not in sentences: --data.source-tokens-per-step and
+  --data.target-tokens-per-step
+--max-tokens: tokens are counted over all devices, not for each GPU: --data.source-tokens-per-step
+  and --data.target-tokens-per-step
+--update-freq --gradient-accumulation-steps --accum-count: --data.target-tokens-per-step is the
+  whole batch of a step, which --parallel.tokens-per-device splits into passes
+--gpus --gpu --num-gpus --ngpu --gpu-ranks --devices --num-devices --world-size
+  --distributed-world-size: all visible devices are used: choose GPUs by CUDA_VISIBLE_DEVICES, and
+  several hosts by t2t-jax launch
+--cpu --use-cpu --no-cuda --use-cuda: JAX_PLATFORMS=cpu in the environment chooses the CPU
+--local-rank --node-rank --distributed-rank --distributed-init-method --master-ip --master-addr
+  --master-port: t2t-jax launch starts several processes; by hand, --coordinator, --num-processes
+  and --process-id join them
+--fsdp --deepspeed --zero-sharding: --parallel.fsdp N shards parameters and optimizer state over N
+  devices
+--workers --num-workers --dataloader-num-workers: no number of workers is needed: --data.prefetch
+  batches are made ahead of the step
+--resume --resume-from-checkpoint --restore-file --train-from: t2t-jax train resumes the run in the
+  directory that it is given, by the same command; --training.init-from RUN starts a new run from
+  the parameters of another one
+--finetune-from-model --model-name-or-path: --training.init-from RUN starts from the parameters of a
+  run, and t2t-jax import makes a run of a model in another format
+--overwrite --overwrite-output-dir: a run is never overwritten: name another directory
+--wandb --use-wandb --wandb-project --report-to --mlflow: --track sends the log to wandb:PROJECT,
+  mlflow:EXPERIMENT or trackio:PROJECT
+--tensorboard --tensorboard-logdir --tensorboard-log-dir: the directory of a run has events for
+  TensorBoard
+--learning-rate: --training.peak-learning-rate is the rate at the end of the warmup; the factor of
+  the schedule noam is --training.learning-rate-factor
+--lr-scheduler --lr-scheduler-type --decay-method: --training.schedule has other names, and each
+  schedule begins with a warmup
+--warmup-ratio: the warmup is counted in steps: --training.warmup-steps
+--weight-decay: --training.weight-decay is for matrices of the layers, not for embeddings, and for
+  --training.optimizer adamw rather than adam
+--adam-betas: give --training.adam-beta1 and --training.adam-beta2
+--average-decay: --training.ema-decay is 1 minus that number
+--arch: --config names a network, such as base or big
+--layers --num-layers: give --model.num-encoder-layers and --model.num-decoder-layers
+--embed-dim --encoder-embed-dim --decoder-embed-dim --word-vec-size --rnn-size: embeddings, encoder
+  and decoder have one width: --model.d-model
+--encoder-ffn-embed-dim --decoder-ffn-embed-dim: --model.d-ff is for encoder and decoder
+--encoder-attention-heads --decoder-attention-heads: --model.num-heads is for encoder and decoder
+--share-embeddings: to share source and target embeddings and not the output projection, give
+  --model.share-embeddings False and --model.share-source-embedding True
+--share-decoder-embeddings --share-decoder-input-output-embed: give --model.share-embeddings False
+  and --model.share-target-embedding True
+--share-all-embeddings: that is the default, --model.share-embeddings True
+--no-scale-embedding: give --model.scale-embeddings False
+--encoder-normalize-before --decoder-normalize-before: --model.norm-order pre is for encoder and
+  decoder
+--fp16 --bf16 --amp --dtype --precision --model-dtype: --model.compute-dtype is float32, bfloat16 or
+  auto; there is no float16
+--gradient-checkpointing --checkpoint-activations: give --parallel.remat layer
+--metric-for-best-model --best-checkpoint-metric --early-stopping-criteria: --evaluation.metric,
+  bleu or chrf, chooses the best checkpoint
+--save-dir --output-dir --model-dir --save-model --run-directory --model --gin.MODEL-DIR: the
+  directory of the run stands without a flag, or after --workdir
+--data --train-file --dataset-name --gin.MIXTURE-OR-TASK-NAME: --data.corpus names the corpus, as
+  text:DIR
+--src-vocab-size --tgt-vocab-size: there is one vocabulary: --data.vocab-size
+--max-source-length --max-target-length --max-source-positions --max-target-positions
+  --src-seq-length --tgt-seq-length --gin.TASK-FEATURE-LENGTHS: --data.max-length is for sources and
+  targets; longer pairs are left out, not cut
+--lenpen: to divide by length ** N, give --beam-rule transformers and --length-penalty N
+--alpha: --length-penalty is the alpha of Wu et al. 2016
+--push-to-hub --hub-model-id: t2t-jax publish uploads a run
+--do-train --do-eval --do-predict: commands do that: t2t-jax train, t2t-jax evaluate, t2t-jax
+  translate
+--gin-file: --config names a config file, in Python
+--gin.TRAIN-STEPS: that is --training.num-train-steps
+--gin.DROPOUT-RATE: give --model.dropout-rate and --model.attention-dropout-rate
+--version: the version is printed by t2t-jax --version
+"""
+_BY_FLAG = {
+    flag: hint
+    for row in _HINTS.replace("\n  ", " ").splitlines()
+    for flags, _, hint in [row.partition(": ")]
+    for flag in flags.split()
 }
-_BY_FLAG = {flag: hint for flags, hint in _HINTS.items() for flag in flags.split()}
 _FLAGS_IN_HINT = re.compile(r"(?<!t2t-jax )--[a-z][\w.-]*\w")
 
 
