@@ -46,7 +46,10 @@ class DataCommand:
         from t2t_jax.data.download.prepare import prepare_corpus
         from t2t_jax.data.download.transfer import fetch_archive
 
-        self._check_limits()
+        if self.max_words is not None and self.max_words < 1:
+            raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
+        if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
+            raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
         if isinstance(self.directory, BucketPath):
             raise UserError(
                 f"archives are fetched to this machine, and {self.directory} is in a bucket; name "
@@ -74,9 +77,3 @@ class DataCommand:
             f"train on it with --data.corpus {'text' if own else self.name}:{self.directory}"
         )
         return 0
-
-    def _check_limits(self) -> None:
-        if self.max_words is not None and self.max_words < 1:
-            raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
-        if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
-            raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")

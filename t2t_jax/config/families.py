@@ -255,7 +255,7 @@ class Family:
     """The class of the section `model` of its configs."""
     network: str
     """The place of its Flax module, a `modules.network.Network`."""
-    scoring: str
+    scoring: str = "t2t_jax.modules.token_network:NetworkScoring"
     """The place of the `modules.decoding_model.ScoringModel` that is made of the module; it is a
     `DecodingModel` if the network decodes."""
 
@@ -271,16 +271,8 @@ FAMILIES = Rows(
         "t2t_jax.modules.language_model:LanguageModel",
         "t2t_jax.modules.language_model:LanguageModelDecoding",
     ),
-    encoder_only=Family(
-        EncoderOnlyConfig,
-        "t2t_jax.modules.encoder_model:EncoderModel",
-        "t2t_jax.modules.token_network:NetworkScoring",
-    ),
-    image_encoder=Family(
-        ImageEncoderConfig,
-        "t2t_jax.modules.encoder_model:ImageModel",
-        "t2t_jax.modules.token_network:NetworkScoring",
-    ),
+    encoder_only=Family(EncoderOnlyConfig, "t2t_jax.modules.encoder_model:EncoderModel"),
+    image_encoder=Family(ImageEncoderConfig, "t2t_jax.modules.encoder_model:ImageModel"),
 )
 """The families, by the value of `model.architecture`."""
 
