@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -84,9 +84,7 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
     names: dict[Config, str] = {}
     for parts in itertools.product(*factors):
         changes = {path: value for part in parts for path, value in part.items()}
-        labels = _labels(changes)
-        named = zip(labels, changes.values(), strict=True)
-        name, config = ",".join(f"{label}={value}" for label, value in named), base.replace(changes)
+        name, config = ",".join(_named(changes)), base.replace(changes)
         if name in variants:
             raise UserError(
                 f"two combinations of a grid have the name {name}; leave one of them out, or make "
@@ -196,17 +194,16 @@ def can_name_directory(name: str) -> bool:
 
 def describe_difference(base: Config, config: Config) -> str:
     """Describe the fields in which a config differs from another, as `d_k=16 d_v=16`."""
-    changed = differences(base, config)
-    labels = _labels(changed)
-    return " ".join(
-        f"{label}={new}" for label, (_, new) in zip(labels, changed.values(), strict=True)
-    )
+    changed = differences(base, config).items()
+    return " ".join(_named({path: new for path, (_, new) in changed}))
 
 
-def _labels(paths: Iterable[str]) -> list[str]:
-    """Return the names of fields without their sections, unless two names would then be equal."""
-    short = [path.rpartition(".")[2] for path in paths]
-    return short if len(set(short)) == len(short) else list(paths)
+def _named(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield fields as `d_k=16`, with their sections only where two names would else be equal."""
+    short = [path.rpartition(".")[2] for path in values]
+    labels = short if len(set(short)) == len(short) else values
+    for label, value in zip(labels, values.values(), strict=True):
+        yield f"{label}={value}"
 
 
 def _place(spec: str) -> tuple[str, str]:
