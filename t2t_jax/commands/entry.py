@@ -61,13 +61,9 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES, f"see {program} --help")
         raise UserError(f"{program} has no command {quote(name)}; {hint}")
-    return _command(name, [*map(current_flag, flags)], program)
-
-
-def _command(name: str, flags: Sequence[str], program: str) -> Command:
-    kind = command_class(name)
+    kind, current_flags = command_class(name), [*map(current_flag, flags)]
     make = getattr(sys.modules[kind.__module__], f"{_identifier(name)}_command", None)
-    command: Command = (make or partial(command_of, kind))(flags, f"{program} {name}")
+    command: Command = (make or partial(command_of, kind))(current_flags, f"{program} {name}")
     return command
 
 

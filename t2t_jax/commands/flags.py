@@ -35,6 +35,24 @@ _MISSPELT = 0.85
 """The similarity (`difflib`) of two flags above which one may be a misspelling of the other."""
 
 
+_REGISTRY = ConstructorRegistry()
+"""The rules by which tyro parses values."""
+
+
+@_REGISTRY.primitive_rule
+def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+    """Return the rule for a path, which may be any that `opened` takes."""
+    if info.type is not Path:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: opened(words[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda path: [str(path)],
+    )
+
+
 class CommandLine(NamedTuple):
     """A command line without the name of the command."""
 
@@ -217,7 +235,7 @@ def parse_flags(
                 args=words,
                 prog=program,
                 config=(tyro.conf.FlagCreatePairsOff,),
-                registry=_registry(),
+                registry=_REGISTRY,
                 **({} if default is None else {"default": default}),
             )
     except SystemExit as end:
@@ -242,25 +260,6 @@ def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str | No
                 f"the name of the directory {os.fsencode(word)!r} is not UTF-8, as the "
                 "libraries that read and write checkpoints need it; give it another name"
             ) from error
-
-
-def _registry() -> ConstructorRegistry:
-    """Return the rules by which tyro parses values: a path may be any that `opened` takes."""
-    registry = ConstructorRegistry()
-
-    @registry.primitive_rule
-    def paths(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
-        if info.type is not Path:
-            return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="PATH",
-            instance_from_str=lambda words: opened(words[0]),
-            is_instance=lambda value: isinstance(value, Path),
-            str_from_instance=lambda path: [str(path)],
-        )
-
-    return registry
 
 
 def _refusal(end: BaseException, printed: str) -> UserError:
