@@ -132,10 +132,14 @@ class Checkpoints:
 
     def _open_again(self, name: str) -> Manager:
         """Replace a manager that has failed, and remove its unfinished saves."""
-        with writing_checkpoints(self._workdir / name):
+        directory = self._workdir / name
+        with writing_checkpoints(directory):
+            directory.mkdir(parents=True, exist_ok=True)
             if is_main():  # which creates the directories of the next save
-                for path in (self._workdir / name).glob(f"*{UNFINISHED}*"):
+                for path in directory.glob(f"*{UNFINISHED}*"):
                     remove_tree(path)
+        # All processes get here, or none, so that they give the new manager the same number.
+        with writing_checkpoints(directory):
             return self._open(name)
 
     def restore(self, like: TrainState) -> TrainState | None:
