@@ -322,7 +322,9 @@ def _check_proposals(planned: PlannedGrid, workdir: Path, recorded: str) -> None
         return
     decided(planned.plan)
     for variant, rows in planned.candidates.items():
-        begun = {path.name for path in workdir.glob(f"{variant},*")}
+        others = tuple(f"{name}," for name in planned.candidates if name.startswith(f"{variant},"))
+        paths = workdir.glob(f"{variant},*")
+        begun = {path.name for path in paths if not path.name.startswith(others)}
         new = [row for row in rows if row not in begun]
         if new and begun - rows.keys():
             raise UserError(

@@ -299,6 +299,21 @@ def test_an_optuna_that_proposes_other_rows_does_not_go_on_with_a_grid(tmp_path)
         plan()
 
 
+def test_trials_of_a_row_with_a_longer_name_are_no_trials_of_another_row(tmp_path):
+    pytest.importorskip("optuna")
+    grid = Grid({"base": BASE, "base,wide": BASE.replace({"model.d_ff": 64})}, {})
+    plan = partial(
+        planned_grid, grid, tmp_path, [*grid.variants], 1, GridRules(None, RANGE, "optuna:tpe", 3)
+    )
+    record_rules(plan(), tmp_path)
+    recorded = json.loads((tmp_path / "rules.json").read_text())
+    (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
+    *_, wide = plan().plan.cells({})
+    assert wide.variant.startswith("base,wide,")
+    wide.workdir.mkdir(parents=True)
+    assert plan().optuna == "3.9"
+
+
 def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):
     pytest.importorskip("optuna")
     rules = GridRules(None, {"model.num_heads": Range(1, 8, "lin")}, "optuna:tpe", 6)
