@@ -94,7 +94,7 @@ class Liveness:
         pause = max(1.0, (self._seconds or 600.0) / 10)
         latest = -pause
         while not self._over.wait(_TICK):
-            self._failures = texts_under("failure")
+            self._failures = texts_under("failure") or self._failures
             if time.monotonic() - latest >= pause:
                 latest, count = time.monotonic(), count + 1
                 leave(key, f"{host_name()} {count}")
@@ -165,10 +165,7 @@ def watch_processes(seconds: float | None) -> None:
 
 
 def ticks(over: threading.Event, seconds: float) -> Iterator[float]:
-    """Yield after each tick, until `over` is set, how long this program ran since the last one.
-
-    Time in which the program is suspended does not count.
-    """
+    """Yield the seconds since the last tick, without suspended time, until `over` is set."""
     last = time.monotonic()
     while not over.wait(seconds):
         now = time.monotonic()
@@ -177,7 +174,7 @@ def ticks(over: threading.Event, seconds: float) -> Iterator[float]:
 
 
 def end_program(code: int, message: str, *records: Callable[[], None]) -> None:
-    """End the program from any thread, with an error, after work that may take a while at most."""
+    """Write records, each for a limited time, and end the program from any thread."""
     for record in records:
         within(SECONDS_TO_WRITE, record)
     print(f"error: {message}", file=sys.stderr, flush=True)

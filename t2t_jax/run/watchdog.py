@@ -161,7 +161,7 @@ class Watchdog:
         write_whole(path, "\n".join([head, *stacks]).encode())
 
     def _exclude(self, behind: Sequence[int]) -> None:
-        """Let the next start leave out the hosts of these processes; the first other writes it."""
+        """Exclude the hosts of these processes from the next start; one of the others writes."""
         if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
             return
         names = dict.fromkeys(self._hosts[process] for process in behind)

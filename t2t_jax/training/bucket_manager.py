@@ -263,8 +263,8 @@ class BucketManager:
         """Wait until the current checkpoint is complete on the machines.
 
         Raises:
-          Exception: of any kind, if this process could not write it; a
-            LostProcessError in the others.
+          Exception: of any kind, if this process could not write it.
+          LostProcessError: another process could not.
         """
         if self._written is None:
             return
