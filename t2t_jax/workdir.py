@@ -107,7 +107,6 @@ def read_config(workdir: Path) -> Config:
 
 
 def _no_run(workdir: Path) -> UserError:
-    """Return the error for a path that is not a run directory, which may be misspelt."""
     if workdir.exists():
         return UserError(f"{workdir} is not a run directory: it has no {CONFIG}")
     names: list[str] = []

@@ -33,16 +33,16 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "--beam-size": ("--beam", "--num-beams"),
     "--num-best": ("--nbest", "--n-best"),
 }
-"""Names elsewhere of flags that do the same thing, in the same unit."""
+"""Names in other programs of flags with the same effect and unit."""
 
-# Flags elsewhere without a counterpart, and what to give instead; a long row goes on indented.
+# Flags of other programs without an alias, and what to give instead. Indented lines continue a row.
 _HINTS = """\
---save-interval: steps are counted, not epochs: --checkpoint.every-steps
---validate-interval: steps are counted, not epochs: --evaluation.every-steps
+--save-interval: give a number of steps, not of epochs: --checkpoint.every-steps
+--validate-interval: give a number of steps, not of epochs: --evaluation.every-steps
 --save-interval-updates: give --checkpoint.every-steps and --evaluation.every-steps
 --keep-last-epochs --keep-best-checkpoints --save-total-limit: --checkpoint.keep counts the newest
   checkpoints; the best one is kept in addition
---epochs --num-epochs --max-epoch --num-train-epochs: training is counted in steps, not in epochs:
+--epochs --num-epochs --max-epoch --num-train-epochs: give a number of steps, not of epochs:
   --training.num-train-steps
 --batch-size --max-sentences --per-device-train-batch-size --gin.BATCH-SIZE: a batch is counted in
   tokens over all devices, not in sentences: --data.source-tokens-per-step and
@@ -52,19 +52,19 @@ _HINTS = """\
 --update-freq --gradient-accumulation-steps --accum-count: --data.target-tokens-per-step is the
   whole batch of a step, which --parallel.tokens-per-device splits into passes
 --gpus --gpu --num-gpus --ngpu --gpu-ranks --devices --num-devices --world-size
-  --distributed-world-size: all visible devices are used: choose GPUs by CUDA_VISIBLE_DEVICES, and
-  several hosts by t2t-jax launch
+  --distributed-world-size: a training uses all visible devices: choose GPUs by
+  CUDA_VISIBLE_DEVICES, and several hosts by t2t-jax launch
 --cpu --use-cpu --no-cuda --use-cuda: JAX_PLATFORMS=cpu in the environment chooses the CPU
 --local-rank --node-rank --distributed-rank --distributed-init-method --master-ip --master-addr
   --master-port: t2t-jax launch starts several processes; by hand, --coordinator, --num-processes
   and --process-id join them
 --fsdp --deepspeed --zero-sharding: --parallel.fsdp N shards parameters and optimizer state over N
   devices
---workers --num-workers --dataloader-num-workers: no number of workers is needed: --data.prefetch
-  batches are made ahead of the step
---resume --resume-from-checkpoint --restore-file --train-from: t2t-jax train resumes the run in the
-  directory that it is given, by the same command; --training.init-from RUN starts a new run from
-  the parameters of another one
+--workers --num-workers --dataloader-num-workers: leave it out; --data.prefetch is the number
+  of batches that are made ahead of the step
+--resume --resume-from-checkpoint --restore-file --train-from: run the same t2t-jax train command
+  again to resume the run in its directory; --training.init-from RUN starts a new run from the
+  parameters of another one
 --finetune-from-model --model-name-or-path: --training.init-from RUN starts from the parameters of a
   run, and t2t-jax import makes a run of a model in another format
 --overwrite --overwrite-output-dir: a run is never overwritten: name another directory
@@ -100,8 +100,8 @@ _HINTS = """\
 --gradient-checkpointing --checkpoint-activations: give --parallel.remat layer
 --metric-for-best-model --best-checkpoint-metric --early-stopping-criteria: --evaluation.metric,
   bleu or chrf, chooses the best checkpoint
---save-dir --output-dir --model-dir --save-model --run-directory --model --gin.MODEL-DIR: the
-  directory of the run stands without a flag, or after --workdir
+--save-dir --output-dir --model-dir --save-model --run-directory --model --gin.MODEL-DIR: give the
+  run directory without a flag, or as --workdir DIR
 --data --train-file --dataset-name --gin.MIXTURE-OR-TASK-NAME: --data.corpus names the corpus, as
   text:DIR
 --src-vocab-size --tgt-vocab-size: there is one vocabulary: --data.vocab-size
@@ -110,11 +110,11 @@ _HINTS = """\
   targets; longer pairs are left out, not cut
 --lenpen: to divide by length ** N, give --beam-rule transformers and --length-penalty N
 --alpha: --length-penalty is the alpha of Wu et al. 2016
---push-to-hub --hub-model-id: t2t-jax publish uploads a run
---do-train --do-eval --do-predict: commands do that: t2t-jax train, t2t-jax evaluate, t2t-jax
+--push-to-hub --hub-model-id: t2t-jax publish uploads a run to the hub
+--do-train --do-eval --do-predict: use the commands t2t-jax train, t2t-jax evaluate and t2t-jax
   translate
 --gin-file: --config names a config file, in Python
---gin.TRAIN-STEPS: that is --training.num-train-steps
+--gin.TRAIN-STEPS: give --training.num-train-steps
 --gin.DROPOUT-RATE: give --model.dropout-rate and --model.attention-dropout-rate
 --version: the version is printed by t2t-jax --version
 """

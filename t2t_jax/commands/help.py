@@ -76,7 +76,6 @@ def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
 
 
 def _names(flag: Flag) -> list[str]:
-    """Return the names by which help finds a flag."""
     aliases = [one.removeprefix("--").replace("-", "_") for one in flag.aliases]
     return [flag.name, flag.name.rpartition(".")[2], *aliases]
 

@@ -133,7 +133,9 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
     """Return the training of a command line, which is checked as `t2t-jax train` does it."""
     for argument in arguments:
         if len(argument.splitlines()) > 1:
-            raise UserError(f"{quote(argument)} has several lines, for which a job has no place")
+            raise UserError(
+                f"{quote(argument)} has several lines; a job takes arguments of one line"
+            )
     train = train_command(arguments)
     defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
     for name in _PLACES:

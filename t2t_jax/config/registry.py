@@ -97,8 +97,9 @@ class Entry:
         except Exception as error:
             reason = f"raised {type(error).__name__}: {error}"
         raise UserError(
-            f"what {self.title} learns has to be a dictionary of t2t_jax.Parameter by name, but "
-            f"its function of the width {width} {in_one_line(reason)[:200]}; mend the function"
+            f"the parameters of {self.title} are declared by a function of the width, which must "
+            f"return a dictionary of t2t_jax.Parameter by name; for {width} it "
+            f"{in_one_line(reason)[:200]}; mend the function"
         )
 
     def num_parameters(self, width: int) -> int:

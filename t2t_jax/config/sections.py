@@ -76,7 +76,7 @@ class DataConfig(Section):
     window: int = field(default=16, metadata=NOT_EXPORTED)
     """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
     dev_lines: int = field(default=0, metadata=NOT_EXPORTED)
-    """Distinct pairs of train to hold out, by a hash of their text, as a missing dev set."""
+    """Number of distinct training pairs to hold out as the dev set, if the corpus has none."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
     bucket (s3://, gs://)."""

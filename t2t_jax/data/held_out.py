@@ -1,4 +1,4 @@
-"""Dev sets of distinct pairs of train, those with the smallest hashes of their text."""
+"""Dev sets made of the training pairs with the smallest hashes of their text."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ _SPARE = 10_000
 
 
 def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Split]:
-    """Return the splits of a corpus with `number` pairs of train as its dev split."""
+    """Return the splits of a corpus with `number` distinct pairs moved from train to dev."""
     label, train = f"data.dev_lines={number}", parts.get("train")
     if train is None or train.shards or "dev" in parts:
         has = "no train split" if train is None else "shards" if train.shards else "a dev split"
@@ -44,11 +44,11 @@ def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[Any, str]]]:
 
 def _smallest(label: str, train: Split, number: int) -> dict[bytes, tuple[Any, str]]:
     """Return the pairs with the smallest hashes, by their hashes, in order."""
-    train.fingerprint()  # has checked the files
+    train.fingerprint()  # checks the files
     smallest: dict[bytes, tuple[Any, str]] = {}
     for key, pair in _pairs(train):
         smallest[key] = pair
-        # So the memory does not depend on the number of pairs.
+        # Memory depends on `number`, not on the size of the corpus.
         if len(smallest) > 2 * number + _SPARE:
             smallest = dict(nsmallest(number + 1, smallest.items()))
     if len(smallest) <= number:

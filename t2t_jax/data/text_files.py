@@ -21,7 +21,7 @@ def corpus_directory(name: str) -> Path:
     """Return the directory of a name, which may begin with ~; refuse a missing one."""
     directory = as_path(os.path.expanduser(name))
     if os.path.isfile(directory):
-        raise UserError(f"{directory} is no directory, and no file of pairs, .tsv or .jsonl")
+        raise UserError(f"{directory} is neither a directory nor a .tsv or .jsonl file")
     if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist")
     return directory

@@ -197,7 +197,7 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
 
 
 def parsed(serialized: bytes, schema: Schema) -> Record:
-    """Return the object of JSON that stands for a vocabulary, with bytes for base64.
+    """Return the JSON object of a vocabulary, with base64 decoded to bytes.
 
     Raises:
       ValueError: the bytes do not fit the schema.

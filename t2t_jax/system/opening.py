@@ -104,7 +104,7 @@ def _unpacked(archive: Path) -> Path:
 
 
 def _is_whole(place: Path) -> bool:
-    """Return whether a run is unpacked here, and no file has changed or is missing."""
+    """Return whether an unpacked run is complete and unchanged."""
     try:
         return (place / _COPY_SUMS).read_bytes() == listed_sums(place, _COPY_SUMS).encode()
     except OSError:
@@ -193,7 +193,6 @@ def _root(files: Iterable[PurePosixPath]) -> PurePosixPath | None:
 
 
 def _is_of_run(path: PurePosixPath, root: PurePosixPath) -> bool:
-    """Return whether a run in a directory of an archive has a file of this name."""
     if not path.is_relative_to(root):
         return False
     name = str(path.relative_to(root))

@@ -1,4 +1,4 @@
-"""Commands that messages name, for a path with a space, which a shell takes as they are."""
+"""Commands in messages are quoted for the shell: the paths have a space."""
 
 import shlex
 from pathlib import Path
@@ -27,7 +27,7 @@ def run(tmp_path, monkeypatch):
 
 
 def words_after(text: str, start: str) -> list[str]:
-    """The words of the shell in what follows a text."""
+    """Return the shell words that follow a text."""
     return shlex.split(" ".join(text.split()).partition(start)[2])
 
 

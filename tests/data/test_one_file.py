@@ -111,7 +111,7 @@ NOT_A_CORPUS = {
         {},
         r"line 1 is without a side, the first of 40; a line has en and de",
     ),
-    "text:notes.txt": ({}, r"notes\.txt is no directory, and no file of pairs, \.tsv or \.jsonl"),
+    "text:notes.txt": ({}, r"notes\.txt is neither a directory nor a \.tsv or \.jsonl file"),
     "text:gone.tsv": ({}, r"corpus file gone\.tsv does not exist"),
     "text:all.tsv": ({"dev_lines": 40}, "leaves nothing to train on: it has 40 distinct pairs"),
     "text:./all.tsv": ({"fields": ("de",)}, "data.fields=de are 1, but a line holds a source"),

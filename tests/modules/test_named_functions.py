@@ -287,7 +287,7 @@ def test_wrong_parameters_of_a_function_are_explained(parameters, message):
     t2t_jax.register_normalization("mine", lambda x, epsilon, **learned: x, parameters)
     model = Config().replace({"model.norm": "mine"}).model
     with pytest.raises(
-        UserError, match=f"what normalization 'mine' learns .*512 {message}"
+        UserError, match=f"the parameters of normalization 'mine' .*512 it {message}"
     ) as error:
         num_parameters(model, 11)
     assert "\n" not in str(error.value)

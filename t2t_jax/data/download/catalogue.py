@@ -82,7 +82,7 @@ class PublicCorpus:
     train: tuple[ParallelTexts, ...]
     """Parts of the training set, one after the other."""
     test_sets: Mapping[str, str | tuple[ParallelTexts, ...]]
-    """Dev, test and further test sets, which are never cleaned: parts, or a name of sacreBLEU's."""
+    """Dev, test and further test sets, never cleaned: parts, or sacreBLEU's name of the set."""
     cleaning: Cleaning = field(default_factory=Cleaning)
     """The limits by which pairs of the training set are left out."""
     cleaned_by: str = _NOT_CLEANED
