@@ -76,14 +76,16 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
     ]
     title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
     sections = [one for one in build_report(workdir).sections if one.title in _SECTIONS]
-    task = task_of(config.data.corpus, config.data.task)
+    data, task = config.data, task_of(config.data.corpus, config.data.task)
+    is_translation = data.facts.hub_task == "translation"
+    languages = f" from {data.source_language} to {data.target_language}" * is_translation
     metadata = _metadata(config, own_scores, title, licence)
     card = Template(_text("model_card.md")).substitute(
         # Every value of JSON is one of YAML.
         metadata="\n".join(f"{name}: {json.dumps(value)}" for name, value in metadata.items()),
         title=title,
-        summary=f"{task.model[:1].upper()}{task.model[1:]}{_languages(config)}, trained with "
-        f"t2t_jax, which is written after Vaswani et al. 2017.",
+        summary=f"{task.model[:1].upper()}{task.model[1:]}{languages}, trained with t2t_jax, which "
+        f"is written after Vaswani et al. 2017.",
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         version=__version__,
         python=_python(config, address),
@@ -166,13 +168,6 @@ def _without_places(text: str, corpora: Iterable[str]) -> str:
     for corpus in sorted(set(corpora), key=len, reverse=True):
         text = text.replace(corpus, _shown(corpus))
     return text
-
-
-def _languages(config: Config) -> str:
-    data = config.data
-    if data.facts.hub_task != "translation":
-        return ""
-    return f" from {data.source_language} to {data.target_language}"
 
 
 def _python(config: Config, address: str) -> str:

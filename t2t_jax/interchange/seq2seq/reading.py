@@ -86,7 +86,16 @@ def read_seq2seq(
     elif theirs[_START] in (None, *entries.languages.values()):
         theirs[_START] = entries.languages[pair.codes[1]]
     vocabulary, order = _vocabulary(path, form, theirs, entries, pair)
-    config = _config(path, form, theirs, vocabulary, pair)
+    starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+    sides = "data.source_language", "data.target_language"
+    changes: Mapping[str, Any] = {
+        **form.model_fields,
+        "model.start_token": starts.get(theirs[_START], "begin"),
+        "data.vocab_size": len(vocabulary),
+        "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+        **dict(zip(sides, pair.names, strict=False)),
+    }
+    config = pretrained.our_config(path, theirs, form.fields, changes)
     arrays = _arrays(pretrained.read_tensors(path, _spellings), form, config, order)
     if form.has_table:
         length = len(arrays["target_position"])
@@ -177,27 +186,6 @@ def _vocabulary(
         first=first,
     )
     return vocabulary, order
-
-
-def _config(
-    path: Path,
-    form: Seq2SeqFormat,
-    theirs: Record,
-    vocabulary: FramedVocabulary,
-    pair: _Pair,
-) -> Config:
-    """Return the config without the search and the length of a table of positions."""
-    starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
-    sides = "data.source_language", "data.target_language"
-    longest = max(8, theirs.get("max_position_embeddings", 1024))
-    changes: Mapping[str, Any] = {
-        **form.model_fields,
-        "model.start_token": starts.get(theirs[_START], "begin"),
-        "data.vocab_size": len(vocabulary),
-        "decoding.max_source_length": longest,
-        **dict(zip(sides, pair.names, strict=False)),
-    }
-    return pretrained.our_config(path, theirs, form.fields, changes)
 
 
 def _arrays(
