@@ -74,7 +74,6 @@ def test_a_command_explains_itself_under_the_name_it_was_called_by(capsys):
         (["train", "--workdir", "w", "--stpe"], "unknown flag --stpe; "),
         (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
         (["evaluate", "--beamsize", "3"], "unknown flag --beamsize; did you mean --beam-size?"),
-        (["evaluate", "w", "--num-best", "3"], "unknown flag --num-best"),
         (["evaluate", "w", "--step", "worst"], "--step: no type matching"),
         (["evaluate", "w", "--beam-size", "0"], "beam_size=0 is outside"),
         (["compare", "--workdir", "w"], "unknown flag --workdir; see --help-all for all flags"),
