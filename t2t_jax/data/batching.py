@@ -26,7 +26,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.layout import Cuts, Layout, cut, row_form, shuffled_within
 from t2t_jax.data.parts import OnePart, Parts, Portions
-from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, Examples, StepRows, ranges
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.memo import Memo
 
@@ -170,7 +170,8 @@ class Batches:
         made, begin = [], 0
         for examples, chosen, end in self._chosen(step, numbers):
             own = numbers[begin:end]
-            made.append(examples.batch(chosen, shape._replace(rows=len(own)), step, own))
+            of_rows = shape._replace(rows=len(own))
+            made.append(examples.batch(chosen, of_rows, StepRows(step, own)))
             begin = end
         return made[0] if len(made) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *made)
 

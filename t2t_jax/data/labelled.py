@@ -14,7 +14,7 @@ from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig, ModelConfig
-from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, random_bits
+from t2t_jax.data.rows import BatchShape, Chosen, StepRows, filled, offsets_of, random_bits
 from t2t_jax.data.tokenized import TokenizedSplit, flattened, joined
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -70,11 +70,9 @@ class LabelledText(TokenizedSplit):
         room = most * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, room))
 
-    def batch(
-        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> Batch:
+    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of a batch, whose targets have the positions of the source."""
-        inputs, targets = super().batch(chosen, shape, step, numbers)
+        inputs, targets = super().batch(chosen, shape, rows)
         size = shape.rows, shape.target_length
         positions = filled(self.target_positions, self.target_offsets, chosen, size).tokens
         return Batch(inputs, targets._replace(positions=positions))
@@ -115,15 +113,13 @@ class MaskedText(TokenizedSplit):
         """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
         return shape._replace(target_length=masked_room(self.share, shape.source_length))
 
-    def batch(
-        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> Batch:
+    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return a batch; seed, step and row decide which subwords are hidden."""
         length = shape.source_length
         sides = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
         text = filled(*sides, chosen, (shape.rows, length))
         stream = np.array([self.seed, _STREAM], np.uint64)
-        raw = random_bits(stream, numbers, step, 2 * length)  # [rows, 2 * length]
+        raw = random_bits(stream, rows, 2 * length)  # [rows, 2 * length]
         order, fate = raw[:, :length], raw[:, length:]
         # The share of each row's subwords whose numbers in `order` are lowest, at least one.
         candidate = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
@@ -192,11 +188,9 @@ class LabelledImages(LabelledText):
         """Return the shape of a batch, in which a row of `most` images has no padding."""
         return BatchShape(shape.rows, most * int(self.source_lengths[0]), most)
 
-    def batch(
-        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> Batch:
+    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of a batch, which depend on neither step nor row."""
-        (tokens, *segments), targets = super().batch(chosen, shape, step, numbers)
+        (tokens, *segments), targets = super().batch(chosen, shape, rows)
         return Batch(Patches(self.patches[tokens], *segments), targets)
 
 

@@ -29,13 +29,13 @@ class Chosen(NamedTuple):
     """The place of each example in its row, counted from 1."""
 
 
-class FlatSentences(NamedTuple):
-    """The sources, or the targets, of consecutive pairs."""
+class StepRows(NamedTuple):
+    """Some rows of the global batch of a step."""
 
-    tokens: Integer[np.ndarray, " tokens"]
-    """The tokens of all sentences, one after the other."""
-    lengths: Int32[np.ndarray, " pairs"]
-    """The number of tokens of each sentence."""
+    step: int
+    """The index of the step."""
+    numbers: Integer[np.ndarray, " rows"]
+    """The index of each row in the global batch."""
 
 
 @runtime_checkable
@@ -77,15 +77,12 @@ class Examples(Protocol):
           most: the most examples of a row.
         """
 
-    def batch(
-        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> Batch:
+    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of rows with the chosen examples.
 
         Args:
           shape: number of the rows, and their lengths from `shape`.
-          step: index of the step, on which random changes may depend.
-          numbers: index of each row in the global batch, on which they may depend too.
+          rows: the step and the rows, on which random changes may depend.
         """
 
 
@@ -174,20 +171,16 @@ def filled(
 
 
 def random_bits(
-    stream: UInt64[np.ndarray, " 2"],
-    numbers: Integer[np.ndarray, " n"],
-    step: int,
-    count: int,
-) -> UInt64[np.ndarray, "n count"]:
+    stream: UInt64[np.ndarray, " 2"], rows: StepRows, count: int
+) -> UInt64[np.ndarray, "rows count"]:
     """Return raw bits for each row of a step, the same in every version of NumPy.
 
     Args:
       stream: seed, and a number unique among the uses of this seed.
-      numbers: index of each row in the global batch.
       count: the number of 64-bit integers for each row.
     """
-    rows = [
-        np.random.Philox(key=stream, counter=[0, number, step, 0]).random_raw(count)
-        for number in numbers.tolist()
+    bits = [
+        np.random.Philox(key=stream, counter=[0, number, rows.step, 0]).random_raw(count)
+        for number in rows.numbers.tolist()
     ]
-    return np.array(rows, np.uint64).reshape(len(rows), count)
+    return np.array(bits, np.uint64).reshape(len(bits), count)

@@ -58,9 +58,8 @@ def tfds_builder(name: str) -> Any:
 
     # TFDS reads this variable once, on import; a later change of it should count too.
     data_dir = os.environ.get("TFDS_DATA_DIR")
-    for path in Path(data_dir or tfds.core.constants.DATA_DIR, re.split("[/:]", name)[0]).rglob(
-        "*"
-    ):
+    root = Path(data_dir or tfds.core.constants.DATA_DIR, re.split("[/:]", name)[0])
+    for path in root.rglob("*"):
         if not path.is_dir():
             check_regular(path)
     try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
@@ -20,7 +21,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, FlatSentences, filled, offsets_of, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, StepRows, filled, offsets_of, ranges
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -35,6 +36,15 @@ _LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by defau
 
 _VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
 _COUNTS_SCHEMA = schema({"skipped": dict[str, COUNT], "num_pairs_read": COUNT})
+
+
+class FlatSentences(NamedTuple):
+    """The sources, or the targets, of consecutive pairs."""
+
+    tokens: Integer[np.ndarray, " tokens"]
+    """The tokens of all sentences, one after the other."""
+    lengths: Int32[np.ndarray, " pairs"]
+    """The number of tokens of each sentence."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +81,12 @@ class TokenizedSplit:
         """Return the shape unchanged, because the arrays are as long as the rows."""
         return shape
 
-    def batch(
-        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
-    ) -> Batch:
+    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of a batch, in which examples depend on neither step nor row."""
-        rows, *lengths = shape
         source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
         target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
-        return Batch(
-            filled(*source, chosen, (rows, lengths[0])), filled(*target, chosen, (rows, lengths[1]))
-        )
+        inputs = filled(*source, chosen, (shape.rows, shape.source_length))
+        return Batch(inputs, filled(*target, chosen, (shape.rows, shape.target_length)))
 
 
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]

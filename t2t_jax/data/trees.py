@@ -45,7 +45,7 @@ _PIECE = re.compile(
     r"\(\s*+([^\s()]++)\s++([^\s()]++)\s*+\)|\(\s*+([^\s()]*+)\s*+(?=\()|\)|\(|[^\s()]+"
 )
 _BEGIN = re.compile(r"\s*\(\s*[^\s()]*\s*\(")
-_BARE_LABEL = re.compile(r"[()][^-=]+")
+_FUNCTION_TAGS = re.compile(r"(?<=[()])([^-=]+).*")  # of a bracket, and not of `-LRB-`
 _BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 # The tags that a token of punctuation may have, first the one it gets if none of them is predicted.
@@ -271,14 +271,8 @@ def clean_tree(tree: Tree) -> Tree:
     words, symbols = linearise(tree)
     tags = filter(is_tag, symbols)
     kept = [word for word, tag in zip(words, tags, strict=True) if tag != EMPTY_ELEMENT]
-    bare = [_bare(symbol) for symbol in symbols if symbol != EMPTY_ELEMENT]
+    bare = [_FUNCTION_TAGS.sub(r"\1", symbol) for symbol in symbols if symbol != EMPTY_ELEMENT]
     return delinearise(kept, _without_empty(bare))
-
-
-def _bare(symbol: str) -> str:
-    """Return a bracket without function tags; other symbols, and `-LRB-` as its label, stay."""
-    bare = _BARE_LABEL.match(symbol)
-    return bare[0] if bare else symbol
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:

@@ -14,11 +14,6 @@ from t2t_jax.errors import UserError, in_one_line, needs_extra
 Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """A function that applies another one to each of some jobs, and yields the results in order."""
 
-_QUIETLY: dict[str, Any] = {
-    "ignore_reinit_error": True,
-    "log_to_driver": False,
-    "logging_level": logging.WARNING,
-}
 _RETRIES = 10  # of a shard whose workers are lost
 
 
@@ -36,7 +31,8 @@ def on_ray(address: str) -> Engine:
 
     def engine(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
         try:
-            ray.init(address or None, **_QUIETLY)
+            quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+            ray.init(address or None, ignore_reinit_error=True, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"--ray {address}: no cluster of Ray can be reached there ({error}); start one by "

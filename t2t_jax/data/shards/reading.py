@@ -15,7 +15,6 @@ refused. Binary columns of Parquet are read as UTF-8.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
@@ -87,7 +86,7 @@ class Shard:
           UserError: a file cannot be read completely.
         """
         faults = Faults() if faults is None else faults
-        with self._readable():
+        try:
             if len(self.files) == 2:
                 found = self._of_two(faults)
             else:
@@ -96,6 +95,11 @@ class Shard:
             if len(self.fields) == 1:
                 found = (("", text) for (text,) in found if text.strip())
             yield from chunks((source, target) for source, target in found)
+        except (OSError, *DAMAGE) as error:
+            raise UserError(
+                f"shard {self} cannot be read: {in_one_line(error)}; bring back a whole copy, or "
+                "take it out of the pattern"
+            ) from error
 
     def _of_two(self, faults: Faults) -> Iterator[Sides]:
         read = [_lines(path, faults) for path in self.files]
@@ -108,16 +112,6 @@ class Shard:
                 )
             if None not in pair:
                 yield pair
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, *DAMAGE) as error:
-            raise UserError(
-                f"shard {self} cannot be read: {in_one_line(error)}; bring back a whole copy, or "
-                "take it out of the pattern"
-            ) from error
 
 
 _END: Any = object()
