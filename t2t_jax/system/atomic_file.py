@@ -139,7 +139,11 @@ def _sent(path: BucketPath) -> Iterator[BinaryIO]:
 def _renamed(path: Path) -> Iterator[BinaryIO]:
     """Open a file under a hidden name, which takes the name of `path` once it is on the disk."""
     with removed_at_end(_hidden_name(path)) as unfinished:
-        file = _open(unfinished, path)
+        try:
+            with _opening:
+                file = io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
+        except OSError as error:
+            raise cannot_write(path, error) from error
         try:
             yield file
         except BaseException as error:
@@ -149,7 +153,11 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
                 raise cannot_write(path, error) from error
             raise
         try:
-            _finish(file, unfinished, path)
+            with file:
+                file.flush()
+                # Without it, a power failure after the renaming could leave an empty file.
+                os.fsync(file.fileno())
+            unfinished.replace(path)
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -182,22 +190,6 @@ def _remove(unfinished: Path) -> None:
 def _hidden_name(path: Path) -> Path:
     name = os.fsdecode(os.fsencode(path.name)[:200])
     return path.parent / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-
-
-def _open(unfinished: Path, path: Path) -> BinaryIO:
-    try:
-        with _opening:
-            return io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
-    with file:
-        file.flush()
-        # Without it, a power failure after the renaming could leave an empty file.
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:

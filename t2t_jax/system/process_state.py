@@ -22,17 +22,22 @@ class ProcessState:
         """Save the current state."""
         self._streams = {name: getattr(sys, name) for name in _STREAMS}
         self._filters = warnings.filters[:]
-        self._directory = _opened(lambda: os.open(".", os.O_RDONLY | os.O_DIRECTORY))
-        self._copies = {
-            number: copy
-            for number in (0, 1, 2, *signals.descriptors())
-            if (copy := _opened(lambda number=number: _copied(number))) is not None
-        }
+        self._directory: int | None = None
+        with contextlib.suppress(OSError):
+            self._directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        self._copies: dict[int, int] = {}
+        for number in (0, 1, 2, *signals.descriptors()):
+            with contextlib.suppress(OSError, ValueError):
+                self._copies[number] = _copied(number)
         self._handlers = {number: signal.getsignal(number) for number in signals.ENDING}
 
     def put_back(self) -> None:
         """Restore the saved state, and let pending signals take effect."""
-        self._put_back_warnings()
+        # New filters that turn warnings into errors go; other new ones stay.
+        filters: Any = warnings.filters
+        kept = [one for one in filters if one[0] != "error" or one in self._filters]
+        warnings.resetwarnings()  # which tells Python that they change
+        filters[:] = kept
         if self._directory is not None:
             with contextlib.suppress(OSError):
                 os.fchdir(self._directory)
@@ -49,21 +54,6 @@ class ProcessState:
                 if handler is not None:  # None: of somebody who is not Python
                     signal.signal(number, handler)
         signals.settle()
-
-    def _put_back_warnings(self) -> None:
-        """Remove new filters that turn warnings into errors; other new ones stay."""
-        filters: Any = warnings.filters
-        kept = [one for one in filters if one[0] != "error" or one in self._filters]
-        warnings.resetwarnings()  # which tells Python that they change
-        filters[:] = kept
-
-
-def _opened(open_it: Any) -> int | None:
-    try:
-        number: int = open_it()
-    except (OSError, ValueError):
-        return None
-    return number
 
 
 def _copied(number: int) -> int:
