@@ -61,7 +61,7 @@ def _figures(config: Config, kernels: Kernels, tiny: bool) -> dict[str, Any]:
     seconds = measuring.in_turns({"steps": steps, "peak": product}, repeats(tiny))
     taken = measuring.spread([each / QUEUED for each in seconds["steps"]])
     rate = step.figures["model_flops"] / taken["seconds_median"]
-    formula = training_memory(config, config.data.vocab_size, rows, length, length, 1)
+    formula = training_memory(config, config.data.vocab_size, (rows, length, length))
     return {
         **{name.replace("seconds", "milliseconds"): 1e3 * taken[name] for name in taken},
         "target_tokens_per_second": step.figures["target_tokens"] / taken["seconds_median"],

@@ -50,7 +50,7 @@ def _tokens_per_device(config: Config, mesh: Mesh) -> int:
     passes = 1
     while tokens > length:
         rows = min(tokens, share) // length + 1
-        needed = training_memory(config, data.vocab_size, rows, length, length, passes).total
+        needed = training_memory(config, data.vocab_size, (rows, length, length), passes).total
         if _SAFETY * needed <= available:
             break
         tokens, passes = tokens // 2, 2 * passes

@@ -49,12 +49,7 @@ class TrainingMemory(NamedTuple):
 
 
 def training_memory(
-    config: Config,
-    vocab_size: int,
-    rows: int = 0,
-    source_length: int = 0,
-    target_length: int = 0,
-    passes: int = 1,
+    config: Config, vocab_size: int, shape: tuple[int, int, int] = (0, 0, 0), passes: int = 1
 ) -> TrainingMemory:
     """Estimate a lower bound on the memory of training; XLA takes up to about twice as much.
 
@@ -62,10 +57,11 @@ def training_memory(
     the attention weights, copies for other layouts, and buffers for exchanges between devices.
 
     Args:
-      rows: rows of a batch that a device computes in one pass.
+      shape: the rows that a device computes in one pass, and their source and target lengths.
       passes: number of passes in which a device computes its rows of a step.
     """
     model, parallel = config.model, config.parallel
+    rows, source_length, target_length = shape
     devices = parallel.fsdp * parallel.tensor
     weights = 4 * num_parameters(model, vocab_size) // devices
     state = 4 * _state_size(config.training, model, vocab_size) // devices
@@ -163,16 +159,16 @@ def least_memory(
       shapes: as in `check_memory`.
     """
     return max(
-        (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),
+        (_of_batch(config, vocab_size, mesh, shape) for shape in shapes),
         key=lambda memory: memory.total,
         default=training_memory(config, vocab_size),
     )
 
 
 def _of_batch(
-    config: Config, vocab_size: int, mesh: Mesh, rows: int, source_length: int, target_length: int
+    config: Config, vocab_size: int, mesh: Mesh, shape: tuple[int, int, int]
 ) -> TrainingMemory:
-    longest = max(source_length, target_length)
-    layout = batch_layout(mesh, rows, longest, config.parallel.pass_tokens)
+    rows, source, target = shape
+    layout = batch_layout(mesh, rows, max(source, target), config.parallel.pass_tokens)
     rows = layout.rows_per_pass // row_parts(mesh)
-    return training_memory(config, vocab_size, rows, source_length, target_length, layout.passes)
+    return training_memory(config, vocab_size, (rows, source, target), layout.passes)

@@ -54,7 +54,7 @@ def test_elsewhere_a_pass_takes_as_much_as_fits_by_the_estimate(gib):
 
     def needed(tokens):
         rows = tokens // 256
-        return training_memory(config, 32_768, rows, 256, 256, passes=2).total
+        return training_memory(config, 32_768, (rows, 256, 256), passes=2).total
 
     assert 2 * needed(tokens) <= gib * _GIB < 2.5 * needed(2 * tokens)
 

@@ -164,12 +164,11 @@ def test_an_optimiser_is_a_function_and_a_row_and_what_it_keeps_is_counted(monke
 
 
 def test_logits_are_float32_and_recomputation_keeps_what_it_says():
-    sizes = {"rows": 8, "source_length": 64, "target_length": 64}
     half = {"model.compute_dtype": "bfloat16"}
     kept = {}
     for remat in ("none", "dots", "layer"):
         config = Config().replace({**half, "parallel.remat": remat})
-        estimate = training_memory(config, 37_000, **sizes)
+        estimate = training_memory(config, 37_000, (8, 64, 64))
         assert estimate.logits == 4 * 8 * 64 * 37_000
         kept[remat] = estimate.activations
     assert kept["layer"] < kept["dots"] < kept["none"]
@@ -221,9 +220,8 @@ def test_the_estimate_is_less_than_the_compiled_step_takes_and_not_by_much(layou
     config = Config().replace({**_TINY, **layout})
     report = compile_ahead(config, jax.devices()[:1])
     rows, *lengths = report.shape
-    estimate = training_memory(
-        config, config.data.vocab_size, rows // report.passes, *lengths, report.passes
-    )
+    shape = rows // report.passes, *lengths
+    estimate = training_memory(config, config.data.vocab_size, shape, report.passes)
     assert report.memory.total / 4 < estimate.total < report.memory.total
 
 
