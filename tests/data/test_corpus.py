@@ -10,7 +10,6 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.translate import Wmt14Translate
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data import lines as lines_module
 from t2t_jax.data import splits as splits_module
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
@@ -47,12 +46,6 @@ def test_bundled_corpus_translates_in_both_directions():
     assert backward.fingerprint("dev") != forward.fingerprint("dev")
 
 
-def test_only_newlines_end_lines(tmp_path):
-    odd = "a\u2028b\x85c\x0bd\x0ce\rf \t"
-    corpus = text_corpus(tmp_path, train_en=f"{odd}\n\nlast", train_de="1\r\n 2 \r\r\n3\n")
-    assert corpus.lines("train") == ([odd, "", "last"], ["1", " 2 \r", "3"])
-
-
 def test_gzip_holds_the_same_corpus(tmp_path):
     (tmp_path / "plain").mkdir()
     (tmp_path / "packed").mkdir()
@@ -84,13 +77,6 @@ def test_chunks_stay_aligned(tmp_path, monkeypatch):
 
 def test_a_split_of_no_lines_has_no_pairs(tmp_path):
     assert text_corpus(tmp_path, train_en="", train_de="").lines("train") == ([], [])
-
-
-def test_a_line_that_is_not_utf8_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines_module, "_BLOCK_LINES", 2)
-    corpus = text_corpus(tmp_path, train_en=b"a\nb\nc\nGr\xfc\xdfe\ne\n", train_de="1\n" * 5)
-    with pytest.raises(UserError, match=r"train\.en line 4 is not UTF-8"):
-        corpus.lines("train")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from t2t_jax.data.tokenized import (
     prepare_vocabulary,
 )
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
-from t2t_jax.errors import UserError
 
 TRAIN = [
     ("a small house", "ein kleines Haus"),
@@ -137,46 +136,6 @@ def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config):
     assert split.skipped["empty_source"] == 3
 
 
-def cut_tokens(entry):
-    path = entry / "source_tokens.npy"
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-def lose_a_pair(entry):
-    np.save(entry / "target_offsets.npy", np.load(entry / "target_offsets.npy")[:-1])
-
-
-def lose_a_file(entry):
-    (entry / "target_tokens.npy").unlink()
-
-
-def empty_counts(entry):
-    (entry / "counts.json").write_text("{}")
-
-
-def cut_counts(entry):
-    (entry / "counts.json").write_text('{"skip')
-
-
-def empty_array(entry):
-    (entry / "source_offsets.npy").write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    "damage", [cut_tokens, lose_a_pair, lose_a_file, empty_counts, cut_counts, empty_array]
-)
-def test_a_damaged_entry_is_made_again(config, damage):
-    corpus, vocabulary = opened(config)
-    whole = sentences(prepare_pairs(config, corpus, vocabulary, "train"))
-    (entry,) = Path(config.cache_dir).glob("tokens-*")
-    damage(entry)
-    assert sentences(prepare_pairs(config, corpus, vocabulary, "train")) == whole
-    encoded = vocabulary.encoded
-    assert encoded == 4 * len(TRAIN)  # both sides, twice
-    prepare_pairs(config, corpus, vocabulary, "train")
-    assert vocabulary.encoded == encoded
-
-
 def test_an_interrupted_start_leaves_nothing_behind(config):
     corpus, vocabulary = opened(config)
 
@@ -244,13 +203,6 @@ def test_a_split_of_which_nothing_is_left_is_counted(config):
         split = prepare_pairs(config, open_corpus(config), vocabulary, "train")
         assert len(split) == 0
         assert split.skipped == {"empty_source": 8, "empty_target": 0, "too_long": 0}
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    config = DataConfig(cache_dir=str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match=r"file/cache cannot be made .*; set data\.cache_dir"):
-        prepare_vocabulary(config, open_corpus(config))
 
 
 @pytest.mark.parametrize("side", ["en", "de"])

@@ -21,12 +21,6 @@ def test_learning_rate_rises_linearly_then_falls():
     assert (np.diff(rates[9:]) < 0).all()
 
 
-def test_factor_multiplies_the_rate():
-    assert float(learning_rate(7, 64, 10, 2.0)) == pytest.approx(
-        2 * float(learning_rate(7, 64, 10))
-    )
-
-
 def _rates(steps, **training):
     config = TrainingConfig(**{"warmup_steps": 4, "num_train_steps": 12} | training)
     return [float(scheduled_rate(config, 64, step)) for step in steps]
