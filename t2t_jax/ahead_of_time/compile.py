@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -79,10 +79,30 @@ def compile_step(
     start = time.monotonic()
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it for the device
         lowered = step.lower(state, batch)
-    program = _compile(lowered)
-    seconds = time.monotonic() - start
     arguments = state.params, (state.optimizer, state.ema), batch
-    report = StepReport(
+    memory, available = StepMemory(*map(bytes_of_a_device, arguments)), usable_memory(devices)
+    program, text = None, ""
+    try:
+        program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        refusal = _OUT_OF_MEMORY.search(str(error))
+        if not refusal:
+            raise
+        needed, available = _num_bytes(*refusal.group(1, 2)), _num_bytes(*refusal.group(3, 4))
+        memory = replace(memory, temporaries=needed - memory.total)
+    seconds = time.monotonic() - start
+    if program is not None:
+        stats: Any = program.memory_analysis()
+        memory = replace(
+            memory,
+            temporaries=_temporary_bytes(stats, "TPU" in devices[0].device_kind),
+            program=stats.generated_code_size_in_bytes,
+        )
+        text = program.as_text() or ""
+        if write_program is not None:
+            write_whole(write_program, text.encode())
+    parsed = parse_program(text)
+    return StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
         num_parameters=num_parameters(config.model, config.data.vocab_size),
@@ -91,59 +111,19 @@ def compile_step(
         compile_seconds=seconds,
         flops=_flops(config, layout, shape),
         hardware=peaks(devices),
-        memory=StepMemory(*map(bytes_of_a_device, arguments)),
-        available_bytes=usable_memory(devices),
+        memory=memory,
+        available_bytes=available,
         num_train_steps=config.training.num_train_steps,
         slices=described_slices(mesh),
         compiler_options=described_options(mesh),
-    )
-    if isinstance(program, _Refusal):
-        rest = program.needed_bytes - report.memory.total
-        return replace(
-            report,
-            memory=replace(report.memory, temporaries=rest),
-            available_bytes=program.available_bytes,
-            refused=True,
-        )
-    text = program.as_text() or ""
-    if write_program is not None:
-        write_whole(write_program, text.encode())
-    return _with_program(report, program, text)
-
-
-def _with_program(report: StepReport, program: jax.stages.Compiled, text: str) -> StepReport:
-    stats: Any = program.memory_analysis()
-    parsed = parse_program(text)
-    return replace(
-        report,
-        memory=replace(
-            report.memory,
-            temporaries=_temporary_bytes(stats, "TPU" in report.devices),
-            program=stats.generated_code_size_in_bytes,
-        ),
+        refused=program is None,
         collectives=collectives(parsed),
         kernels=kernels(parsed),
     )
 
 
-class _Refusal(NamedTuple):
-    """The memory, needed and available, by which the compiler refuses a program as too large."""
-
-    needed_bytes: int
-    available_bytes: int
-
-
-def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | _Refusal:
-    try:
-        return lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        found = _OUT_OF_MEMORY.search(str(error))
-        if not found:
-            raise
-        needed, needed_unit, available, unit = found.groups()
-        return _Refusal(
-            int(float(needed) * _UNITS[needed_unit]), int(float(available) * _UNITS[unit])
-        )
+def _num_bytes(number: str, unit: str) -> int:
+    return int(float(number) * _UNITS[unit])
 
 
 def _temporary_bytes(stats: Any, is_tpu: bool) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 import jax
@@ -60,7 +61,10 @@ def _check_compiler(topology: str, is_gpu: bool) -> None:
         with needs_extra("tpu", f"--compile-only {topology}"):
             version("libtpu")  # XLA's compiler for TPUs
         return
-    installed = {name: found for name, package in _PLUGINS.items() if (found := _version(package))}
+    installed = {}
+    for name, package in _PLUGINS.items():
+        with suppress(PackageNotFoundError):
+            installed[name] = version(package)
     if not installed:
         with needs_extra("cuda13", f"--compile-only {topology}"):
             version(_PLUGINS["cuda13"])  # XLA's compiler for NVIDIA GPUs
@@ -70,13 +74,6 @@ def _check_compiler(topology: str, is_gpu: bool) -> None:
             f"--compile-only {topology} needs a {_PLUGINS[name]} of jax {jax.__version__}, and "
             f"{number} is installed; install the one that fits by pip install 'jax[{name}]'"
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _gpus(topology: str) -> topologies.TopologyDescription:

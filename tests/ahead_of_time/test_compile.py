@@ -154,7 +154,7 @@ def test_without_its_compiler_the_error_says_how_to_install_it(
     "topology", ["h200", "h200:", "H100:0", "a100:2x0", "b200:1x2x3", "h100:-1"]
 )
 def test_a_gpu_takes_a_number_of_devices(topology, monkeypatch):
-    monkeypatch.setattr(topologies, "_version", lambda _: jax.__version__)
+    monkeypatch.setattr(topologies, "version", lambda _: jax.__version__)
     with pytest.raises(UserError, match=r"is no topology \(.*as in .*h200:8") as refusal:
         devices_of(topology)
     assert "\n" not in str(refusal.value)
