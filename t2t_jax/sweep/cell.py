@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
-from t2t_jax.run.provenance import SoftwareRecord
+from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software_of
 from t2t_jax.sweep.same_settings import settled_fields
 from t2t_jax.system.atomic_file import write_whole
@@ -371,7 +371,6 @@ def _write_result(cell: Cell, corpus: "Corpus") -> None:
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
-    from t2t_jax.run.provenance import provenance, training_software
     from t2t_jax.workdir import read_config, read_fingerprints, read_log, record_scores
 
     config, workdir = cell.config, cell.workdir

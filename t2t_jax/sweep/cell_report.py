@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +143,11 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, wor
     for report in reports:
         cell, config = report.cell, report.cell.config
         seed, values = config.training.seed, _values(config)
-        measures = _scalars(report.result or {})
+        measures = {
+            name: value
+            for name, value in (report.result or {}).items()
+            if isinstance(value, int | float | str) and name != "steps"
+        }
         if "target_tokens" in measures:  # of the scored split; a budget has those of training
             measures["scored_target_tokens"] = measures.pop("target_tokens")
         records.append(
@@ -192,12 +196,3 @@ def _varied_fields(configs: Iterable[Config]) -> list[str]:
 
 def _values(config: Config) -> dict[str, Any]:
     return {path: value for path, _, value in walk(config)}
-
-
-def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts of a result, except its steps, which have a column already."""
-    return {
-        name: value
-        for name, value in result.items()
-        if isinstance(value, int | float | str) and name != "steps"
-    }

@@ -213,9 +213,12 @@ def compare(
     """
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
-    measures, base = _measures_of_all(results), grid.variants[grid.base]
-    fields = ["perplexity", *(m.field for m in (measures.score, measures.beside) if m)]
+    base = grid.variants[grid.base]
     every = [(variant, result) for variant, seeds in results.items() for result in seeds]
+    # The config's metric is the second score only if every result has the same metric.
+    kinds = {measures_of(result) for _, result in every}
+    measures = kinds.pop() if len(kinds) == 1 else measures_of(every[0][1], with_metric=False)
+    fields = ["perplexity", *(m.field for m in (measures.score, measures.beside) if m)]
     subwords_of_rows = {_definition(grid, *cell, "perplexity") for cell in every}
     if BITS not in fields and len(subwords_of_rows) > 1:
         results = {name: [_with_bits(seed) for seed in seeds] for name, seeds in results.items()}
@@ -253,17 +256,6 @@ def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
         return result
     nats = math.log(result["perplexity"]) * result["target_tokens"]
     return result | {BITS: nats / math.log(2) / size}
-
-
-def _measures_of_all(results: Results) -> "GridMeasures":
-    """Return the scores that all results have.
-
-    These are the task's, or with the config's metric as the second if every result has the same
-    metric.
-    """
-    cells = [result for seeds in results.values() for result in seeds]
-    kinds = {measures_of(result) for result in cells}
-    return kinds.pop() if len(kinds) == 1 else measures_of(cells[0], with_metric=False)
 
 
 def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: str) -> object:

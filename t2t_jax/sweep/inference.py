@@ -78,11 +78,9 @@ class Effect(NamedTuple):
     @property
     def margin(self) -> float:
         """Return half of the 95% confidence interval; inf if the error is unknown."""
-        return (
-            math.inf
-            if self.error is None
-            else self.error * float(special.stdtrit(self.degrees, 0.975))
-        )
+        if self.error is None:
+            return math.inf
+        return self.error * float(special.stdtrit(self.degrees, 0.975))
 
 
 class Pool(NamedTuple):

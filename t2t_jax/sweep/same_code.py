@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import from_dict
 from t2t_jax.errors import UserError
+from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes, provenance, training_software
 from t2t_jax.sweep import same_settings
 from t2t_jax.sweep.same_settings import DTYPE
 
@@ -29,8 +30,6 @@ def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
 
     Each has the settings that the run chose in the field `settled`.
     """
-    from t2t_jax.run.provenance import UNRECORDED
-
     asked, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
     settings = same_settings.compared_settings(asked, result.get("settled"))
     return [record | {"settled": settings} for record in records]
@@ -46,8 +45,6 @@ def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None)
       result: the result of the cell; None if it has none.
       dtype: the dtype that "auto" would be in a new run; None if it is unknown.
     """
-    from t2t_jax.run.provenance import provenance, training_software
-
     if result is not None:
         return software_of_result(result)
     settings = same_settings.compared_settings(cell.config, cell.settled() or {DTYPE: dtype})
@@ -76,8 +73,6 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
     Args:
       software: names, each with the provenance records of cells; names may repeat.
     """
-    from t2t_jax.run.provenance import COMPUTING, changes
-
     first: Record = {}
     differences: dict[str, list[str]] = {}
     for name, records in software:
@@ -94,11 +89,8 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
 
 def other_code(results: "Results") -> dict[str, str]:
     """Return the rows with cells of other code or settings than the first, and what differs."""
-    software = (
-        (variant, software_of_result(result))
-        for variant, seeds in results.items()
-        for result in seeds
-    )
+    every = ((variant, result) for variant, seeds in results.items() for result in seeds)
+    software = ((variant, software_of_result(result)) for variant, result in every)
     return {name: _listed(each) for name, each in differences_of_code(software).items()}
 
 

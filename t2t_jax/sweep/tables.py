@@ -336,12 +336,8 @@ def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
 
     if effect.p_adjusted is None:
         return [text(effect.estimate), "", ""]
-    ends = effect.estimate - effect.margin, effect.estimate + effect.margin
-    return [
-        text(effect.estimate),
-        f"[{text(ends[0])}, {text(ends[1])}]",
-        p_text(effect.p_adjusted),
-    ]
+    low, high = (text(effect.estimate + margin) for margin in (-effect.margin, effect.margin))
+    return [text(effect.estimate), f"[{low}, {high}]", p_text(effect.p_adjusted)]
 
 
 def _notes_on_cells(grid: Grid, results: Results, beside: Beside) -> list[str]:

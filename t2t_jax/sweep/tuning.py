@@ -141,7 +141,13 @@ def tuned_results(
                 named.setdefault(name, []).append(cell.workdir.name)
         all_ends = {end for of_candidate in ends.values() for end in of_candidate}
         state = "all diverged" if all_ends == {math.inf} else "not chosen yet"
-        rows.append(_row(variant, group, named, planned.rules.tune, state))
+        values = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in named.items())
+        at_end = [
+            path
+            for path, choices in planned.rules.tune.items()
+            if any(is_at_an_end(group[name].value(path), choices) for name in named)
+        ]
+        rows.append([variant, "; ".join(values) or state, str(len(group)), ", ".join(at_end)])
     rule = (
         "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
         "choice does not gain by its own luck. Where the seeds of a row have different values, "
@@ -152,32 +158,11 @@ def tuned_results(
     )
     caption = f"The value of {', '.join(planned.rules.tune)} that each variant has:"
     heads = ["variant", "values, with their seeds", "tried", "at an end of its range"]
-    end = "Beyond an end of a range there may be a better value: try a wider one."
-    return (
-        results,
-        diverged,
-        GridTable(caption, heads, rows, [rule, *([end] if any(r[3] for r in rows) else [])]),
-    )
+    notes = [rule]
+    if any(row[3] for row in rows):
+        notes.append("Beyond an end of a range there may be a better value: try a wider one.")
+    return results, diverged, GridTable(caption, heads, rows, notes)
 
 
 def _end(cell: Cell, scores: Scores) -> float | None:
     return score_at(scores.get(cell.name, {}), cell.config.training.num_train_steps)
-
-
-def _row(
-    variant: str,
-    group: Mapping[str, Config],
-    named: Mapping[str, Sequence[str]],
-    ranges: Mapping[str, Sequence[Any]],
-    state: str,
-) -> list[str]:
-    """Return the row of a variant in the table of choices."""
-    parts = [
-        f"{name.removeprefix(f'{variant},')} ({', '.join(seeds)})" for name, seeds in named.items()
-    ]
-    at_end = [
-        path
-        for path, values in ranges.items()
-        if any(is_at_an_end(group[name].value(path), values) for name in named)
-    ]
-    return [variant, "; ".join(parts) or state, str(len(group)), ", ".join(at_end)]
