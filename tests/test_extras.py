@@ -22,7 +22,7 @@ from t2t_jax.data.tfds import tfds_builder
 from t2t_jax.data.vocabularies import pretrained
 from t2t_jax.errors import UserError, installing
 from t2t_jax.run.preparing import planned
-from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
+from t2t_jax.run.terminal_plot import plot_in_terminal
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
@@ -121,7 +121,7 @@ def test_one_extra_has_all_that_users_may_need():
 
 
 def _curve() -> object:
-    return plot_in_terminal("loss", [Curve([1, 2], [3.0, 2.0])], 60, 10, False)
+    return plot_in_terminal("loss", [[(1, 3.0), (2, 2.0)]], 60, 10, False)
 
 
 def _slurm() -> object:

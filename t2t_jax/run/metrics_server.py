@@ -9,8 +9,10 @@ from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.preparing import Run
 
-# Help texts of figures of the log, by their names there.
+# Help texts of figures; those of the log have their names there.
 _GAUGES = {
+    "step": "Newest step whose metrics were read.",
+    "seconds_since_checkpoint": "Seconds since the state was last saved, or since the start.",
     "loss": "Label-smoothed loss of a target token, mean of the last line of the log.",
     "target_tokens_per_second": "Target tokens a second, in the last line of the log.",
     "step_seconds": "Seconds of a step, mean of the last line of the log.",
@@ -30,19 +32,13 @@ class TrainingMetrics:
 
         if self.run is None:
             return
-        training, checkpoint_age = self.run.log.history.training, time.time() - self.run.job.saved
-        record = training[-1] if training else {}
-        metrics = [
-            ("step", "Newest step whose metrics were read.", self.run.log.newest_step),
-            (
-                "seconds_since_checkpoint",
-                "Seconds since the state was last saved, or since the start.",
-                checkpoint_age,
-            ),
-            *((name, text, record.get(name)) for name, text in _GAUGES.items()),
-        ]
-        for name, text, value in metrics:
-            if value is not None:
+        training = self.run.log.history.training
+        figures = (training[-1] if training else {}) | {
+            "step": self.run.log.newest_step,
+            "seconds_since_checkpoint": time.time() - self.run.job.saved,
+        }
+        for name, text in _GAUGES.items():
+            if (value := figures.get(name)) is not None:
                 yield GaugeMetricFamily(f"t2t_jax_{name}", text, value)
 
 

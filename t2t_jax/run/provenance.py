@@ -139,10 +139,8 @@ def read_provenance(workdir: Path) -> list[Record]:
     path = workdir / PROVENANCE
     if not path.exists():
         return []
-    software: list[Record] = read_object(path, _FILE, "remove it to record the software anew")[
-        "software"
-    ]
-    return software
+    record = read_object(path, _FILE, "remove it to record the software anew")
+    return list(record["software"])
 
 
 def training_software(workdir: Path) -> list[Record]:

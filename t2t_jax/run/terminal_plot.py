@@ -1,9 +1,6 @@
 """Plot several curves as text; only this module uses the plotting library."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
 
 from t2t_jax.errors import needs_extra
 
@@ -11,14 +8,8 @@ _COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green
 _MARKERS = "*o+x#@=%"
 _TICKS = 4
 
-
-class Curve(NamedTuple):
-    """A curve over the steps of a run."""
-
-    steps: list[int]
-    """The steps at which the curve is known, rising."""
-    values: list[float]
-    """The curve's finite value at each of `steps`."""
+Curve = Sequence[tuple[int, float]]
+"""The steps of a run at which a curve is known, rising, each with its finite value."""
 
 
 def colour_of(number: int) -> int:
@@ -49,20 +40,21 @@ def plot_in_terminal(
         import plotext
 
     # Beyond, the ranges of the axes have no float.
-    curves = [Curve(one.steps, np.clip(one.values, -1e300, 1e300).tolist()) for one in curves]
+    curves = [[(step, min(max(y, -1e300), 1e300)) for step, y in curve] for curve in curves]
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plot_size(width, height)
-    plotext.title(f"{title}: {_number(curves[0].values[-1])}" if len(curves) == 1 else title)
+    plotext.title(f"{title}: {_number(curves[0][-1][1])}" if len(curves) == 1 else title)
     fine = coloured or len(curves) == 1
     for number, curve in enumerate(curves):
-        if curve.steps:
+        if curve:
+            steps, values = map(list, zip(*curve, strict=True))
             marker = "braille" if fine else marker_of(number)
             colour = {"color": colour_of(number)} if coloured else {}
-            plotext.plot(curve.steps, curve.values, marker=marker, **colour)
-    places = _ticks([step for curve in curves for step in curve.steps])
+            plotext.plot(steps, values, marker=marker, **colour)
+    places = _ticks([step for curve in curves for step, _ in curve])
     plotext.xticks(places, [f"{place:,.0f}" for place in places])
-    places = _ticks([value for curve in curves for value in curve.values])
+    places = _ticks([value for curve in curves for _, value in curve])
     plotext.yticks(places, [_number(place) for place in places])
     drawn = plotext.build()
     return str(drawn if coloured else plotext.uncolorize(drawn))

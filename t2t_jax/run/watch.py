@@ -21,7 +21,7 @@ from t2t_jax.run.figures import figures_of, unit_of
 from t2t_jax.run.goodput import Goodput, read_goodput
 from t2t_jax.run.history import History, score_name
 from t2t_jax.run.profile import read_profiles
-from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_terminal
+from t2t_jax.run.terminal_plot import colour_of, marker_of, plot_in_terminal
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.workdir import is_run, log_file, log_signature, read_config, read_log
 
@@ -46,16 +46,6 @@ class WatchedRun(NamedTuple):
     """The directories of its profiles."""
     goodput: Goodput | None
     """What its time went to; None if it is not the only run, or has no accounts of its jobs."""
-
-    @property
-    def num_train_steps(self) -> int:
-        """Return the planned number of steps."""
-        return self.config.training.num_train_steps
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the log records the end of the run."""
-        return self.history.end is not None
 
 
 def show_runs(places: Sequence[Path], console: Console) -> None:
@@ -107,7 +97,7 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
                 console.print(page)
 
         draw()
-        while not stop.number and (may_grow or not all(run.has_ended for run in runs)):
+        while not stop.number and (may_grow or not all(run.history.end for run in runs)):
             _sleep(interval, lambda: bool(stop.number))
             if (now := _signature(places)) != seen:
                 seen = now
@@ -144,14 +134,12 @@ def _signature(places: Sequence[Path]) -> list[object]:
 
 
 def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
-    pairs = zip(_names(workdirs), workdirs, strict=True)
-    return [_watched(name, workdir, len(workdirs) == 1) for name, workdir in pairs]
-
-
-def _watched(name: str, workdir: Path, is_alone: bool) -> WatchedRun:
-    config, history = read_config(workdir), History.of(read_log(workdir))
-    goodput = read_goodput(workdir) if is_alone else None
-    return WatchedRun(name, config, history, read_profiles(workdir), goodput)
+    runs = []
+    for name, workdir in zip(_names(workdirs), workdirs, strict=True):
+        config, history = read_config(workdir), History.of(read_log(workdir))
+        goodput = read_goodput(workdir) if len(workdirs) == 1 else None
+        runs.append(WatchedRun(name, config, history, read_profiles(workdir), goodput))
+    return runs
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
@@ -193,12 +181,12 @@ def _cells(run: WatchedRun) -> list[str]:
     last = history.training[-1] if history.training else {"step": 0}
     since = plateau(history.evaluations)
     return [
-        f"{last['step']:,} / {run.num_train_steps:,}",
+        f"{last['step']:,} / {run.config.training.num_train_steps:,}",
         _shown(last.get("loss"), ".3f"),
         _UNKNOWN if since is None else f"{since.best:.2f} at {since.best_step:,}",
         _shown(last.get("target_tokens_per_second"), ",.0f"),
         _shown(last.get("data_wait"), ".0%"),
-        "ended" if run.has_ended else _duration(_seconds_left(run)),
+        "ended" if history.end else _duration(_seconds_left(run)),
         f"{len(history.warnings)}",
     ]
 
@@ -216,7 +204,9 @@ def _seconds_left(run: WatchedRun) -> float | None:
     lines = lines[-_TIMED_LINES - 1 :]
     pairs = itertools.pairwise(lines)
     per_step = [(t - u) / (s - r) for (r, u), (s, t) in pairs if s > r]
-    return statistics.median(per_step) * (run.num_train_steps - lines[-1][0]) if per_step else None
+    if not per_step:
+        return None
+    return statistics.median(per_step) * (run.config.training.num_train_steps - lines[-1][0])
 
 
 def _duration(seconds: float | None) -> str:
@@ -250,9 +240,8 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     unit = unit_of(run.config for run in runs)
     drawn = []
     for figure in figures_of([run.history for run in runs], unit):
-        points = [figure.points(run.history) for run in runs]
-        if any(points):
-            curves = [Curve([s for s, _ in one], [value for _, value in one]) for one in points]
+        curves = [figure.points(run.history) for run in runs]
+        if any(curves):
             plot = plot_in_terminal(figure.title, curves, width // columns, height, coloured)
             drawn.append(Text.from_ansi(plot))
     rows = Table.grid()

@@ -16,7 +16,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.run import watch
-from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
+from t2t_jax.run.terminal_plot import plot_in_terminal
 
 STEPS = 1000
 
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
 
 
 def test_a_plot_has_the_range_of_its_curves_on_its_axes():
-    drawn = plot_in_terminal("loss", [Curve([1, 2001], [0.5, 4.0])], 60, 10, coloured=False)
+    drawn = plot_in_terminal("loss", [[(1, 0.5), (2001, 4.0)]], 60, 10, coloured=False)
     lines = drawn.splitlines()
     assert len(lines) == 10
     assert max(map(len, lines)) <= 60
@@ -260,4 +260,4 @@ def test_a_plot_has_the_range_of_its_curves_on_its_axes():
 
 
 def test_a_curve_of_one_value_is_a_point():
-    assert "7┤" in plot_in_terminal("loss", [Curve([100], [7.0])], 40, 8, coloured=False)
+    assert "7┤" in plot_in_terminal("loss", [[(100, 7.0)]], 40, 8, coloured=False)
