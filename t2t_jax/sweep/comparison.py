@@ -163,6 +163,8 @@ def verdict_on(change: Change) -> str:
         return ""
     if change.p_adjusted is not None and change.p_adjusted >= SIGNIFICANT:
         return f"within the noise of {change.noise}"
+    if not change.noise:
+        return "not tested"
     direction = {1: "higher", -1: "lower"}.get(np.sign(change.difference), "equal")
     return direction if "seeds" in change.noise else f"{direction}, noise of seeds unknown"
 
