@@ -22,7 +22,7 @@ from sacrebleu.dataset import DATASETS
 from t2t_jax.__main__ import main
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.download import catalogue, prepare, transfer
+from t2t_jax.data.download import prepare, transfer
 from t2t_jax.data.download.catalogue import CORPORA, Archive, Text, public_corpus
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
@@ -383,4 +383,3 @@ def test_the_help_names_every_corpus(capsys):
         main(["data", "--help"])
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert all(name in printed for name in CORPORA)
-    assert set(catalogue._MAKERS) == set(CORPORA)
