@@ -68,9 +68,9 @@ def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
     yield from shard.pairs(faults)
     for reason, line in faults.first.items():
         raise UserError(
-            f"{line} is {reason.replace('_', ' ')}, the first of {faults.counts[reason]:,}; a line "
-            f"has {' and '.join(shard.fields)} (data.fields): correct it, or name the corpus "
-            f"shards:{file.path}, which leaves such lines out"
+            f"{line} is refused as {reason.replace('_', ' ')}, the first of "
+            f"{faults.counts[reason]:,}; a line needs {' and '.join(shard.fields)} (data.fields): "
+            f"correct it, or name the corpus shards:{file.path}, which leaves such lines out"
         )
     if TextFile(file.path).survey != file.survey:
         raise changed(file.path)

@@ -101,15 +101,15 @@ def test_without_dev_lines_a_directory_is_the_corpus_that_it_was(tmp_path):
 NOT_A_CORPUS = {
     "text:short.tsv": (
         {},
-        r"short\.tsv line 2 is without a side, the first of 1; a line has en and",
+        r"short\.tsv line 2 is refused as without a side, the first of 1; a line needs en and",
     ),
     "text:wide.tsv": (
         {},
-        r"wide\.tsv line 1 is having too many columns, the first of 1; a line has",
+        r"wide\.tsv line 1 is refused as having too many columns, the first of 1; a line needs",
     ),
     "text:nested.jsonl": (
         {},
-        r"line 1 is without a side, the first of 40; a line has en and de",
+        r"line 1 is refused as without a side, the first of 40; a line needs en and de",
     ),
     "text:notes.txt": ({}, r"notes\.txt is neither a directory nor a \.tsv or \.jsonl file"),
     "text:gone.tsv": ({}, r"corpus file gone\.tsv does not exist"),
