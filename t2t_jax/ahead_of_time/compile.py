@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src.mesh import use_abstract_mesh  # public only after JAX 0.6
 
 from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hlo import parse_program
@@ -77,7 +78,7 @@ def compile_step(
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     step: Any = compile_train_step(config, model, mesh)
     start = time.monotonic()
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it for the device
+    with use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it for the device
         lowered = step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
     memory, available = StepMemory(*map(bytes_of_a_device, arguments)), usable_memory(devices)

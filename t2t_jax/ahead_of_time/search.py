@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.mesh import use_abstract_mesh  # public only after JAX 0.6
 from jax.sharding import NamedSharding
 
 from t2t_jax.ahead_of_time.hlo import parse_program
@@ -73,7 +74,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
     arrivals = Arrivals(numbers, inputs, numbers, numbers)
     seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
     start = time.monotonic()
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
+    with use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
         prepare = partial(model.prepare, quantize=config.decoding.quantize)
         params = results_of(jax.jit(prepare).lower(state.params))
         work = results_of(begin_work.lower(search, sizes, params))
