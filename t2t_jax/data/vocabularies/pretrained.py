@@ -32,6 +32,8 @@ class PretrainedVocabulary(Vocabulary):
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
         self._definition: str = content["tokenizer"]
+        # Whether each character of an entry stands for a byte, as in GPT-2.
+        self._spells_bytes = '"ByteLevel"' in self._definition
         self._tokenizer = _tokenizer(self._definition)
         self.order: list[int] = content["order"]
         """For each id, the id of its entry in the file; -1 for one that the file does not have."""
@@ -89,11 +91,6 @@ class PretrainedVocabulary(Vocabulary):
     def _piece(self, token: int) -> str:
         number = self.order[token]
         return "<pad>" if number == _NONE else str(self._tokenizer.id_to_token(number))
-
-    @cached_property
-    def _spells_bytes(self) -> bool:
-        """Return whether each character of an entry stands for a byte, as in GPT-2."""
-        return '"ByteLevel"' in self._definition
 
 
 def _byte_characters() -> dict[str, int]:
