@@ -69,7 +69,12 @@ def average_checkpoints(
 ) -> tuple[Parameters, list[int]]:
     """Load the mean of the parameters of checkpoints; see `parameters.load_parameters`."""
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
-    directory = _directory(workdir, step)
+    directory = workdir / (BEST if step == "best" else CHECKPOINTS)
+    if not directory.is_dir():
+        raise UserError(
+            f"{workdir} has no {directory.name}/ directory and no {PARAMETERS}: nothing was saved "
+            "there yet, or it was left out of a copy"
+        )
     item = "ema" if reads_ema(identity.config, average) else "params"
     only_one = step == "best" or item == "ema"
     usual = 1 if only_one else identity.config.checkpoint.average
@@ -87,16 +92,6 @@ def average_checkpoints(
                 continue
             raise _damaged(error, there) from error
     raise AssertionError("the last attempt returns or raises")
-
-
-def _directory(workdir: Path, step: int | str | None) -> Path:
-    directory = workdir / (BEST if step == "best" else CHECKPOINTS)
-    if not directory.is_dir():
-        raise UserError(
-            f"{workdir} has no {directory.name}/ directory and no {PARAMETERS}: nothing was saved "
-            "there yet, or it was left out of a copy"
-        )
-    return directory
 
 
 def _damaged(error: UnreadableError, there: list[int]) -> UserError:
