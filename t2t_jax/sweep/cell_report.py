@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t2t_jax.config import Config, walk
+from t2t_jax.config import walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, warn
@@ -138,11 +138,13 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, wor
     added = added_later(workdir)
     every = ((variant, result) for variant, seeds in results.items() for result in seeds)
     chosen = {cell_name(variant, result) for variant, result in every if "tuned_to" in result}
-    varied = _varied_fields([report.cell.config for report in reports])
+    fields = [{path: value for path, _, value in walk(r.cell.config)} for r in reports]
+    paths = dict.fromkeys(path for values in fields for path in values if path != "training.seed")
+    varied = [path for path in paths if len({values.get(path, "") for values in fields}) > 1]
     base, records = grid.variants[grid.base], []
-    for report in reports:
+    for report, values in zip(reports, fields, strict=True):
         cell, config = report.cell, report.cell.config
-        seed, values = config.training.seed, _values(config)
+        seed = config.training.seed
         measures = {
             name: value
             for name, value in (report.result or {}).items()
@@ -185,14 +187,3 @@ def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
                 rows.append((*cell, record["step"], split, measure, value))
     records = (dict(zip(heads, row, strict=True)) for row in rows)
     write_whole(workdir / CURVES, csv_text(heads, records).encode())
-
-
-def _varied_fields(configs: Iterable[Config]) -> list[str]:
-    """Return the paths of the fields that differ between configs, without the seed."""
-    every = [_values(config) for config in configs]
-    paths = {path: None for values in every for path in values if path != "training.seed"}
-    return [path for path in paths if len({values.get(path, "") for values in every}) > 1]
-
-
-def _values(config: Config) -> dict[str, Any]:
-    return {path: value for path, _, value in walk(config)}

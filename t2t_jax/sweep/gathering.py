@@ -65,7 +65,9 @@ def gathered(
         by_cell = {r.cell.name: r.result for r in reports if r.result is not None}
         results, diverged, values = tuned_results(planned, by_variant(wanted), scores, by_cell)
         further = [values]
-    outside = _outside(grid, workdir)
+    lost = Grid(rows_outside(grid, workdir), {})
+    started = cell_reports(cells(lost, workdir, num_seeds_in(lost, workdir)))
+    outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in started]
     untrained = [c.name for c in wanted if score_at(scores[c.name], c.until) is None]
     to_score = {name for entry in scorings(workdir, split) for name in entry["cells"]}
     unscored = [r.cell.name for r in reports if r.result is None and r.cell.name in to_score]
@@ -104,12 +106,6 @@ def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
         times = "once" if len(dates) == 1 else f"{len(dates)} times"
         note += f", scored {times} ({', '.join(dates)})"
     return f"{note}."
-
-
-def _outside(grid: Grid, workdir: Path) -> list[CellReport]:
-    lost = Grid(rows_outside(grid, workdir), {})
-    reports = cell_reports(cells(lost, workdir, num_seeds_in(lost, workdir)))
-    return [r._replace(state=LEFT_OUT, reason="not in the config file") for r in reports]
 
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:

@@ -93,7 +93,6 @@ class PlannedGrid:
         """The variants whose cells are trained before the others, in order."""
         self.halved: HalvedGrid | None = None
         self._candidates: dict[str, dict[str, Config]] = {}
-        self._sampled: SampledGrid | None = None
         _check_tuned(rules)
         _check_together(rules)
         values = (
@@ -106,8 +105,7 @@ class PlannedGrid:
             self.plan: GridPlan = SampledGrid(
                 grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
             )
-            self._sampled = self.plan
-            self.optuna = self._sampled.optuna
+            self.optuna = self.plan.optuna
             return
         groups = [[name] for name in grid.variants if name == grid.base]
         groups += [rivals] if (rivals := [n for n in grid.variants if n != grid.base]) else []
@@ -132,7 +130,7 @@ class PlannedGrid:
     @property
     def candidates(self) -> dict[str, dict[str, Config]]:
         """Return the candidate configs of each tuned variant so far, by variant and name."""
-        return self._sampled.candidates if self._sampled else self._candidates
+        return self.plan.candidates if isinstance(self.plan, SampledGrid) else self._candidates
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the plan, those of the variants in `first` before the others."""
