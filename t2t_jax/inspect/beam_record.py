@@ -117,13 +117,8 @@ def _note(
         # A greedy search, and one whose hypotheses have all ended, holds an ended one as live.
         if log_prob > _POSSIBLE and key[-1] != EOS_ID:
             nodes[key] = Node(key, log_prob, "kept", None)
-    ended = zip(
-        finished.tokens[0],
-        finished.log_probs[0].tolist(),
-        finished.lengths[0].tolist(),
-        strict=True,
-    )
-    for tokens, log_prob, length in ended:
+    columns = finished.tokens[0], finished.log_probs[0].tolist(), finished.lengths[0].tolist()
+    for tokens, log_prob, length in zip(*columns, strict=True):
         if log_prob > _POSSIBLE and length == step:
             key = tuple(tokens[:step].tolist())
             nodes[key] = Node(key, log_prob, "ended", _score(log_prob, step, penalty))

@@ -160,14 +160,13 @@ class _Measures:
     def counts(self) -> dict[str, HeadCounts]:
         """Count the shares and entropies of the heads of each attention."""
         found: dict[str, HeadCounts] = {}
-        place = 0
-        for batch in self.batches:
+        places = range(0, len(self.sources), _ROWS)
+        for place, batch in zip(places, self.batches, strict=True):
             safe_point()
             weights = weights_of(self.translator, batch)
             for row in range(min(_ROWS, len(self.sources) - place)):
                 for name, counts in self._counts_of(place + row, row, weights):
                     found[name] = found[name] + counts if name in found else counts
-            place += _ROWS
         return found
 
     def _counts_of(

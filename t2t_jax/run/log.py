@@ -145,10 +145,6 @@ class RunLog:
         self.newest_step = step
         self._progress.update(self._bar, completed=step)
 
-    def has_evaluation(self, step: int, split: str) -> bool:
-        """Return whether the log had the scores on a split after a step when it was opened."""
-        return (split, step) in self._recorded
-
     def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
         """Record the means of the steps since the last record, or since the run was resumed.
 

@@ -114,7 +114,8 @@ def _train(
     step = first = int(state.step)
     pause = run.last if until is None else max(first, min(run.last, until))
     train_step = compile_train_step(run.config, run.model, run.mesh)
-    if first and _evaluates(run, first) and not run.log.has_evaluation(first, "dev"):
+    scored = {record["step"] for record in run.log.history.evaluations}
+    if first and _evaluates(run, first) and first not in scored:
         with progress.during(EVALUATION):  # a signal or a kill had interrupted this one
             signal = _evaluate(run, first, state)
         if signal:

@@ -317,12 +317,6 @@ def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path, config):
         train(config, tmp_path / "thesis.tex" / "run")
 
 
-def test_a_missing_corpus_is_refused_before_anything_is_written(tmp_path, config):
-    with pytest.raises(UserError, match="nowhere"):
-        train(config.replace({"data.corpus": "text:/nowhere"}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_corpus_that_changed_under_a_run_is_refused(tiny_run, config, undisturbed):
     path = tiny_run.folder / "corpus" / "train.en"
     text = path.read_text(encoding="utf-8")
