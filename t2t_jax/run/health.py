@@ -232,10 +232,7 @@ class Health:
     def news(self, history: History) -> Iterator[tuple[str, str]]:
         """Yield the name and the warning of each rule that warns for the first time."""
         for name, rule in RULES.items():
-            if name in self._said:
-                continue
-            text = rule(self._config, self._corpus, history)
-            if text is not None:
+            if name not in self._said and (text := rule(self._config, self._corpus, history)):
                 self._said.add(name)
                 yield name, text
 

@@ -192,9 +192,7 @@ class RunLog:
 
         A process prints each warning once, and a run records each warning once.
         """
-        if self._health is None:
-            return
-        for rule, text in self._health.news(self.history):
+        for rule, text in self._health.news(self.history) if self._health else ():
             self.warn(step, rule, text)
 
     def warn(self, step: int, rule: str, text: str, **figures: float) -> None:

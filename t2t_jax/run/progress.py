@@ -117,9 +117,7 @@ class TrainingProgress:
         try:
             while True:
                 self._asked = time.monotonic()
-                try:
-                    batch = next(batches)
-                except StopIteration:
+                if (batch := next(batches, None)) is None:
                     return
                 with self._changing:
                     self._seconds[DATA] += self._starved(time.monotonic())
