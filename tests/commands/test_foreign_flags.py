@@ -8,6 +8,7 @@ from t2t_jax.commands.foreign_flags import _BY_FLAG, _FLAGS_IN_HINT, ALIASES
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError
+from tests.refusals import refused
 
 SAME = [
     ("fairseq --lr 0.0005", "training.peak_learning_rate"),
@@ -98,11 +99,9 @@ def test_a_flag_that_does_the_same_elsewhere_is_an_alias(line, path):
 @pytest.mark.parametrize(("line", "hint"), OTHER)
 def test_a_flag_that_does_another_thing_elsewhere_is_refused_with_a_way_out(line, hint):
     _, flag = line.split()
-    with pytest.raises(UserError) as refusal:
+    with refused(hint) as refusal:
         train_command(["--config", "base", "w", flag, "1"])
     assert str(refusal.value).startswith(f"unknown flag {flag}; ")
-    assert hint in str(refusal.value)
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("line", ["--beam 3", "--num_beams 3"])

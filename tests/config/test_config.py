@@ -30,6 +30,7 @@ from t2t_jax.config.families import FAMILIES
 from t2t_jax.data.layout import length_ladder
 from t2t_jax.errors import UserError, did_you_mean
 from tests.free_fields import MAY_CHANGE
+from tests.refusals import refused
 
 _ROOT = Path(t2t_jax.config.__file__).parents[2]
 
@@ -92,9 +93,9 @@ class _Several(Section):
 
 def test_several_numbers_are_numbers():
     assert _Several([1, 2]).numbers == (1, 2)  # as JSON has it
-    for refused in ((1, "2"), (True,), (1.0,), [1.0]):
+    for value in ((1, "2"), (True,), (1.0,), [1.0]):
         with pytest.raises(UserError, match="expected a tuple of values, each a int"):
-            _Several(refused)
+            _Several(value)
 
 
 @given(_changes)
@@ -321,10 +322,9 @@ _REFUSED = [
 
 @pytest.mark.parametrize(("section", "values", "message"), _REFUSED)
 def test_refused_value_is_explained_in_one_line(section, values, message):
-    with pytest.raises(UserError, match=re.escape(message)) as error:
+    with refused(message) as error:
         section(**values)
     assert next(iter(values)) in str(error.value) or "language" in message
-    assert "\n" not in str(error.value)
 
 
 def test_a_pace_may_be_any_number_and_means_never():

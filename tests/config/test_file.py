@@ -11,6 +11,7 @@ from t2t_jax import product
 from t2t_jax.config import Config
 from t2t_jax.config.file import describe_difference, load_config, load_grid
 from t2t_jax.errors import UserError
+from tests.refusals import refused
 
 
 def _write(folder, text):
@@ -85,9 +86,8 @@ def test_config_file_without_the_config_asked_for_is_explained(tmp_path, text, s
 )
 def test_a_mistake_in_a_config_file_is_one_line_that_says_where(tmp_path, text, message):
     path = _write(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(f"{path}{message}")) as error:
+    with refused(f"{path}{message}"):
         load_config(path)
-    assert "\n" not in str(error.value)
 
 
 def test_a_config_file_may_print_and_start_with_a_byte_order_mark(tmp_path, capsys):
@@ -189,10 +189,9 @@ def test_a_grid_file_gives_its_variants_in_order_and_what_is_published_of_them(t
 )
 def test_a_file_that_is_no_grid_is_explained_in_one_line(tmp_path, text, message):
     path = _write(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(message)) as error:
+    with refused(message) as error:
         load_grid(path)
     assert path in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_difference_is_told_by_the_names_and_values_of_the_fields():
@@ -260,10 +259,9 @@ raise Odd
 )
 def test_an_error_that_hides_what_it_is_is_one_line_all_the_same(tmp_path, text, message):
     path = _write(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(message)) as error:
+    with refused(message) as error:
         load_config(path)
     assert str(error.value).startswith(path)
-    assert "\n" not in str(error.value)
     assert len(str(error.value)) < 1000
 
 
@@ -305,10 +303,9 @@ _ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = la
 )  # fmt: skip
 def test_a_config_that_is_none_or_was_altered_is_refused(tmp_path, text, message):
     path = _write(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(message)) as error:
+    with refused(message) as error:
         load_config(path)
     assert path in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

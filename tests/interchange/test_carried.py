@@ -22,6 +22,7 @@ from t2t_jax.interchange.formats import WRITTEN, implementation, read_model, wri
 from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable
 from tests.interchange.test_ctranslate2 import REFUSED
+from tests.refusals import refused
 
 _LANGUAGE_MODEL = {"model.architecture": "decoder_only", "data.task": "language_modelling"}
 _GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -133,10 +134,8 @@ def test_every_field_that_a_format_lists_is_there(name):
     ],
 )
 def test_a_setting_without_a_counterpart_is_refused_by_name(name, fields, why, tmp_path):
-    with pytest.raises(UserError) as refusal:
+    with refused(why):
         write_model(portable(fields), name, tmp_path / "out")
-    assert why in str(refusal.value)
-    assert len(str(refusal.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 

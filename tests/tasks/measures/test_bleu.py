@@ -13,6 +13,7 @@ from t2t_jax.tasks.measures.bleu import (
     split_words,
     tokenized_split_bleu,
 )
+from tests.refusals import refused
 
 HYPOTHESES = ["Der Hund läuft, sagt sie.", "Ein Haus steht am See", "", "Das ist „gut“ !"]
 REFERENCES = ["Der Hund rennt, sagt sie.", "Ein Haus steht am großen See", "Ja.", "Das ist „gut“!"]
@@ -118,6 +119,5 @@ def test_counts_that_cannot_be_scored_are_refused(score, hypotheses, references)
 @pytest.mark.parametrize(("translated", "given"), [(2737, 3003), (3003, 2737)])
 def test_the_two_newstest2014_are_not_mixed(translated, given):
     message = "2,737 lines are the filtered newstest2014 and 3,003 the full one, which must not be"
-    with pytest.raises(UserError, match=message) as error:
+    with refused(match=message):
         corpus_scores(["a"] * translated, ["a"] * given, "de")
-    assert "\n" not in str(error.value)
