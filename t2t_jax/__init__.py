@@ -56,39 +56,6 @@ if TYPE_CHECKING:
     from t2t_jax.sweep.grid import run_grid as run_grid
     from t2t_jax.version import __version__ as __version__
 
-__all__ = [
-    "AttentionConfig",
-    "Batch",
-    "Config",
-    "Context",
-    "FeedForward",
-    "Layer",
-    "LayerStack",
-    "MeshConfig",
-    "MultiHeadAttention",
-    "Parameter",
-    "TrainedRun",
-    "Translator",
-    "UserError",
-    "attention_maps",
-    "beam_search",
-    "build",
-    "encoder_states",
-    "evaluate",
-    "explore",
-    "load",
-    "named_arrays",
-    "parameter_table",
-    "parameters_of",
-    "product",
-    "register_activation",
-    "register_normalization",
-    "register_score_function",
-    "run_grid",
-    "score",
-    "train",
-]
-
 _HOMES = {
     "AttentionConfig": "t2t_jax.config",
     "Batch": "t2t_jax.batch",
@@ -122,6 +89,8 @@ _HOMES = {
     "train": "t2t_jax.run.trainer",
     "__version__": "t2t_jax.version",
 }
+
+__all__ = [name for name in _HOMES if name != "__version__"]
 
 
 def __getattr__(name: str) -> Any:
