@@ -18,7 +18,7 @@ W/model.safetensors    parameters of an exported run; see `training.parameter_fi
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
@@ -153,7 +153,7 @@ def _keep_registered(config: Config, workdir: Path) -> None:
     """Copy the files that registered a config's functions, unless a run with steps has copies."""
     for field, entry in named_entries(config).items():
         kept = _file_of(workdir, field)
-        if entry.source and not (kept.is_file() and _has_steps(workdir / CHECKPOINTS)):
+        if entry.source and not (kept.is_file() and _steps(workdir / CHECKPOINTS)):
             kept.parent.mkdir(exist_ok=True)
             write_whole(kept, entry.source.text.encode())
 
@@ -220,7 +220,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
         _check_nothing_lost(workdir)
         changed = differences(read_config(workdir), config, only_binding=True)
         goes_on = not changed
-        if _has_steps(workdir / CHECKPOINTS):
+        if _steps(workdir / CHECKPOINTS):
             check_recipe((workdir / CONFIG).read_text(encoding="utf-8"))
             if changed:
                 raise UserError(
@@ -229,7 +229,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
                 )
             check_registered(config, workdir)
             _check_steps(config, workdir)
-    elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
+    elif workdir.exists() and (not workdir.is_dir() or not _is_empty(workdir)):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     check_writable(workdir)
     return goes_on
@@ -238,7 +238,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
 def _check_was_trained(workdir: Path) -> None:
     """Refuse to continue an imported or exported model, which has no optimiser state."""
     is_imported = (workdir / IMPORTED).exists()
-    if is_imported or ((workdir / PARAMETERS).exists() and not _has_steps(workdir / CHECKPOINTS)):
+    if is_imported or ((workdir / PARAMETERS).exists() and not _steps(workdir / CHECKPOINTS)):
         raise UserError(
             f"{workdir} holds a model that was {'imported' if is_imported else 'exported'}, and no "
             "training to go on with; choose another --workdir, and start there with "
@@ -253,13 +253,13 @@ def _check_nothing_lost(workdir: Path) -> None:
     of every checkpoint that is whole.
     """
     checkpoints, best = workdir / CHECKPOINTS, workdir / BEST
-    if _has_steps(checkpoints):
+    if _steps(checkpoints):
         return
     log = read_log(workdir)
     proof = [record["step"] for record in log if record["of"] == CHECKPOINT]
     if not checkpoints.exists():
         proof += [record["step"] for record in log if record["step"] > 0]
-    if proof or (_has_steps(best) and not checkpoints.exists()):
+    if proof or (_steps(best) and not checkpoints.exists()):
         told = f"{workdir / _LOG} has step {max(proof):,}" if proof else f"there is {best}"
         raise UserError(
             f"{told}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
@@ -278,18 +278,14 @@ def _check_steps(config: Config, workdir: Path) -> None:
         )
 
 
-def _has_steps(directory: Path) -> bool:
-    return bool(_steps(directory))
-
-
 def _steps(directory: Path) -> list[int]:
     names = (path.name for path in directory.iterdir()) if directory.is_dir() else ()
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _visible(directory: Path) -> Iterator[Path]:
-    names = (path for path in directory.iterdir() if path.name != LAUNCH)
-    return (path for path in names if not path.name.startswith("."))
+def _is_empty(directory: Path) -> bool:
+    """Return whether a directory has nothing but hidden files and the job that trains its run."""
+    return all(path.name.startswith(".") or path.name == LAUNCH for path in directory.iterdir())
 
 
 def run_vocabulary(
