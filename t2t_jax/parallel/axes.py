@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -23,6 +23,7 @@ from jaxtyping import Array, Shaped
 from t2t_jax.errors import UserError
 
 _MeshAxes = tuple[str, ...]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,20 @@ _declares: ContextVar[bool] = ContextVar("declares", default=False)
 
 
 @contextlib.contextmanager
-def declaring() -> Iterator[None]:
+def _within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
+
+
+def declaring() -> contextlib.AbstractContextManager[None]:
     """Put the parameters made within the context into boxes that declare their axes.
 
     Elsewhere, a module's `init` returns plain arrays.
     """
-    before = _declares.set(True)
-    try:
-        yield
-    finally:
-        _declares.reset(before)
+    return _within(_declares, True)
 
 
 def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], **facts: Any) -> Any:
@@ -113,18 +118,13 @@ def named(initialize: Any, *axes: str | None) -> Any:
 _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
-@contextlib.contextmanager
-def on_mesh(mesh: Mesh | None) -> Iterator[None]:
+def on_mesh(mesh: Mesh | None) -> contextlib.AbstractContextManager[None]:
     """Let `constrain` take effect in code traced within the context, for the devices of a mesh.
 
     Args:
       mesh: the devices that the traced program is compiled for; None constrains nothing.
     """
-    before = _mesh.set(mesh)
-    try:
-        yield
-    finally:
-        _mesh.reset(before)
+    return _within(_mesh, mesh)
 
 
 def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:
