@@ -79,16 +79,12 @@ class Layer(nn.Module):
         if self.stack.cross_attention is not None:
             self.cross_attention = MultiHeadAttention(self.stack.cross_attention, gain)
             self.cross_attention_residual = Residual(config, *constants)
-        self.feed_forward = self.make_feed_forward()
+        self.feed_forward = FeedForward(config, gain)
         self.feed_forward_residual = Residual(config, *constants)
 
     def make_self_attention(self) -> nn.Module:
         """Make the module for self-attention; subclasses may override it."""
         return MultiHeadAttention(self.stack.self_attention, self.stack.initial_gain)
-
-    def make_feed_forward(self) -> nn.Module:
-        """Make the module of the last sub-layer; subclasses may override it."""
-        return FeedForward(self.config, self.stack.initial_gain)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
