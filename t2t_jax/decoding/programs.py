@@ -171,9 +171,16 @@ def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
 
 
 @partial(jax.jit, static_argnames=("model", "length"))
-def pad_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad the memory of sources to more positions."""
-    return _of_length(model, memory, length)
+def fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
+    """Pad or cut the memory to `length` positions of a source."""
+
+    def fit(x: Array, axis: int) -> Array:
+        kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = 0, length - kept.shape[axis]
+        return jnp.pad(kept, widths)
+
+    return jax.tree.map(fit, memory, model.axes().sources)
 
 
 @partial(jax.jit, static_argnames="search", donate_argnames="work")
@@ -201,7 +208,7 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     The function takes no `Search`, so that searches with other settings share the program.
     """
     beam_size = work.state.rows.live.last.shape[1]
-    memory = add_rows(_of_length(model, work.memory, sizes.source_length), sizes.rows)
+    memory = add_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
     empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
     state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes(beam_size).slots)
     return _by_rows(Work(state, memory), mesh)
@@ -226,18 +233,6 @@ def _with_arrivals(
         prefixes=arrivals.prefixes,
     )
     return Work(state, memory)
-
-
-def _of_length(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad or cut the memory to `length` positions of a source."""
-
-    def fit(x: Array, axis: int) -> Array:
-        kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
-        widths = [(0, 0)] * x.ndim
-        widths[axis] = 0, length - kept.shape[axis]
-        return jnp.pad(kept, widths)
-
-    return jax.tree.map(fit, memory, model.axes().sources)
 
 
 def _keys(

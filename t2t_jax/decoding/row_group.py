@@ -153,7 +153,7 @@ class RowGroup:
             with _launching:
                 memory = programs.encode(search.model, self._params, inputs)
                 if length < self.sizes.source_length:
-                    memory = programs.pad_memory(search.model, memory, self.sizes.source_length)
+                    memory = programs.fit_memory(search.model, memory, self.sizes.source_length)
                 self._work = programs.let_in(
                     search, self._work, memory, coming, self._seed, self._constraints
                 )

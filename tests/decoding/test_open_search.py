@@ -88,7 +88,7 @@ def test_sentences_get_what_they_get_in_a_closed_list(tiny, params, opened, sour
 def test_nothing_is_compiled_after_the_warm_up(opened, sources):
     search = opened(limits=Limits(rows=3, longest=32, most_steps=3))
     search.warm_up()
-    names = "begin_work", "encode", "pad_memory", "let_in", "resize_work", "proceed"
+    names = "begin_work", "encode", "fit_memory", "let_in", "resize_work", "proceed"
     programs = [getattr(row_group.programs, name) for name in names]
     before = [program._cache_size() for program in programs]
     futures = [search.submit(tokens) for tokens in sources]
