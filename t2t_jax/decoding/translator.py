@@ -271,8 +271,15 @@ class Translator:
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         for part in given:
             found[part.line].append([_NOTHING])
+        given = [part for part in given if not is_blank(part.tokens)]
+        sentences = [
+            Sentence(part.tokens, 0, _number(part, first_line), part.prefix) for part in given
+        ]
+        extra = decoding.max_extra_length
+        sentences = [one._replace(limit=one.length + extra) for one in sentences]
         with within_memory(decoding=True):
-            for part, best in self._search(given, decoding, num_best, first_line, seed):
+            for index, best in self.search(sentences, decoding, num_best, seed):
+                part = given[index]
                 found[part.line][part.order] = self.read(best, first_line + part.line)
         return [joined_hypotheses(of_line, num_best) for of_line in found]
 
@@ -340,24 +347,6 @@ class Translator:
             )
         ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
         return with_prefixes(found, ids, decoding, longest, first_line)
-
-    def _search(
-        self,
-        given: list[LinePart],
-        decoding: DecodingConfig,
-        num_best: int,
-        first_line: int,
-        seed: int,
-    ) -> Iterator[tuple[LinePart, SearchResult]]:
-        """Yield each part that is not blank with its hypotheses, in any order."""
-        given = [part for part in given if not is_blank(part.tokens)]
-        extra = decoding.max_extra_length
-        sentences = [
-            Sentence(part.tokens, 0, _number(part, first_line), part.prefix) for part in given
-        ]
-        sentences = [one._replace(limit=one.length + extra) for one in sentences]
-        for index, best in self.search(sentences, decoding, num_best, seed):
-            yield given[index], best
 
     def search(
         self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int

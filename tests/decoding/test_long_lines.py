@@ -87,7 +87,7 @@ def test_parts_of_a_split_line_are_drawn_apart(tiny):
 
 
 def test_a_long_line_is_refused_by_its_number_before_any_is_translated(tiny, monkeypatch):
-    monkeypatch.setattr(Translator, "_search", None)
+    monkeypatch.setattr(Translator, "search", None)
     message = (
         r"line 12 has \d+ subwords, more than decoding.max_source_length=16; .*long_lines=split"
     )
