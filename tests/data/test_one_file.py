@@ -42,6 +42,7 @@ NESTED = "".join(json.dumps({"translation": {"en": s, "de": t}}) + "\n" for s, t
     [
         ("all.tsv", tsv(PAIRS), {}),
         ("all.tsv.gz", tsv(PAIRS), {}),
+        ("all.tsv", tsv(PAIRS) + "\n\n", {}),  # empty lines are left out
         ("all.jsonl", json_lines(PAIRS, "en", "de"), {}),
         ("all.jsonl", NESTED, {"fields": ("translation.en", "translation.de")}),
         ("all.tsv", tsv(PAIRS), {"task": "classification"}),

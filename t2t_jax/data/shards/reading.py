@@ -140,7 +140,7 @@ def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
 def _read_text(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
     """Yield the lines of a text of documents, or the columns of lines of pairs."""
     for number, line in enumerate(_lines(path, faults), start=1):
-        if line is None:
+        if line is None or (len(fields) > 1 and not line):
             continue
         sides = tuple(line.split("\t")) if len(fields) > 1 else (line,)
         if len(sides) == len(fields):
