@@ -288,7 +288,7 @@ def test_a_table_whose_text_is_not_utf8_is_named(tmp_path):
             "a.tsv",
             b"\xef\xbb\xbfone\teins\r\n\tleer\nt\two\tzwei\nx\tx\t\n\nalone\nt\xff\tx\nsix\t\n",
             [("one", "eins"), ("", "leer"), ("six", "")],
-            {"having_too_many_columns": [3, 4], "without_a_side": [5, 6], "not_utf8": [7]},
+            {"having_too_many_columns": [3, 4], "without_a_side": [6], "not_utf8": [7]},
         ),
         (
             "a.jsonl",
