@@ -106,29 +106,21 @@ class LanguageModel(DecoderNetwork):
     ) -> Float[Array, "b t d_model"]:
         """See `TokenNetwork.decoded`."""
         dropout: Any = {"deterministic": deterministic, "first_row": first_row}
-        targets = batch.targets
-        if batch.inputs.tokens.shape[1] == 0:
-            previous = self.previous_tokens(targets)
-            sources = jnp.zeros(previous.shape, bool)
-            return self._read(previous, targets.segments, targets.positions, sources, **dropout)
-        tokens, segments, positions, of_source, places = joined_pairs(batch)
-        x = self._read(tokens, segments, positions, of_source, **dropout)
-        before = jnp.maximum(places - 1, 0)
-        return jnp.take_along_axis(x, before[:, :, None], axis=1)
-
-    def _read(
-        self,
-        tokens: Int[Array, "b l"],
-        segments: Int[Array, "b l"],
-        positions: Int[Array, "b l"],
-        of_source: Bool[Array, "b l"],
-        **dropout: Any,
-    ) -> Float[Array, "b l d_model"]:
-        """Return the last layer's output at every token of a sequence."""
+        has_sources = batch.inputs.tokens.shape[1] > 0
+        if has_sources:
+            tokens, segments, positions, of_source, places = joined_pairs(batch)
+        else:
+            _, segments, positions = batch.targets
+            tokens = self.previous_tokens(batch.targets)
+            of_source = jnp.zeros(tokens.shape, bool)
         mask = self.sequence_mask(segments, of_source)
         context = self.context("target", positions, mask, **dropout)
         x = self.embed("target", tokens, context)
-        return self.decoder(self.embedding_dropout(x, context), context)
+        x = self.decoder(self.embedding_dropout(x, context), context)
+        if not has_sources:
+            return x
+        before = jnp.maximum(places - 1, 0)
+        return jnp.take_along_axis(x, before[:, :, None], axis=1)
 
     def sequence_mask(self, segments: Int[Array, "b l"], of_source: Bool[Array, "b l"]) -> Mask:
         """Return the mask of a sequence's self-attention.
