@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -77,6 +76,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 from t2t_jax.system.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
 from t2t_jax.system.quiet import keep_orbax_quiet  # noqa: E402
 from tests.browser import browser as browser  # noqa: E402  (a fixture)
+from tests.programs import ROOT, free_port  # noqa: E402
 
 collect_garbage_seldom()
 
@@ -199,9 +199,7 @@ class TinyRun(NamedTuple):
             f"--workdir={workdir}",
             *flags,
         ]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            place = f"127.0.0.1:{free.getsockname()[1]}"
+        place = f"127.0.0.1:{free_port()}"
         started = []
         for number in range(processes):
             meet = [f"--coordinator={place}", f"--num-processes={processes}"]
@@ -209,7 +207,7 @@ class TinyRun(NamedTuple):
             started.append(
                 subprocess.Popen(
                     [sys.executable, *command, *together],
-                    cwd=Path(__file__).parents[1],
+                    cwd=ROOT,
                     env=environment,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

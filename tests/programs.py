@@ -1,8 +1,12 @@
-"""Run a program to its end, as a user would start it from a clone."""
+"""Run programs as a user would start them from a clone, and what their tests need."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,3 +48,24 @@ def run_python(
     done = run_program(sys.executable, *arguments, cwd=cwd, stdin=stdin, **environment)
     assert code in (None, done.returncode), done.stdout + done.stderr
     return done
+
+
+def free_port(ports: Iterable[int] = (0,)) -> int:
+    """Return the number of a port that no program of this machine listens at.
+
+    Args:
+      ports: those to choose from; 0 stands for any.
+    """
+    for port in ports:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return listener.getsockname()[1]
+    raise AssertionError("no port is free")
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    latest = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < latest, "what the test waits for does not come"
+        time.sleep(0.02)

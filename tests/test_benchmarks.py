@@ -12,10 +12,8 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +26,8 @@ from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import XLA_KERNELS
 from t2t_jax.system.host import instruction_sets, processor_name
+from tests.programs import ROOT, run_python
 
-ROOT = Path(__file__).parents[1]
 PROGRAMS = sorted(
     path.stem
     for path in (ROOT / "benchmarks").glob("*.py")
@@ -95,14 +93,7 @@ def test_no_program_needs_an_extra_to_begin():
     code = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
     code += "".join(f"import {name}\n" for name in PROGRAMS)
     folders = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": folders},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code, code=0, PYTHONPATH=folders)
 
 
 def test_a_missing_library_of_pictures_is_one_line(module, monkeypatch, tmp_path):
@@ -121,14 +112,7 @@ def config(tiny_run):
 
 def _rows(*command):
     """Run a benchmark, and return the rows that it prints as JSON."""
-    done = subprocess.run(
-        [sys.executable, *map(str, command), "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(*command, "--json", code=0)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -526,14 +510,7 @@ def test_layer_types_are_measured_by_length(tiny_run, tmp_path):
 @pytest.mark.thorough
 def test_a_shape_that_is_none_is_refused_in_one_line(tiny_run):
     command = ["benchmarks/train_step.py", f"--config={tiny_run.folder / 'tiny.py'}"]
-    done = subprocess.run(
-        [sys.executable, *command, "--shapes", "4y8"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
+    done = run_python(*command, "--shapes", "4y8", code=2)
     assert done.stderr == "error: --shapes 4y8 is not rows x tokens; write it as 32x64\n"
 
 

@@ -7,8 +7,6 @@ best parameters, the record of the evaluation in the log.
 import itertools
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -22,6 +20,7 @@ from t2t_jax.run.log import RunLog
 from t2t_jax.run.trainer import train
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.storage import steps_in
+from tests.programs import run_python
 from tests.trained import account
 
 STEPS = 4
@@ -249,14 +248,7 @@ def test_a_kill_at_every_write_of_a_run_changes_nothing(
     expected = account(tmp_path / "undisturbed")
     for number in itertools.count(first, 2):
         workdir = tmp_path / f"killed_{number}"
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, str(workdir), str(number)],
-            input=config.to_json(),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=Path(__file__).parents[1],
-        )
+        done = run_python("-c", _PROGRAM, workdir, number, stdin=config.to_json())
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr

@@ -20,7 +20,7 @@ from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.images import image_splits
 from t2t_jax.data.tfds import tfds_builder
 from t2t_jax.data.vocabularies import pretrained
-from t2t_jax.errors import UserError, installing
+from t2t_jax.errors import installing
 from t2t_jax.run.preparing import planned
 from t2t_jax.run.terminal_plot import plot_in_terminal
 from t2t_jax.sweep.grid import run_grid
@@ -29,6 +29,7 @@ from t2t_jax.system import hub
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.translation import TASK
 from tests.programs import run_python
+from tests.refusals import refused
 from tests.sweep.test_comparison import GRID, result
 
 ROOT = Path(__file__).parents[1]
@@ -120,50 +121,35 @@ def test_one_extra_has_all_that_users_may_need():
     assert named == extras.keys() - {"all", "bench", "dev", "docs", "cuda12", "cuda13", "tpu"}
 
 
-def _curve() -> object:
-    return plot_in_terminal("loss", [[(1, 3.0), (2, 2.0)]], 60, 10, False)
-
-
-def _slurm() -> object:
-    return Cluster(Path("grid"), ["timeout_min=1"])
-
-
 def _training() -> object:
     return planned(Config(), Path("runs/none"))
-
-
-def _grid() -> object:
-    return run_grid({"base": Config()}, "runs/none")
-
-
-def _split() -> object:
-    return TASK.examples(Config(), None, None, "test", 1.0)  # it is refused before it is read
-
-
-def _digits() -> object:
-    return list(image_splits("digits:", DataConfig())["train"].read())
 
 
 @pytest.mark.parametrize(
     ("missing", "extra", "use"),
     [
         *((name, "train", _training) for name in ("grain", "sacrebleu", "tensorboardX")),
-        ("sacremoses", "train", _split),
-        ("grain", "train", _grid),
+        # It is refused before it is read.
+        ("sacremoses", "train", lambda: TASK.examples(Config(), None, None, "test", 1.0)),
+        ("grain", "train", lambda: run_grid({"base": Config()}, "runs/none")),
         ("sacrebleu.metrics.bleu", "train", lambda: corpus_scores(["a"], ["a"], "en")),
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),
-        ("plotext", "plots", _curve),
-        ("submitit", "slurm", _slurm),
-        ("sklearn.datasets", "digits", _digits),
+        ("plotext", "plots", lambda: plot_in_terminal("loss", [[(1, 3.0)]], 60, 10, False)),
+        ("submitit", "slurm", lambda: Cluster(Path("grid"), ["timeout_min=1"])),
+        (
+            "sklearn.datasets",
+            "digits",
+            lambda: list(image_splits("digits:", DataConfig())["train"].read()),
+        ),
         ("huggingface_hub", "hub", lambda: hub.fetch(hub.Address("a/b", None))),
         ("tokenizers", "interchange", lambda: pretrained._tokenizer("{}")),
     ],
 )
 def test_a_missing_package_is_one_line_that_names_the_extra(missing, extra, use, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(UserError) as refusal:
+    package = missing.partition(".")[0]
+    with refused(f" needs {package}, which is not installed: {installing(extra)}"):
         use()
-    _check(refusal.value, missing, extra)
 
 
 # Importing any of these fails: the packages that extras bring, but for what the core brings too.
@@ -211,12 +197,6 @@ def test_loading_and_translating_need_the_core_alone(tmp_path):
     assert first == second
 
 
-def _check(error: BaseException, missing: str, extra: str) -> None:
-    package = missing.partition(".")[0]
-    assert f" needs {package}, which is not installed: {installing(extra)}" in str(error)
-    assert len(str(error).splitlines()) == 1
-
-
 @pytest.fixture
 def forget(monkeypatch):
     """A function that has the modules of a package imported anew."""
@@ -231,9 +211,8 @@ def forget(monkeypatch):
 def test_without_the_library_of_pictures_there_are_none(forget, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     forget("t2t_jax.inspect.figures")
-    with pytest.raises(UserError) as refusal:
+    with refused(f" needs matplotlib, which is not installed: {installing('plots')}"):
         import_module("t2t_jax.inspect.figures.heads")
-    _check(refusal.value, "matplotlib", "plots")
 
 
 def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, monkeypatch, capsys):

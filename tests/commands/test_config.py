@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.directory_lock import locked
+from tests.programs import free_port
 from tests.refusals import refused
 
 
@@ -111,9 +111,7 @@ def test_a_dry_run_of_two_processes_names_what_differs_between_them(tiny_run, tm
     printed = tiny_run.finish(tmp_path / "run", "--dry-run", processes=2)
     assert printed.splitlines()[-1].startswith("all checks have passed; ")
     assert [*tmp_path.iterdir()] == []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{free.getsockname()[1]}"
+    place = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "train.py", f"--config={tiny_run.folder / 'tiny.py'}", "--dry-run"]
     command += [f"--coordinator={place}", "--num-processes=2"]
     programs = [

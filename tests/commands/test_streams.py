@@ -3,7 +3,7 @@
 import gzip
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -208,17 +208,11 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(here, monkeypatch
 def test_input_comes_from_a_named_pipe_and_output_goes_into_one(here):
     os.mkfifo("in")
     os.mkfifo("out")
-    read = []
-    threads = [
-        threading.Thread(target=lambda: Path("in").write_text("one\n")),
-        threading.Thread(target=lambda: read.append(Path("out").read_text())),
-    ]
-    for thread in threads:
-        thread.start()
-    assert command("translate --workdir w --input in --output out") == 0
-    for thread in threads:
-        thread.join()
-    assert read == ["ONE\n"]
+    with ThreadPoolExecutor() as others:
+        others.submit(Path("in").write_text, "one\n")
+        written = others.submit(Path("out").read_text)
+        assert command("translate --workdir w --input in --output out") == 0
+    assert written.result() == "ONE\n"
     assert Path("out").is_fifo()  # which is not replaced
 
 
@@ -230,11 +224,8 @@ def test_a_full_device_is_named(here):
 def test_two_translations_into_one_file_at_once_leave_one_of_them_whole(here):
     Path("many").write_text("a line of the other\n" * 20_000)
     lines = [TRANSLATE, "translate --workdir w --input many"]
-    threads = [threading.Thread(target=command, args=(f"{line} --output out",)) for line in lines]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as both:
+        assert list(both.map(command, [f"{line} --output out" for line in lines])) == [0, 0]
     assert Path("out").read_text() in ("ONE\nTWO\n", "A LINE OF THE OTHER\n" * 20_000)
     assert sorted(path.name for path in here.iterdir()) == ["lines", "many", "out"]
 

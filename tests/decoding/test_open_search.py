@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -42,6 +42,17 @@ def opened(tiny, params):
         search.close()
 
 
+class _Held:
+    """A listener that holds its sentence, once it is begun, until it may proceed."""
+
+    def __init__(self):
+        self.begun, self.proceed = threading.Event(), threading.Event()
+
+    def __call__(self, _tokens):
+        self.begun.set()
+        self.proceed.wait(60)
+
+
 @pytest.fixture(scope="module")
 def sources(tiny):
     lines = sentences(60, 8, seed=3)
@@ -76,11 +87,8 @@ def test_sentences_get_what_they_get_in_a_closed_list(tiny, params, opened, sour
             if rng.random() < 0.3:
                 wait([futures[index]], timeout=60)
 
-    clients = [threading.Thread(target=client, args=(first,)) for first in range(4)]
-    for each in clients:
-        each.start()
-    for each in clients:
-        each.join()
+    with ThreadPoolExecutor(4) as clients:
+        list(clients.map(client, range(4)))
     for future, result in zip(futures, expected, strict=True):
         _assert_same(future.result(60), result)
 
@@ -126,14 +134,9 @@ def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, mo
     monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 1)
     search = opened(limits=one)
     long, short = max(sources, key=len), min(sources, key=len)
-    begun, proceed = threading.Event(), threading.Event()
-
-    def listener(_tokens):
-        begun.set()
-        proceed.wait(60)
-
-    given_up = search.submit(long, listener=listener)
-    assert begun.wait(60)
+    held = _Held()
+    given_up = search.submit(long, listener=held)
+    assert held.begun.wait(60)
     late = search.submit(long, timeout=0.01)
     cancelled = search.submit(long)
     other = search.submit(short)
@@ -141,7 +144,7 @@ def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, mo
     time.sleep(0.02)
     assert given_up.cancel()
     assert cancelled.cancel()
-    proceed.set()
+    held.proceed.set()
     (expected,) = _closed(tiny, params, [short], 1)
     _assert_same(other.result(60), expected)
     with pytest.raises(TimeoutError, match="time for a translation is over"):
@@ -171,19 +174,14 @@ def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch)
     for seconds_per_token in (100.0, 0.0):
         limits = Limits(rows=1, longest=32, seconds_per_token=seconds_per_token)
         search = opened(limits=limits)
-        begun, proceed = threading.Event(), threading.Event()
-
-        def listener(_tokens, begun=begun, proceed=proceed):
-            begun.set()
-            proceed.wait(60)
-
-        futures = [search.submit(long, listener=listener)]
-        assert begun.wait(60)
+        held = _Held()
+        futures = [search.submit(long, listener=held)]
+        assert held.begun.wait(60)
         order = []
         for name, tokens in (("long", long), ("short", short)):
             futures.append(search.submit(tokens))
             futures[-1].add_done_callback(lambda _, name=name, order=order: order.append(name))
-        proceed.set()
+        held.proceed.set()
         wait(futures, timeout=60)
         orders.append(order)
     assert orders == [["short", "long"], ["long", "short"]]
@@ -227,14 +225,9 @@ def test_too_many_and_too_long_sentences_are_refused(opened, sources):
 
 def test_sentences_that_were_given_up_leave_the_queue(opened, sources):
     search = opened(limits=Limits(rows=1, longest=32, most_steps=1, most_waiting=2))
-    held, entered = threading.Event(), threading.Event()
-
-    def hold(_):
-        entered.set()
-        held.wait(60)
-
-    first = search.submit(sources[0], listener=hold)
-    assert entered.wait(60)
+    held = _Held()
+    first = search.submit(sources[0], listener=held)
+    assert held.begun.wait(60)
     given_up = [search.submit(sources[0]), search.submit(sources[0], timeout=0)]
     assert given_up[0].cancel()
     last = search.submit(sources[1])  # both make way
@@ -242,7 +235,7 @@ def test_sentences_that_were_given_up_leave_the_queue(opened, sources):
     waiting = search.submit(sources[1])
     with pytest.raises(QueueFullError, match="2 sentences wait already"):
         search.submit(sources[1])
-    held.set()
+    held.proceed.set()
     assert wait([first, last, waiting], timeout=60).not_done == set()
 
 

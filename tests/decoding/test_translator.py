@@ -55,11 +55,16 @@ def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, be
 
 
 @pytest.mark.parametrize(
-    "decoding",
-    [{"beam_size": 1}, {"beam_size": 4}, {"beam_size": 1, "quantize": "int8"}],
-    ids=str,
+    ("which", "decoding"),
+    [
+        ("translator", {"beam_size": 1}),
+        ("translator", {"beam_size": 4}),
+        ("translator", {"beam_size": 1, "quantize": "int8"}),
+        pytest.param("ensemble", {"beam_size": 4}, marks=pytest.mark.thorough),
+    ],
 )
-def test_a_line_is_translated_the_same_alone_and_among_others(translator, decoding):
+def test_a_line_is_translated_the_same_alone_and_among_others(request, which, decoding):
+    translator = request.getfixturevalue(which)
     lines = sentences(20, 12, seed=1)
     together = translator.translate(lines, **decoding)
     alone = [translator.translate([line], **decoding)[0] for line in lines]
@@ -206,14 +211,6 @@ def test_an_ensemble_of_one_model_many_times_is_that_model(translator):
     [alone, together] = ([h[0] for h in t.nbest(lines, 1)] for t in (translator, thrice))
     assert [h.tokens for h in together] == [h.tokens for h in alone]
     assert [h.score for h in together] == pytest.approx([h.score for h in alone], rel=1e-4)
-
-
-@pytest.mark.thorough
-def test_an_ensemble_translates_a_line_the_same_alone_and_among_others(ensemble, translator):
-    lines = sentences(6, 6, seed=9)
-    together = ensemble.translate(lines)
-    assert together == [ensemble.translate([line])[0] for line in lines]
-    assert together != translator.translate(lines)
 
 
 def test_the_settings_of_a_search_are_given_whole_or_by_field(translator):

@@ -1,8 +1,5 @@
 """Attention weights against those computed from the parameters, by hand, in NumPy."""
 
-from functools import partial
-
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -11,12 +8,10 @@ from hypothesis import strategies as st
 
 from t2t_jax.config import Config, DecodingConfig, network_config
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
 from t2t_jax.inspect.attention_maps import attention_maps, words_of
-from t2t_jax.modules.network import init_parameters
-from t2t_jax.modules.transformer import Transformer
+from tests.decoding.random_models import random_translator
 from tests.interchange.models import ensemble_of
 
 CONFIG = Config(
@@ -32,10 +27,7 @@ SOURCE, TARGET = "the dog barks at the cat", "a dog at the"
 def translator():
     lines = [SOURCE, TARGET, "the cat", "a dog barks"] * 20
     vocabulary = train_vocabulary([(lines, lines)], 40)
-    model = Transformer(CONFIG.model, len(vocabulary), 2)
-    initialise = jax.jit(partial(init_parameters, model))
-    params = nn.unbox(initialise(jax.random.key(0)))
-    return Translator(CONFIG, vocabulary, params)
+    return random_translator(CONFIG, vocabulary)
 
 
 def test_weights_are_those_of_equation_1_in_the_order_of_the_subwords(translator):

@@ -1,8 +1,5 @@
 """The states of an encoder against the sums of a layer, and against the model's own logits."""
 
-from functools import partial
-
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +10,7 @@ from t2t_jax import UserError
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, DecoderOnlyConfig, EncoderDecoderConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.modules.network import init_parameters
+from tests.decoding.random_models import random_translator
 from tests.interchange.models import (
     ensemble_of,
     image_classifier,
@@ -30,9 +26,7 @@ SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_decoder_layers": 1}
 def _translator(model):
     lines = ["the dog barks at the cat", "a dog"] * 20
     vocabulary = train_vocabulary([(lines, lines)], 40)
-    network = t2t_jax.build(model, len(vocabulary))
-    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(0)))
-    return Translator(Config(model=model), vocabulary, params)
+    return random_translator(Config(model=model), vocabulary)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,8 @@
 """The files of a Space, which the real Gradio serves from a run on a hub of this machine."""
 
 import os
-import socket
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import t2t_jax
 from t2t_jax.__main__ import main
 from tests.hub_server import serving
+from tests.programs import free_port, wait_until
 
 _NAME = "hf://someone/en-de"
 _RUN = Path(__file__).parents[1] / "goldens/runs/0.2.0/run"
@@ -69,9 +68,7 @@ def test_gradio_serves_the_translations_of_the_run(hub, tmp_path):
     from gradio_client import Client
 
     assert _publish(_NAME, "--space", tmp_path / "space") == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_TOKEN": hub.token}
     settings |= {"GRADIO_SERVER_PORT": str(port), "GRADIO_ANALYTICS_ENABLED": "False"}
     log = (tmp_path / "log").open("w+")
@@ -80,11 +77,8 @@ def test_gradio_serves_the_translations_of_the_run(hub, tmp_path):
         command, cwd=tmp_path / "space", env=os.environ | settings, stdout=log, stderr=log
     ) as app:
         try:
-            until = time.monotonic() + 120
-            while "Running on" not in (tmp_path / "log").read_text():
-                assert app.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < until
-                time.sleep(0.2)
+            wait_until(lambda: app.poll() or "Running on" in (tmp_path / "log").read_text(), 120)
+            assert app.poll() is None, (tmp_path / "log").read_text()
             client = Client(f"http://127.0.0.1:{port}", verbose=False)
             shown = client.predict("\n".join(_LINES), api_name="/translate")
         finally:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -23,6 +22,7 @@ from t2t_jax.launch.ssh import Ssh
 from t2t_jax.launch.tpu import Tpu
 from t2t_jax.system.exit_codes import FINAL
 from t2t_jax.workdir import check_workdir
+from tests.programs import run_program, wait_until
 from tests.refusals import refused
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -319,6 +319,11 @@ def _started(folder):
     return [file.read_text().splitlines() for file in sorted(folder.glob("started-*"))]
 
 
+def _bash(script, **environment):
+    """Run a shell script on a host of a job, and return its exit code."""
+    return run_program("bash", "-c", script, cwd=Path.cwd(), **environment).returncode
+
+
 _PLACE = "--coordinator {} --num-processes {} --process-id {}"
 
 
@@ -329,19 +334,14 @@ def test_every_pod_and_node_is_told_its_place(per, printed, shims, tmp_path):
     first, devices = "big-train-0-0.big:8476", ["0,1"] if per == "host" else ["0", "1"]
     [pod] = _scripts("kubernetes", printed(f"kubernetes --image i:1 --claim c {pods}"))
     for host in ("0", "1"):
-        place = {**os.environ, "JOB_COMPLETION_INDEX": host}
-        subprocess.run(["bash", "-c", pod], env=place, check=True)
+        assert _bash(pod, JOB_COMPLETION_INDEX=host) == 0
     count = 2 * len(devices)
     told = [[f"{devices[n % len(devices)]} {_PLACE.format(first, count, n)}"] for n in range(count)]
     assert _started(tmp_path) == told
     [_, node] = _scripts("skypilot", printed(f"skypilot {pods}"))
     for host in ("0", "1"):
-        place = {
-            **os.environ,
-            "SKYPILOT_NODE_RANK": host,
-            "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8",
-        }
-        subprocess.run(["bash", "-c", node], env=place, check=True)
+        nodes = "10.0.0.7\n10.0.0.8"
+        assert _bash(node, SKYPILOT_NODE_RANK=host, SKYPILOT_NODE_IPS=nodes) == 0
     assert [lines[1] for lines in _started(tmp_path)] == [
         line.replace(first, "10.0.0.7:8476") for [line] in told
     ]
@@ -353,9 +353,7 @@ def test_the_processes_of_a_host_end_together(printed, shims):
         f'{_PROGRAM}\n[[ $n == 1 ]] && exit 75\ntrap "exit 143" TERM\nread -rt 60 <> <(:)',
     )
     [pod] = _scripts("kubernetes", printed("kubernetes, processes"))
-    place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
-    done = subprocess.run(["bash", "-c", pod], env=place, timeout=30, check=False)
-    assert done.returncode == 75
+    assert _bash(pod, JOB_COMPLETION_INDEX="0") == 75
 
 
 @pytest.mark.parametrize("form", ["kubernetes, processes", "kubernetes, slices"])
@@ -373,8 +371,7 @@ def test_a_pod_that_fails_after_a_new_checkpoint_uses_up_no_retry(
     save = f"mkdir -p {run}/checkpoints/1200; " if has_checkpoint else ""
     shims("t2t-jax", f"{save}exit {code}")
     [pod] = _scripts(form, printed(f"{FORMS[form]} --mount {tmp_path}", run))
-    place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
-    assert subprocess.run(["bash", "-c", pod], env=place, check=False).returncode == expected
+    assert _bash(pod, JOB_COMPLETION_INDEX="0") == expected
 
 
 @pytest.mark.parametrize("form", ["kubernetes, processes", "kubernetes, slices"])
@@ -386,7 +383,7 @@ def test_a_pod_that_is_stopped_waits_for_the_last_checkpoint(form, printed, shim
     [pod] = _scripts(form, printed(form))
     place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
     with subprocess.Popen(["bash", "-c", pod], env=place) as process:
-        _wait_for(lambda: (tmp_path / "up").exists())
+        wait_until(lambda: (tmp_path / "up").exists())
         process.terminate()
         assert process.wait(30) == 143
     assert (tmp_path / "saved").exists()
@@ -480,9 +477,8 @@ def test_a_slurm_job_is_queued_again_until_restarts_bring_no_checkpoint(
     for restarts in range(5):
         if restarts < 3:
             (run / "checkpoints" / str(restarts)).mkdir(parents=True)
-        place = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
-        done = subprocess.run(["bash", run / "launch/slurm.sh"], env=place, check=False)
-        assert done.returncode == 137
+        job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+        assert _bash((run / "launch/slurm.sh").read_text(), **job) == 137
     assert (tmp_path / "scontrol").read_text().split() == ["requeue"] * 4
 
 
@@ -492,9 +488,7 @@ def test_a_slurm_task_outlives_the_request_of_a_profile(shims, tmp_path, monkeyp
     shims("srun", 'exec "${@: -5}"')
     shims("t2t-jax", "kill -USR1 $PPID")  # scancel sends it to every process of the task
     assert _run("slurm --program t2t-jax", tmp_path / "run") == 0
-    script = ["bash", tmp_path / "run/launch/slurm.sh"]
-    place = {**os.environ, "SLURM_JOB_ID": "7"}
-    assert subprocess.run(script, env=place, check=False).returncode == 0
+    assert _bash((tmp_path / "run/launch/slurm.sh").read_text(), SLURM_JOB_ID="7") == 0
 
 
 @pytest.mark.parametrize("signal", [signal.SIGTERM, signal.SIGKILL])
@@ -504,9 +498,9 @@ def test_the_hosts_stop_when_the_script_does(signal, shims, tmp_path, monkeypatc
     body = 'trap "touch $T/stopped-$n; exit 143" TERM\nwhile :; do read -rt 0.1 <> <(:); done'
     assert _launch_ssh(tmp_path, monkeypatch, body) == 0
     script = subprocess.Popen(["bash", str(tmp_path / "run/launch/ssh.sh")])
-    _wait_for(lambda: len(_started(tmp_path)) == 2)
+    wait_until(lambda: len(_started(tmp_path)) == 2)
     script.send_signal(signal)
-    _wait_for(lambda: len(list(tmp_path.glob("stopped-*"))) == 2)
+    wait_until(lambda: len(list(tmp_path.glob("stopped-*"))) == 2)
     assert script.wait(30) == (143 if signal == signal.SIGTERM else -9)
     assert [len(lines) for lines in _started(tmp_path)] == [1, 1]
 
@@ -519,13 +513,6 @@ def test_a_start_waits_for_the_training_of_a_lost_connection(shims, tmp_path, mo
     body += "while :; do read -rt 0.1 <> <(:); done"
     assert _launch_ssh(tmp_path, monkeypatch, body, hosts="a") == 0
     assert (tmp_path / "events").read_text().split() == ["saved", "second"]
-
-
-def _wait_for(holds):
-    latest = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < latest
-        time.sleep(0.05)
 
 
 _GCLOUD = """
@@ -607,7 +594,7 @@ def test_the_hosts_of_tpus_stop_when_the_script_is_told(launch_tpu, tmp_path, mo
     monkeypatch.setattr(Tpu, "submit", lambda *_: 0)  # it is started below, and ended
     launch_tpu('trap "touch ~/stopped; exit 143" TERM\nwhile :; do read -rt 0.1 <> <(:); done')
     script = subprocess.Popen(["bash", "launch/big/tpu.sh"])
-    _wait_for(lambda: len(list(tmp_path.glob("host-*/started"))) == 2)
+    wait_until(lambda: len(list(tmp_path.glob("host-*/started"))) == 2)
     script.send_signal(signal.SIGTERM)
     assert script.wait(30) == 143
     assert len(list(tmp_path.glob("host-*/stopped"))) == 2

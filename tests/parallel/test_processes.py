@@ -18,6 +18,7 @@ from jax._src.clusters.k8s_cluster import K8sCluster
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
 from t2t_jax.parallel.roll_call import RollCall
+from tests.programs import free_port
 
 # What the processes of these tests do, and the checkpoints that the tests themselves write and
 # read: parameters in parts, each on a device of its own, as far as there are devices.
@@ -175,21 +176,15 @@ def finish(*programs):
     return said
 
 
-def free_port(low=0, high=0):
-    for port in range(low, high) if high else [0]:
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return listener.getsockname()[1]
-    raise AssertionError("no port is free")
+def finish_two(program, folder):
+    """What two processes that have two devices each said, at their good end."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    return finish(*[start(program, n, coordinator, folder, devices=2) for n in (0, 1)])
 
 
 def test_two_processes_agree_and_their_checkpoints_are_read_by_any_number(tmp_path):
     finish(start(_SAVE, tmp_path / "of_one"))
-    coordinator = f"127.0.0.1:{free_port()}"
-    said = finish(*[start(_TOGETHER, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    said = finish_two(_TOGETHER, tmp_path)
     assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
     warnings = [line for _, errors in said for line in errors.splitlines() if "warning:" in line]
     (warning,) = warnings  # of process 0
@@ -222,8 +217,7 @@ print("done", process)
 def test_process_0_reads_a_replicated_state_for_all_processes(tmp_path):
     # Each process has its own copy of the run. That of process 1 lacks the arrays at first, then
     # that of process 0, so that both go on from the state before.
-    coordinator = f"127.0.0.1:{free_port()}"
-    said = finish(*[start(_REPLICATED, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    said = finish_two(_REPLICATED, tmp_path)
     assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
     assert "the run goes on from step 1" in said[0][1]
 
@@ -284,8 +278,7 @@ except UserError as error:
 @pytest.mark.thorough
 def test_processes_try_together_to_write_a_checkpoint_that_met_a_full_disk(tmp_path):
     """A process that waits for one that has failed would do so for minutes."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    said = finish(*[start(_FULL_DISK, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    said = finish_two(_FULL_DISK, tmp_path)
     assert [errors.count("tries again in 0.3 s") for _, errors in said] == [7, 7]
     assert [errors.count("goes on without these best parameters") for _, errors in said] == [1, 1]
     last = [errors.splitlines()[-1] for _, errors in said]
@@ -318,7 +311,7 @@ except UserError as error:
 
 def test_processes_of_slurm_meet_and_one_that_is_killed_ends_the_other_in_a_line():
     # JAX takes the port from the number of the job.
-    job = free_port(61440, 65536) - 61440
+    job = free_port(range(61440, 65536)) - 61440
     common = {
         "SLURM_JOB_ID": str(job),
         "SLURM_STEP_NODELIST": "127.0.0.1",
@@ -382,6 +375,15 @@ def test_arguments_that_do_not_fit_are_refused(arguments, named):
         processes.join(*arguments)
 
 
+def _set_environment(monkeypatch, environment):
+    """Set variables as a scheduler does, and no others of any scheduler."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "MEGASCALE_", "JOB_")):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
 _POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}
 _STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 _RANK = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
@@ -404,11 +406,7 @@ _RANK = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     ],
 )
 def test_the_environment_says_whether_there_are_others(monkeypatch, environment, meets):
-    for name in list(os.environ):
-        if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "MEGASCALE_", "JOB_")):
-            monkeypatch.delenv(name)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    _set_environment(monkeypatch, environment)
     calls = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: calls.append(args))
     processes.join()
@@ -496,11 +494,7 @@ def on_tpus():
     ],
 )
 def test_a_tpu_says_whether_it_is_one_of_a_pod(monkeypatch, environment, meets):
-    for name in list(os.environ):
-        if name.startswith(("TPU_", "MEGASCALE_")):
-            monkeypatch.delenv(name)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    _set_environment(monkeypatch, environment)
     with on_tpus():
         assert processes._has_others() == meets
 
@@ -528,8 +522,7 @@ def test_pods_of_several_slices_are_processes_of_one_training(monkeypatch):
 @pytest.fixture
 def pod(monkeypatch):
     """The environment of a pod whose job is one of several."""
-    for name, value in _POD.items():
-        monkeypatch.setenv(name, value)
+    _set_environment(monkeypatch, _POD)
 
 
 @pytest.mark.usefixtures("pod")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from t2t_jax.serving import server
 from t2t_jax.serving.app import Application, Bounds
 from t2t_jax.serving.engine import Engine, split_sentences
 from tests.interchange.models import portable, translator_of
+from tests.programs import wait_until
 
 SENTENCES = ["Open the file.", "Close all windows now.", "No devices found.", "Cancel printing."]
 NLLB = Path(__file__).parents[1] / "goldens/seq2seq/nllb"
@@ -82,20 +82,13 @@ def running(engine, bounds):
     listener = server.http_server(Application(engine, bounds).app, bounds.timeout)
     thread = threading.Thread(target=listener.run, kwargs={"sockets": [bound]})
     thread.start()
-    until(lambda: listener.started)
+    wait_until(lambda: listener.started)
     try:
         with httpx.Client(base_url=server.address_of(bound), timeout=60) as client:
             yield client
     finally:
         listener.should_exit = True
         thread.join()
-
-
-def until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def post(client, **fields):
@@ -117,7 +110,9 @@ def test_sentences_of_several_requests_are_translated_together(client, engine, e
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda text: post(client, q=text).json(), SENTENCES)
         # Each of two groups holds what came first; the others wait for them.
-        until(lambda: engine.search.num_under_way + engine.search.num_waiting == len(SENTENCES))
+        wait_until(
+            lambda: engine.search.num_under_way + engine.search.num_waiting == len(SENTENCES)
+        )
         event.set()
         translations = [answer["translatedText"] for answer in answers]
     assert translations == expected(SENTENCES)
@@ -174,7 +169,7 @@ def test_a_full_queue_and_a_late_answer(engine, held):
     assert full[0].headers["retry-after"] == "1"
     assert full[0].json() == {"error": "6 sentences wait already; try again later"}
     event.set()
-    until(lambda: not engine.search.num_under_way + engine.search.num_waiting)
+    wait_until(lambda: not engine.search.num_under_way + engine.search.num_waiting)
 
 
 def test_a_failure_is_logged_without_the_text(client, engine, monkeypatch, caplog):
@@ -221,9 +216,9 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
             answers.append(post(client, q=SENTENCES).json())
 
     def stop():
-        until(lambda: engine.search.num_under_way + engine.search.num_waiting == 4)
+        wait_until(lambda: engine.search.num_under_way + engine.search.num_waiting == 4)
         os.kill(os.getpid(), signal.SIGTERM)
-        until(lambda: bound.fileno() == -1)
+        wait_until(lambda: bound.fileno() == -1)
         event.set()
 
     threads = [threading.Thread(target=work) for work in (ask, stop)]
