@@ -107,7 +107,13 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
     """
     if not lengths:
         return []
-    sizes = partial(_sizes, decoding, mesh)
+    parts = row_parts(mesh)
+
+    def sizes(source_length: int, rows: int, arrivals: int) -> Sizes:
+        rows, arrivals = (-(-n // parts) * parts for n in (rows, arrivals))
+        most_room = source_length + decoding.max_extra_length
+        return Sizes(rows, arrivals, source_length, source_length, most_room)
+
     capacity = _capacity(rung(lengths[0]), decoding)
     if len(lengths) <= capacity:
         rows = min(capacity, 1 << (len(lengths) - 1).bit_length())
@@ -128,15 +134,6 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
 
 def _capacity(source_length: int, decoding: DecodingConfig) -> int:
     return max(1, decoding.tokens_per_batch // (source_length + decoding.max_extra_length))
-
-
-def _sizes(
-    decoding: DecodingConfig, mesh: Mesh, source_length: int, rows: int, arrivals: int
-) -> Sizes:
-    parts = row_parts(mesh)
-    rows, arrivals = (-(-n // parts) * parts for n in (rows, arrivals))
-    most_room = source_length + decoding.max_extra_length
-    return Sizes(rows, arrivals, source_length, source_length, most_room)
 
 
 def rung(length: int) -> int:
