@@ -19,3 +19,11 @@ def values_and_gradients(attend, arrays, cotangent):
     differentiate = jax.value_and_grad(weighted, range(len(arrays)), has_aux=True)
     (_, heads), gradient = jax.jit(differentiate)(*arrays)
     return heads, *gradient
+
+
+def assert_close(found, expected, **tolerances):
+    """Compare several arrays as float32."""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(one, np.float32), np.asarray(other, np.float32), **tolerances
+        )

@@ -13,7 +13,7 @@ from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.kernels import blockwise
 from t2t_jax.kernels.attention import attention
-from tests.kernels.comparison import normal
+from tests.kernels.comparison import assert_close, normal
 from tests.selection import thorough_after
 
 _SMALL_BLOCK = 8
@@ -74,8 +74,7 @@ def test_values_and_derivatives_are_those_of_the_whole(causal, window, rate, dat
     rest = (arrays, segments, jnp.uint32(seed % 1000), normal(3, 2, queries, 2, 6))
     found = _compiled(causal, rate, in_blocks=True, window=window)(*rest)
     expected = _compiled(causal, rate, in_blocks=False, window=window)(*rest)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=3e-6)
+    assert_close(found, expected, rtol=1e-6, atol=3e-6)
 
 
 def test_shapes_alone_decide_and_short_rows_have_an_array():

@@ -16,6 +16,7 @@ from t2t_jax.kernels import attention as attention_module
 from t2t_jax.kernels.attention import attention, fused_attention, heads_and_rows, is_fused
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.products import linear
+from tests.kernels.comparison import assert_close, normal, values_and_gradients
 
 
 def _arrays(dtype=jnp.float32, length=6, d_k=8, d_v=8):
@@ -35,46 +36,33 @@ def _mask(heads):
 def test_values_and_gradients_equal_ours_also_where_nothing_may_be_attended_to(
     heads, dtype, tolerance
 ):
-    arrays, mask = _arrays(dtype), _mask(heads)
-
-    def both(function):
-        def loss(*arrays):
-            out = function(*arrays, mask)
-            return jnp.sin(out.astype(jnp.float32)).sum(), out
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
+    arrays, mask, cotangent = _arrays(dtype), _mask(heads), jnp.cos(normal(2, 2, 6, 3, 8))
 
     def fused(*arrays):
-        heads, rows = fused_attention(*arrays, implementation="xla")
-        assert (rows is None) == (heads_of_mask > 1)
-        return heads if rows is None else jnp.where(rows[..., None], heads, 0)
+        found, rows = fused_attention(*arrays, mask, implementation="xla")
+        assert (rows is None) == (heads > 1)
+        return found if rows is None else jnp.where(rows[..., None], found, 0)
 
-    heads_of_mask = heads
-    gradients, out = both(scaled_dot_product_attention)
-    fused_gradients, fused_out = both(fused)
-    assert fused_out.dtype == out.dtype == dtype
-    assert not np.asarray(fused_out[0, 2], np.float32).any()
-    for ours, theirs in zip([out, *gradients], [fused_out, *fused_gradients], strict=True):
-        ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
-        np.testing.assert_allclose(theirs, ours, atol=tolerance)
+    ours = partial(scaled_dot_product_attention, mask=mask)
+    expected = values_and_gradients(ours, arrays, cotangent)
+    found = values_and_gradients(fused, arrays, cotangent)
+    assert found[0].dtype == expected[0].dtype == dtype
+    assert not np.asarray(found[0][0, 2], np.float32).any()
+    assert_close(found, expected, atol=tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.03)])
 def test_gradients_of_scores_that_are_not_rounded_give_the_same(dtype, tolerance):
     arrays, mask = _arrays(dtype), _mask(3)
 
-    def gradients(kernels):
-        def loss(*arrays):
-            return jnp.sin(attention(*arrays, mask, kernels=kernels).astype(jnp.float32)).sum()
-
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*arrays)
-
-    expected, found = gradients(Kernels()), gradients(Kernels("xla_fused"))
-    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(
-            np.asarray(one, np.float32), np.asarray(other, np.float32), atol=tolerance
+    expected, found = (
+        values_and_gradients(
+            partial(attention, mask=mask, kernels=kernels), arrays, jnp.cos(normal(2, 2, 6, 3, 8))
         )
+        for kernels in (Kernels(), Kernels("xla_fused"))
+    )
+    assert {one.dtype for one in (*found, *expected)} == {jnp.dtype(dtype)}
+    assert_close(found, expected, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +118,7 @@ def test_rows_that_attend_to_nothing_are_zero_in_the_product_with_the_heads(monk
     assert none is None
     assert not rows[0, 2, 0]
     assert (np.asarray(result[0, 2], np.float32) == 1).all()  # the bias alone
-    for ours, theirs in zip([expected, *expected_gradients], [result, *gradients], strict=True):
-        ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
-        np.testing.assert_allclose(theirs, ours, atol=0.1)
+    assert_close([result, *gradients], [expected, *expected_gradients], atol=0.1)
 
 
 @pytest.mark.parametrize("keys", [8, 64, 128, 192])

@@ -9,6 +9,7 @@ import pytest
 
 from t2t_jax.functional import normalization
 from t2t_jax.kernels.normalization import layer_norm
+from tests.kernels.comparison import assert_close, values_and_gradients
 
 _RNG = np.random.default_rng(0)
 _VECTORS = {
@@ -56,16 +57,11 @@ def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype, with_p
     weights = jnp.array(np.random.default_rng(2).normal(size=x.shape), jnp.float32)
 
     def of(norm):
-        def total(x, scale, bias):
-            return (norm(x, scale, bias, 1e-6).astype(jnp.float32) * weights).sum()
-
-        return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(x, *_learned(x.shape[-1]))
+        arrays = x, *_learned(x.shape[-1])
+        return values_and_gradients(partial(norm, epsilon=1e-6), arrays, weights)
 
     found = of(partial(layer_norm, with_products=with_products))
     expected = of(normalization.layer_norm)
-    close = partial(np.testing.assert_allclose, rtol=2e-2, atol=2e-2)
-    if dtype == "float32":
-        close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        assert one.dtype == other.dtype
-        close(np.asarray(one, np.float32), np.asarray(other, np.float32))
+    assert [one.dtype for one in found] == [one.dtype for one in expected]
+    near = 1e-4 if dtype == "float32" else 2e-2
+    assert_close(found, expected, rtol=near, atol=near)

@@ -15,6 +15,7 @@ from t2t_jax.kernels.attention import attention
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
+from tests.kernels.comparison import normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
 
 _AT_ONCE = Kernels("cudnn", "fused", short_rows="at_once")
@@ -41,16 +42,8 @@ def _mask(rows, queries, keys):
 
 def _both(attend, arrays, dtype):
     """Values, and the derivatives of their sum with given weights, in float32."""
-    weights = jnp.array(np.random.default_rng(9).normal(size=arrays[0].shape), dtype)
-
-    def weighted(*arrays):
-        heads = attend(*arrays)
-        return (heads * weights).astype(jnp.float32).sum(), heads
-
-    cast = [x.astype(dtype) for x in arrays]
-    found = jax.jit(jax.value_and_grad(weighted, (0, 1, 2), has_aux=True))(*cast)
-    (_, heads), gradients = found
-    return [np.asarray(x, np.float32) for x in (heads, *gradients)]
+    cast, weights = [x.astype(dtype) for x in arrays], normal(9, *arrays[0].shape)
+    return [np.asarray(x, np.float32) for x in values_and_gradients(attend, cast, weights)]
 
 
 # Lengths of blocks, shorter and longer ones, and queries that are more and fewer than keys.

@@ -20,7 +20,7 @@ from t2t_jax.kernels.attention import attention
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
-from tests.kernels.comparison import normal, values_and_gradients
+from tests.kernels.comparison import assert_close, normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
 from tests.programs import run_python
 
@@ -93,8 +93,7 @@ def test_values_and_derivatives_are_those_of_the_equation(causal, groups):
     assert _pallas_calls(attend, *arrays) == 1
     found = values_and_gradients(attend, arrays, cotangent)
     expected = values_and_gradients(_as_a_whole(mask), arrays, cotangent)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert_close(found, expected, rtol=1e-5, atol=1e-5)
     nothing = ~np.asarray(mask.whole().any(-1)[:, 0])
     assert nothing.any()
     np.testing.assert_array_equal(found[0][nothing], 0)
@@ -109,8 +108,7 @@ def on_meshes():
         attend = in_the_kernel(mask, mesh_of_axes(**axes))
         assert "shard_map" in str(jax.make_jaxpr(attend)(*arrays))
         found = values_and_gradients(jax.checkpoint(attend), arrays, cotangent)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def mapped():
@@ -126,8 +124,8 @@ def mapped():
 
     parts = [x[:, None] for x in (mask.query_segments, cotangent, *arrays)]
     _, *expected = values_and_gradients(_as_a_whole(mask), arrays, cotangent)
-    for one, other in zip(jax.jit(gradient)(*parts), expected, strict=True):
-        np.testing.assert_allclose(one[:, 0], other, rtol=1e-5, atol=1e-5)
+    found = [x[:, 0] for x in jax.jit(gradient)(*parts)]
+    assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def _number(mesh, mask, arrays, **options):
