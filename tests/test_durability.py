@@ -136,8 +136,7 @@ def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
     assert train(always, workdir).exit_code == 0
     expected, found = load(tmp_path / "without"), load(workdir)
     assert expected.steps == found.steps == (2, 4)
-    for one, other in zip(*map(jax.tree.leaves, (expected.params, found.params)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
 
 
 def _lost(workdir, *names):

@@ -1,5 +1,8 @@
 """One run on many machines: wherever it goes on, its loss curve is that of a run that stayed."""
 
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
@@ -20,15 +23,8 @@ def _assert_same(tiny_run, workdir, stayed):
     curve, undisturbed = tiny_run.losses(workdir), tiny_run.losses(stayed)
     assert list(curve) == list(undisturbed)
     np.testing.assert_allclose(list(curve.values()), list(undisturbed.values()), rtol=1e-5)
-    one, other = load(workdir).params, load(stayed).params
-    for a, b in zip(*(_leaves(params) for params in (one, other)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-
-
-def _leaves(params):
-    import jax
-
-    return [np.asarray(x) for x in jax.tree.leaves(params)]
+    near = partial(np.testing.assert_allclose, atol=1e-5)
+    jax.tree.map(near, load(workdir).params, load(stayed).params)
 
 
 def _kill_after(step, programs, expected):
@@ -98,7 +94,7 @@ def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processe
     quickstart.finish(tmp_path / "one", *steps)
     quickstart.finish(tmp_path / "several", *steps, processes=processes)
     one, several = (load(tmp_path / name).params for name in ("one", "several"))
-    for a, b in zip(_leaves(one), _leaves(several), strict=True):
+    for a, b in zip(*map(jax.tree.leaves, (one, several)), strict=True):
         np.testing.assert_allclose(b, a, atol=atol)
         assert np.median(np.abs(b - a)) < 1e-5
 

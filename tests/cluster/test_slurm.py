@@ -65,8 +65,16 @@ def _goes_on(job):
     wait_for(has_begun)
 
 
-def _leaves(workdir):
-    return jax.tree.leaves(t2t_jax.load(workdir, average=1).params)
+def _log_once_completed(job, workdir):
+    """Return the log of a job that was queued again, and has gone on to its end."""
+    _goes_on(job)
+    wait_for(lambda: _state(job) == "COMPLETED")
+    return (workdir / f"launch/slurm-{job}.log").read_text()
+
+
+def _assert_same_parameters(*workdirs):
+    params = [t2t_jax.load(workdir, average=1).params for workdir in workdirs]
+    jax.tree.map(np.testing.assert_array_equal, *params)
 
 
 def _assert_same_losses(tiny_run, workdir, uninterrupted):
@@ -93,13 +101,10 @@ def test_a_job_at_its_time_limit_is_queued_again_and_ends_as_if_it_had_not_been(
     with cluster.paused() as tasks:
         slurm("scontrol", "update", f"JobId={job}", "TimeLimit=1")
         wait_for(lambda: all(map(_was_told_to_stop, tasks)))  # Slurm looks every half a minute
-    _goes_on(job)
-    wait_for(lambda: _state(job) == "COMPLETED")
-    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    log = _log_once_completed(job, workdir)
     assert "stopped after step" in log
     assert "Exited with exit code 143" in log
-    for one, other in zip(_leaves(workdir), _leaves(uninterrupted), strict=True):
-        np.testing.assert_array_equal(one, other)
+    _assert_same_parameters(workdir, uninterrupted)
 
 
 def _was_told_to_stop(task):
@@ -139,9 +144,7 @@ def test_a_node_that_hung_is_named_and_left_out_of_the_next_start(
     job = _launch(planted, workdir, *flags, hang_minutes="0.1", fields=tiny_run.without_dev)
     wait_for(hosts.exists)
     assert hosts.read_text() == "n2\n"
-    _goes_on(job)
-    wait_for(lambda: _state(job) == "COMPLETED")
-    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    log = _log_once_completed(job, workdir)
     assert "process 1 on n2 came last" in log
     assert f"Exited with exit code {HUNG}" in log
     assert "of 1 process(es)" in log
@@ -154,9 +157,7 @@ def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, unint
     wait_for(lambda: _step(workdir) >= 25)
     with cluster.paused():
         cluster.lose("n2")
-    _goes_on(job)
-    wait_for(lambda: _state(job) == "COMPLETED")
-    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    log = _log_once_completed(job, workdir)
     assert "of 2 process(es)" in log
     assert "of 1 process(es)" in log
     _assert_same_losses(tiny_run, workdir, uninterrupted)
@@ -168,9 +169,7 @@ def test_a_job_goes_on_when_one_of_its_tasks_was_killed(cluster, tiny_run, unint
     wait_for(lambda: _step(workdir) >= 25)
     with cluster.paused() as tasks:
         os.kill(tasks[-1], signal.SIGKILL)
-    _goes_on(job)
-    wait_for(lambda: _state(job) == "COMPLETED")
-    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    log = _log_once_completed(job, workdir)
     assert "Exited with exit code 137" in log
     _assert_same_losses(tiny_run, workdir, uninterrupted)
 
@@ -235,8 +234,7 @@ def test_a_halved_grid_goes_on_when_its_program_was_killed_and_its_winner_never_
     assert ended == {"base", "wide"}
     alone = tmp_path / "alone"
     tiny_run.finish(alone, "--model.d-ff=64")
-    for one, other in zip(_leaves(grid / "wide" / "seed0"), _leaves(alone), strict=True):
-        np.testing.assert_array_equal(one, other)
+    _assert_same_parameters(grid / "wide" / "seed0", alone)
 
 
 def test_a_grid_goes_on_when_the_program_that_submitted_it_was_killed(cluster, tiny_run, tmp_path):

@@ -76,6 +76,13 @@ def wait_until_ready(program):
     assert program.stdout.readline() == "ready\n"
 
 
+def assert_ends_by(program, number):
+    """A signal ends the program at once, and the program says nothing."""
+    program.send_signal(number)
+    assert program.communicate(timeout=5) == ("", "")
+    assert program.returncode == -number
+
+
 @by_name
 @pytest.mark.parametrize(
     "work",
@@ -90,9 +97,7 @@ def test_a_signal_ends_a_program_at_once_by_itself_and_leaves_no_half_file(tmp_p
     program = start(tmp_path, WRITE.format(work))
     wait_until_ready(program)
     assert len(list(tmp_path.iterdir())) == 2
-    program.send_signal(number)
-    assert program.communicate(timeout=5) == ("", "")
-    assert program.returncode == -number
+    assert_ends_by(program, number)
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
@@ -108,9 +113,7 @@ def test_no_callback_can_swallow_a_signal(tmp_path):
     """
     program = start(tmp_path, body)
     wait_until_ready(program)
-    program.send_signal(signal.SIGINT)
-    assert program.communicate(timeout=5) == ("", "")
-    assert program.returncode == -signal.SIGINT
+    assert_ends_by(program, signal.SIGINT)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +173,7 @@ def test_a_program_is_ended_by_a_signal_after_a_config_file_that_ignores_it(tmp_
     body = CONFIG_FILE.replace('say("went on")', 'say("ready")\n    time.sleep(60)')
     program = start(tmp_path, body)
     wait_until_ready(program)
-    program.send_signal(signal.SIGTERM)
-    assert program.communicate(timeout=5) == ("", "")
-    assert program.returncode == -signal.SIGTERM
+    assert_ends_by(program, signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +227,10 @@ def test_sigterm_and_sighup_do_not_end_a_program_that_stops(tmp_path):
 
 def test_a_second_ctrl_c_ends_a_program_that_stops(tmp_path):
     program = start(tmp_path, STOPPABLE.replace("arguments_seconds", "60"))
-    for _ in range(2):
-        wait_until_ready(program)
-        program.send_signal(signal.SIGINT)
-    assert program.communicate(timeout=5)[1] == ""
-    assert program.returncode == -signal.SIGINT
+    wait_until_ready(program)
+    program.send_signal(signal.SIGINT)
+    wait_until_ready(program)
+    assert_ends_by(program, signal.SIGINT)
 
 
 def test_a_forked_process_receives_its_own_signals(tmp_path):
