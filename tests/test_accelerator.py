@@ -7,15 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.programs import run_python
+from tests.programs import ROOT, run_python
 
 pytestmark = pytest.mark.thorough
 
-ROOT = Path(__file__).parents[1]
 PROGRAM = ["benchmarks/accelerator.py", "--tiny"]
 
 

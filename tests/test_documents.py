@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -23,8 +22,8 @@ import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_config
 from t2t_jax.data.download.catalogue import CORPORA
+from tests.programs import ROOT, run_program
 
-ROOT = Path(__file__).parents[1]
 # Without what a build of the site has written, and the tables that are data of pages of results.
 IN_DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "/docs/_" not in str(path)]
 IN_DOCS = [path for path in IN_DOCS if path.name != "table.md"]
@@ -265,9 +264,7 @@ def test_every_command_of_the_documents_runs_in_a_shell(scratch, tmp_path):
     (scratch / ".venv/bin").mkdir(parents=True, exist_ok=True)
     (scratch / ".venv/bin/activate").touch()
     environment = {
-        **os.environ,
         "PATH": f"{shims}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
         "JAX_NUM_CPU_DEVICES": "16",
         "SHARED": str(scratch / "shared"),
     }
@@ -286,14 +283,7 @@ def _run(path, block, scratch, environment):
     for text in [block.text] if whole else commands(block):
         if "pytest" in text or any(word in text for word in ELSEWHERE):
             continue
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", text],
-            cwd=scratch,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program("bash", "-o", "pipefail", "-c", text, cwd=scratch, **environment)
         if done.returncode:
             place = f"{path.name} line {block.line}"
             yield f"{place}: exit {done.returncode} from: {text}\n{done.stderr[-300:]}"

@@ -28,11 +28,10 @@ from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.translation import TASK
-from tests.programs import run_python
+from tests.programs import ROOT, run_python
 from tests.refusals import refused
 from tests.sweep.test_comparison import GRID, result
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
 BROUGHT = {"fsspec", "pyyaml"}  # by s3fs and gcsfs, and by flax

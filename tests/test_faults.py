@@ -38,6 +38,13 @@ def _complete(workdir):
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def _end_with(code, programs):
+    """Wait until all programs have ended with a code, and return what each said."""
+    ended = [program.communicate(timeout=300) for program in programs]
+    assert [program.returncode for program in programs] == [code] * len(programs), ended
+    return ended
+
+
 def _checksums(workdir):
     """Checksums of all arrays of the last checkpoint: parameters, moments and moving averages."""
     origin = workdir / "checkpoints" / str(STEPS) / "origin" / "metadata"
@@ -118,8 +125,7 @@ def test_a_run_waits_while_the_disk_is_full_and_goes_on_once_there_is_room(
     assert all("the run tries again in 1 s" in warning for warning in warnings)
     time.sleep(2.0)  # so that the first attempt fails, too
     (disk / "ballast").unlink()
-    ended = [program.communicate(timeout=300) for program in programs]
-    assert [program.returncode for program in programs] == [0] * processes, ended
+    _end_with(0, programs)
     tiny_run.finish(tmp_path / "undisturbed", *flags, **where)
     assert bits(workdir, average=1) == bits(tmp_path / "undisturbed", average=1)
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
@@ -146,8 +152,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_the_same_step(
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
         programs[signalled].send_signal(number)
         time.sleep(0.02)  # of two that wait, the system sends SIGHUP first
-    ended = [program.communicate(timeout=120) for program in programs]
-    assert [program.returncode for program in programs] == [128 + signal.SIGTERM] * 2, ended
+    ended = _end_with(128 + signal.SIGTERM, programs)
     assert "the same command goes on from there" in ended[0][0]
     assert ended[1][0].count("step ") == 0  # one of them tells
     stopped = max(_complete(workdir))
@@ -172,8 +177,7 @@ def test_a_signal_ends_an_evaluation_of_two_processes_between_its_batches(tiny_r
         time.sleep(0.1)
     time.sleep(2.0)
     programs[1].send_signal(signal.SIGTERM)
-    ended = [program.communicate(timeout=120) for program in programs]
-    assert [program.returncode for program in programs] == [128 + signal.SIGTERM] * 2, ended
+    ended = _end_with(128 + signal.SIGTERM, programs)
     assert "stopped after step 7" in ended[0][0]
     assert max(_complete(workdir)) == 7
     assert not records_of(workdir, "dev")
@@ -209,7 +213,6 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_read_is_used_by_none(tiny
     with max(files, key=lambda path: path.is_file() and path.stat().st_size).open("r+b") as file:
         file.truncate(100)
     programs = tiny_run.start(workdir, **TWO)
-    (said, errors), _ = [program.communicate(timeout=120) for program in programs]
-    assert [program.returncode for program in programs] == [0, 0], errors
+    (said, errors), _ = _end_with(0, programs)
     assert f"step {before + 1} of 12 begins" in said
     assert sum(line.startswith("warning: ") for line in errors.splitlines()) == 1

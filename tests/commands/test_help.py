@@ -18,7 +18,6 @@ from t2t_jax.errors import UserError
 from tests.programs import run_python
 from tests.refusals import refused
 
-ROOT = Path(__file__).parents[2]
 NAMES = [name for group in COMMANDS.values() for name in group]
 BUT_LAUNCH = [name for name in NAMES if name != "launch"]  # whose flags are of its schedulers
 

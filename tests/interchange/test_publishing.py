@@ -19,7 +19,7 @@ from t2t_jax.interchange.publishing import card
 from t2t_jax.interchange.publishing.card import check_licence, licence_of
 from t2t_jax.system.hub import RUN_FILES, STATE_FILES
 from t2t_jax.workdir import record_scores
-from tests.hub_server import Model, serving
+from tests.hub_server import Model
 from tests.refusals import refused
 
 _NAME = "hf://someone/en-de"
@@ -46,12 +46,6 @@ def run(tmp_path_factory):
     shutil.copytree(_RELEASED / "run", workdir)
     record_scores(workdir, _SCORE)
     return str(workdir)
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    with serving(monkeypatch, tmp_path / "cache") as server:
-        yield server
 
 
 def _alike(name, run):

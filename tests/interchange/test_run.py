@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import subprocess
 import tarfile
 import zipfile
 from unittest.mock import Mock
@@ -40,6 +39,7 @@ from t2t_jax.workdir import (
     record_scores,
 )
 from tests.interchange.models import portable
+from tests.programs import run_program
 from tests.refusals import refused
 from tests.run.test_loading import CONFIG, LINES, make_run
 from tests.selection import thorough_after
@@ -89,9 +89,7 @@ def test_the_small_form_is_what_loading_needs_and_translates_bit_for_bit_alike(r
     assert t2t_jax.load(small, average=2, step=6).steps == (2, 6)
     [score] = read_scores(small)
     assert score == _SCORE
-    checked = subprocess.run(
-        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=small, capture_output=True
-    )
+    checked = run_program("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=small)
     assert checked.returncode == 0
     assert len(checked.stdout.splitlines()) == len(list(small.iterdir())) - 1
 

@@ -10,18 +10,11 @@ import pytest
 
 import t2t_jax
 from t2t_jax.__main__ import main
-from tests.hub_server import serving
 from tests.programs import free_port, wait_until
 
 _NAME = "hf://someone/en-de"
 _RUN = Path(__file__).parents[1] / "goldens/runs/0.2.0/run"
 _LINES = ["The file is open.", "No devices were found."]
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    with serving(monkeypatch, tmp_path / "cache") as server:
-        yield server
 
 
 def _publish(*flags):
