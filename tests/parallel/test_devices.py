@@ -79,7 +79,7 @@ def test_a_platform_that_is_not_there_is_told(monkeypatch, error, said):
 
     monkeypatch.setattr(jax, "devices", fail)
     devices._start.cache_clear()
-    with refused() as told:
+    with refused("JAX finds no device") as told:
         local_devices()
     asked = jax.config.values["jax_platforms"]
     assert str(told.value).startswith(f"JAX finds no device of JAX_PLATFORMS={asked}{said}")
