@@ -240,7 +240,7 @@ class _Saver:
 def _last_words(run: Run, step: int, signal: int) -> tuple[str, str]:
     """Return why a training ended, and the advice on what to do next."""
     score = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
-    if "test" not in run.corpus.splits:
+    if run.has_dev and "test" not in run.corpus.splits:
         score += " --split dev"
     if signal:
         return f"stopped after step {step:,}", "the same command goes on from there"

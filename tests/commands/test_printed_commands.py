@@ -37,10 +37,16 @@ def refusal(call, *arguments) -> str:
     return str(refused.value)
 
 
-def test_the_command_that_scores_a_run(run):
-    ended = SimpleNamespace(workdir=run, last=3, reason_to_stop=None, config=Config())
+@pytest.mark.parametrize(
+    ("splits", "flags"), [(("train", "dev", "test"), []), (("train", "dev"), ["--split", "dev"])]
+)
+def test_the_command_that_scores_a_run(run, splits, flags):
+    corpus = SimpleNamespace(splits=splits)
+    ended = SimpleNamespace(
+        workdir=run, last=3, reason_to_stop=None, config=Config(), corpus=corpus, has_dev=True
+    )
     _, advice = trainer._last_words(ended, 3, 0)
-    assert words_after(advice, "score: ") == ["t2t-jax", "evaluate", "--workdir", str(run)]
+    assert words_after(advice, "score: ") == ["t2t-jax", "evaluate", "--workdir", str(run), *flags]
 
 
 def test_the_command_that_sends_the_rest_to_a_tracker(run, capsys):
