@@ -111,7 +111,7 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
     assert train(scripted, run).exit_code == 0
     printed = capsys.readouterr().out
     assert f"{reason} (3.00 at step 8), which ends the run ({FIELD}=2) after step 8" in printed
-    assert f"evaluate --workdir {run} --step best" in printed
+    assert f"evaluate --workdir {run} --split dev --step best" in printed
     assert _evaluated(run) == [2, 4, 6, 8]
     assert _records(run)[-1]["of"] == "end"
     shares = [record["data_wait"] for record in _records(run) if record["of"] == "train"]
