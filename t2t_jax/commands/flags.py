@@ -59,7 +59,7 @@ class CommandLine(NamedTuple):
     words: list[str]
     """The arguments without a flag, the run among them, whether or not `--workdir` precedes it."""
     flags: dict[str, list[str]]
-    """The values of each flag, by its own name."""
+    """The values of each flag. The keys are flags, not their aliases."""
 
     def value_of(self, flag: str) -> str | None:
         """Return the first value of a flag; None without any."""
@@ -78,7 +78,7 @@ def _divided(command: type, arguments: Sequence[str]) -> CommandLine:
       UserError: a flag is unknown, given twice or empty, or the run is given in both ways.
     """
     table = flags_of(command)
-    places = [flag for flag in table if flag.is_positional]
+    positionals = [flag for flag in table if flag.is_positional]
     known = {RUN if flag.is_run else flag.flag: flag for flag in table}
     words: list[str] = []
     given: dict[str, list[tuple[str, list[str]]]] = {}
@@ -96,7 +96,7 @@ def _divided(command: type, arguments: Sequence[str]) -> CommandLine:
         values.append(argument)
     line = CommandLine(words, {flag: _values(flag, known, given[flag]) for flag in given})
     if RUN in line.flags:
-        _place_run(places, line)
+        _place_run(positionals, line)
     if "" in words:
         raise UserError("an argument is empty; is a variable of the shell unset?")
     return line
@@ -118,13 +118,13 @@ def _values(
     return values[0] or [""] * (MAY_STAND_ALONE in settings)
 
 
-def _place_run(places: Sequence[Flag], line: CommandLine) -> None:
-    """Move the value of `--workdir` to the arguments without a flag, in the order of `places`."""
-    index = [place.is_run for place in places].index(True)
-    others = [place for place in places if not place.is_run]
+def _place_run(positionals: Sequence[Flag], line: CommandLine) -> None:
+    """Move the value of `--workdir` to the arguments without a flag, in their order."""
+    index = [positional.is_run for positional in positionals].index(True)
+    others = [positional for positional in positionals if not positional.is_run]
     if len(line.words) < index:
         raise UserError(f"{others[len(line.words)].flag} is missing; see --help")
-    if len(line.words) > len(others) and all(place.takes for place in others):
+    if len(line.words) > len(others) and all(positional.takes for positional in others):
         raise UserError(f"{line.words[index]!r} and {RUN} both name the run; give one of them")
     runs = line.flags.pop(RUN)
     if not runs:
@@ -154,11 +154,11 @@ def _hint(flag: str, known: Collection[str]) -> str:
     otherwise = "see --help-all for all flags"
     if (hint := foreign_hint(flag, known)) is not None:
         return hint or otherwise
-    short = {one: one.removeprefix("--").rpartition(".")[2] for one in known}
-    whole = get_close_matches(flag, known, 1, _MISSPELT)
-    name = get_close_matches(flag.removeprefix("--"), short.values(), 1, _MISSPELT)
-    found = whole or [one for one in known if [short[one]] == name]
-    return f"did you mean {' or '.join(found)}?" if found else otherwise
+    fields = {name: name.removeprefix("--").rpartition(".")[2] for name in known}
+    matches = get_close_matches(flag, known, 1, _MISSPELT)
+    field = get_close_matches(flag.removeprefix("--"), fields.values(), 1, _MISSPELT)
+    matches = matches or [name for name in known if [fields[name]] == field]
+    return f"did you mean {' or '.join(matches)}?" if matches else otherwise
 
 
 def with_family(config: Config, line: CommandLine) -> Config:
@@ -244,14 +244,14 @@ def parse_flags(
 
 def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str | None) -> None:
     """Refuse a command line that lacks an argument, or a run that no checkpoint can be in."""
-    places = [flag for flag in flags if flag.is_positional]
-    required = [place for place in places if place.is_required]
-    for place in required[len(words) :]:
-        what = f"lacks {place.flag}"
-        if place.is_run and place is required[0]:
-            what = f"takes a {place.flag.lower()}, as in {program} runs/base"
-        raise UserError(f"{program} {what}; see --help")
-    before = [*takewhile(lambda place: not place.is_run, places)]
+    positionals = [flag for flag in flags if flag.is_positional]
+    required = [positional for positional in positionals if positional.is_required]
+    for missing in required[len(words) :]:
+        problem = f"lacks {missing.flag}"
+        if missing.is_run and missing is required[0]:
+            problem = f"takes a {missing.flag.lower()}, as in {program} runs/base"
+        raise UserError(f"{program} {problem}; see --help")
+    before = [*takewhile(lambda positional: not positional.is_run, positionals)]
     for word in words[len(before) :]:
         try:
             word.encode()

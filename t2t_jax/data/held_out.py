@@ -23,12 +23,12 @@ def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Sp
     def fingerprint(split: str) -> str:
         return digest(split, *(key.hex() for key in dev()))
 
-    rest = Split.of(
+    remaining = Split.of(
         lambda: digest(fingerprint("train"), train.fingerprint()),
         lambda: chunks(pair for key, pair in _pairs(train) if key not in dev()),
     )
     held_out = Split.of(partial(fingerprint, "dev"), lambda: chunks(iter(dev().values())))
-    return {**parts, "train": rest, "dev": held_out}
+    return {**parts, "train": remaining, "dev": held_out}
 
 
 def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[Any, str]]]:
