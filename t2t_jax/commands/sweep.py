@@ -140,7 +140,7 @@ class SweepCommand:
         check_counts(seeds=seeds, jobs=self.jobs)
         self._check_launcher()
         if self.dry_run:
-            from t2t_jax.sweep.listing import listing
+            from t2t_jax.sweep.tables import listing
 
             with TemporaryDirectory() as empty:  # planned for its checks of the rules
                 planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)

@@ -1,4 +1,4 @@
-"""One cell of a grid: a variant under one seed, trained and scored in a separate directory.
+"""A cell of a grid: a variant under one seed, trained in a separate directory; and plans of cells.
 
 GRID/VARIANT/seedN/              the run directory
 GRID/VARIANT/seedN/rung-STEP.json   the perplexity on dev at a step where the training paused, or
@@ -16,17 +16,17 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
-from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, software_of
-from t2t_jax.sweep.same_settings import settled_fields
+from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, settled_fields, software_of
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.records import (
@@ -44,9 +44,12 @@ if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
     from t2t_jax.tasks.task import GridMeasures
 
+
 SPLIT: Final = "dev"
 """The split on which a grid chooses and, by default, compares variants, as in Table 3."""
 
+Scores = Mapping[str, Mapping[int, float]]
+"""The perplexities on dev by the name of a cell and by the step; lower is better."""
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 RESULT = "result.json"
 """The file of a finished cell with its config and scores."""
@@ -412,6 +415,62 @@ def _speed(log: Sequence[Record]) -> float:
 
 def _scored(config: Config) -> dict[str, Any]:
     return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
+
+
+def score_at(scores: Mapping[int, float], step: int) -> float | None:
+    """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
+    return scores.get(step, math.inf if math.inf in scores.values() else None)
+
+
+def mean_of(scores: Iterable[float | None]) -> float | None:
+    """Return the mean of scores; None if one of them is missing."""
+    all_scores = [*scores]
+    known = [score for score in all_scores if score is not None]
+    return statistics.fmean(known) if len(known) == len(all_scores) else None
+
+
+@runtime_checkable
+class GridPlan(Protocol):
+    """A rule that decides which cells of a grid are trained, and up to which step each.
+
+    The decision depends only on the files in the grid's directory. So a killed sweep resumes
+    unchanged, and several sweeps agree.
+    """
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells so far, each with the step up to which it is to be trained now.
+
+        A cell that has its score at that step waits for a later decision, or is finished. With more
+        scores, a cell never leaves the plan, and its step never decreases.
+        """
+
+
+class WholeGrid:
+    """The plan of a grid whose cells are all trained to their end."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        """Keep the cells in training order."""
+        self._cells = cells
+
+    def cells(self, scores: Scores) -> Sequence[Cell]:
+        """Return all cells, regardless of their scores."""
+        return self._cells
+
+
+def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
+    """Return the decision of a plan, from the files in its cells' directories.
+
+    Returns:
+      All cells so far, each with the step up to which it is to be trained now; and their scores,
+      which a cell lacks if they are unreadable.
+    """
+    scores: dict[str, Mapping[int, float]] = {}
+    while new := [cell for cell in plan.cells(scores) if cell.name not in scores]:
+        for cell in new:
+            scores[cell.name] = {}
+            with suppress(UserError):
+                scores[cell.name] = cell.scores(cell.result())
+    return plan.cells(scores), scores
 
 
 def main(arguments: Sequence[str]) -> int:

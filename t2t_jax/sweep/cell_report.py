@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from t2t_jax.config import walk
@@ -12,12 +13,12 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, warn
 from t2t_jax.run.goodput import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.history import History, scalars
-from t2t_jax.sweep.budget import budget_of
+from t2t_jax.run.progress import STEPS
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import Results, cell_name
 from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.stored_grid import added_later
-from t2t_jax.sweep.tables import csv_text
+from t2t_jax.sweep.tables import Budget, csv_text
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.perplexity import perplexity_text
@@ -61,13 +62,35 @@ class CellReport(NamedTuple):
             return int(self.result["steps"])
         return int(self.history.training[-1]["step"]) if self.history.training else 0
 
+    @property
+    def budget(self) -> Budget:
+        """Return the budget of the training so far.
 
-def cell_reports(cells: Iterable[Cell]) -> list[CellReport]:
-    """Return the state of each cell; a damaged result is a reason to leave the cell out."""
-    return [_report(cell) for cell in cells]
+        All figures are None if the accounts of the jobs cover fewer steps than the cell has taken,
+        for example because one is damaged.
+        """
+        account = self.goodput
+        if account is None or sum(job.steps for job in account.jobs) < self.steps:
+            return Budget()
+        hours = account.device_hours
+        return Budget(
+            _over_steps(account, "flops"),
+            _over_steps(account, "source_tokens"),
+            _over_steps(account, "target_tokens"),
+            hours[STEPS],
+            sum(hours.values()) - hours[BETWEEN],
+        )
 
 
-def _report(cell: Cell) -> CellReport:
+def _over_steps(account: Goodput, name: str) -> float | None:
+    """Sum a figure per step over all steps; None if a job did not record it."""
+    figures = [(job.account.get(name), job.steps) for job in account.jobs]
+    products = [figure * steps for figure, steps in figures if figure is not None]
+    return sum(products) if len(products) == len(figures) else None
+
+
+def report_on(cell: Cell) -> CellReport:
+    """Return the state of a cell; a damaged result is a reason to leave the cell out."""
     report = CellReport(cell, DONE, **_of_run(cell))
     try:
         result = cell.result()
@@ -127,6 +150,24 @@ def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]
     return results
 
 
+def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, Budget]:
+    """Return the mean budget of the seeds of each variant.
+
+    The budget of a tuned variant counts the chosen values only.
+
+    Args:
+      results: the results that the table compares, by variant.
+      reports: the states of all cells.
+    """
+    budgets = {report.cell.name: report.budget for report in reports if report.result}
+    means = {}
+    for variant, seeds in results.items():
+        of_seeds = (budgets.get(cell_name(variant, result), Budget()) for result in seeds)
+        columns = zip(*of_seeds, strict=True)
+        means[variant] = Budget(*(None if None in column else fmean(column) for column in columns))
+    return means
+
+
 def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, workdir: Path) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
@@ -164,7 +205,7 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, wor
                 "steps": report.steps,
                 "hours": report.hours,
                 "parameters": num_parameters(config.model, config.data.vocab_size),
-                **budget_of(report)._asdict(),
+                **report.budget._asdict(),
                 **measures,
                 "reason": report.reason,
             }

@@ -6,25 +6,31 @@ their noise is relative to their size.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from t2t_jax.config import Config, from_dict
+from t2t_jax.config import Config, from_dict, walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.cell import measures_of
-from t2t_jax.sweep.contrasts import against, pair_name, pairs
-from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, effects
-from t2t_jax.sweep.resampling import sampled_scores, utf8_bytes
+from t2t_jax.sweep.inference import (
+    SIGNIFICANT,
+    Effect,
+    RowScores,
+    Weights,
+    effects,
+    sampled_scores,
+    utf8_bytes,
+)
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
-
 Comparisons = Literal["base", "all"]
 """The differences that are tested together: with the base (Dunnett), or of all pairs (Holm)."""
 
@@ -41,6 +47,94 @@ SAMPLED = ("bleu", "log_perplexity", BITS)
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""
+
+PAPER_HEADS = "paper: perplexity", "BLEU", "parameters"
+"""The heads of the columns for readers."""
+PAPER_FIELDS = "paper_perplexity", "paper_bleu", "paper_parameters_millions"
+"""The heads of the columns of the CSV file."""
+MARKED_AS = "the paper (BLEU: tokenized_split_bleu)"
+"""The name of the paper's marks in the plot's legend."""
+PAPER_NOTES = (
+    "paper: Table 3, on newstest2013: perplexity per word-piece, tokenized_split_bleu, parameters "
+    "in millions.",
+    "interval contains paper's Δ: the 95% interval of the difference here, and whether it contains "
+    "the paper's difference; of perplexities in percent of the base's.",
+)
+"""The notes below the table that explain the columns."""
+
+
+def against(base: str, rows: Iterable[str]) -> dict[str, Weights]:
+    """Return the difference of each row from the base, by the name of the row."""
+    return {name: {name: 1, base: -1} for name in rows if name != base}
+
+
+def pair_name(row: str, other: str) -> str:
+    """Return the name of the difference between two rows."""
+    return f"{row} - {other}"
+
+
+def pairs(base: str, rows: Collection[str]) -> dict[str, Weights]:
+    """Return the differences of all pairs of rows, each by its `pair_name`."""
+    ordered = [base, *(name for name in rows if name != base)]
+    return {pair_name(b, a): {b: 1, a: -1} for a, b in combinations(ordered, 2)}
+
+
+def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
+    """Return the main effects and the interaction of a grid of two factors, by name.
+
+    A factor is a field, or several fields that change together. A main effect compares a level with
+    the factor's first one, averaged over the levels of the other factor. An interaction is the
+    effect of the one factor at a level of the other, minus that effect at the other's first level.
+
+    Returns:
+      The contrasts; {} if the rows are not all combinations of the levels of two factors.
+    """
+    factors = _factors({name: grid.variants[name] for name in grid.variants if name in rows})
+    if len(factors) != 2:
+        return {}
+    levels = [list(dict.fromkeys(of_row.values())) for of_row in factors]
+    row_at = {tuple(of_row[name] for of_row in factors): name for name in factors[0]}
+    if len(row_at) != len(factors[0]) or row_at.keys() != set(product(*levels)):
+        return {}
+    contrasts = dict[str, Weights]()
+    for axis in (0, 1):
+        first, crossed = levels[axis][0], levels[1 - axis]
+        for level in levels[axis][1:]:
+            weights = dict[str, float]()
+            for value, sign in ((level, 1), (first, -1)):
+                for other in crossed:
+                    row = row_at[(value, other)[:: 1 - 2 * axis]]
+                    weights[row] = sign / len(crossed)
+            contrasts[f"{level} - {first}"] = weights
+    for a, b in product(levels[0][1:], levels[1][1:]):
+        contrasts[f"({a}) x ({b})"] = {
+            row_at[a, b]: 1,
+            row_at[levels[0][0], b]: -1,
+            row_at[a, levels[1][0]]: -1,
+            row_at[levels[0][0], levels[1][0]]: 1,
+        }
+    return contrasts
+
+
+def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
+    """Return the level of each row for each factor: `d_ff=512`, by the name of the row."""
+    values: dict[str, list[str]] = {}
+    for config in variants.values():
+        for path, _, value in walk(config):
+            values.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
+    everywhere = (column for column in values.values() if len(column) == len(variants))
+    varying = [column for column in everywhere if len(set(column)) > 1]
+    factors: list[list[str]] = []
+    for column in varying:
+        for number, factor in enumerate(factors):
+            together = len(set(zip(factor, column, strict=True)))
+            if together == len(set(factor)) == len(set(column)):
+                joined = zip(factor, column, strict=True)
+                factors[number] = [f"{level} {value}" for level, value in joined]
+                break
+        else:
+            factors.append(column)
+    return [dict(zip(variants, factor, strict=True)) for factor in factors]
 
 
 def cell_name(variant: str, result: Mapping[str, Any]) -> str:
@@ -131,6 +225,12 @@ class VariantRow(NamedTuple):
     def shown(self) -> str:
         """Return the variant's name for readers, with a mark if its code differs."""
         return f"{self.variant} †" if self.other_code else self.variant
+
+    @property
+    def shown_steps(self) -> str:
+        """Return the steps of the seeds as text: `2,400`, or `2,400 / 1,800` if they differ."""
+        steps = self.steps if len({*self.steps}) > 1 else self.steps[:1]
+        return " / ".join(f"{number:,}" for number in steps)
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -361,3 +461,57 @@ def _with_effect(change: Change, effect: Effect, base: float | None) -> Change:
         p_adjusted=effect.p_adjusted,
         noise=effect.noise,
     )
+
+
+class Marks(NamedTuple):
+    """The positions of the paper's differences from the base in a plot; None for no mark."""
+
+    perplexity: float | None = None
+    """The relative difference in perplexity."""
+    bleu: float | None = None
+    """The difference in BLEU."""
+
+
+def paper_values(row: Table3Row | None) -> tuple[float | str | None, ...]:
+    """Return the figures of a row of Table 3, as in `PAPER_FIELDS`; empty texts for None."""
+    return ("", "", "") if row is None else (row.dev_perplexity, row.dev_bleu, row.parameters)
+
+
+def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
+    """Return the figures of a row of Table 3 as text, as the paper prints them."""
+    if row is None:
+        return ("", "", "")
+    size = "" if row.parameters is None else f"{row.parameters:g}"
+    return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", size
+
+
+def paper_marks(published: Mapping[str, Table3Row], variant: str, base: str) -> Marks:
+    """Return the paper's differences of a variant from the base."""
+    row, of_base = published.get(variant), published.get(base)
+    if row is None or of_base is None:
+        return Marks()
+    relative = row.dev_perplexity / of_base.dev_perplexity - 1
+    return Marks(relative, row.dev_bleu - of_base.dev_bleu)
+
+
+def interval_and_published(
+    change: Change, published: float | None, base: float | None = None
+) -> str:
+    """Return the 95% interval of a difference and whether it contains the paper's difference.
+
+    The text is empty if either of the two is unknown.
+
+    Args:
+      change: our difference from the base.
+      published: the paper's difference, as in `Marks`.
+      base: the base's mean if the paper's difference is relative to the base; the text is then in
+        percent. None means an absolute difference.
+    """
+    if published is None or change.low is None or change.high is None:
+        return ""
+    if DIVERGED in (perplexity_text(change.low), perplexity_text(change.high)):
+        return ""
+    ours, theirs, unit = (1.0, 1.0, "") if base is None else (100 / base, 100.0, "%")
+    low, high, paper = change.low * ours, change.high * ours, published * theirs
+    verb = "contains" if low <= paper <= high else "does not contain"
+    return f"[{low:+.1f}{unit}, {high:+.1f}{unit}] {verb} {paper:+.1f}{unit}"

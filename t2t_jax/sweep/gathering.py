@@ -2,22 +2,26 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from t2t_jax.config.file import Grid
-from t2t_jax.sweep.budget import mean_budgets
-from t2t_jax.sweep.cell import SPLIT, cells, num_seeds_in
-from t2t_jax.sweep.cell_report import LEFT_OUT, CellReport, cell_reports, results_by_variant
-from t2t_jax.sweep.plan import decided, score_at
+from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decided, num_seeds_in, score_at
+from t2t_jax.sweep.cell_report import (
+    LEFT_OUT,
+    CellReport,
+    mean_budgets,
+    report_on,
+    results_by_variant,
+)
+from t2t_jax.sweep.comparison import measure, verdict_on
 from t2t_jax.sweep.rules import PlannedGrid, by_variant, recorded_plan
-from t2t_jax.sweep.rung_table import rung_table
-from t2t_jax.sweep.same_settings import devices_and_dtypes
+from t2t_jax.sweep.same_code import devices_and_dtypes
 from t2t_jax.sweep.stored_grid import rows_outside, scorings
-from t2t_jax.sweep.tables import Beside
+from t2t_jax.sweep.tables import Beside, GridTable
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.perplexity import perplexity_text
@@ -55,7 +59,7 @@ def gathered(
     wanted, scores = decided(planned.for_reading)
     of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
     compared = wanted if planned.candidates else of_grid
-    reports = cell_reports(replace(cell, split=split) for cell in compared)
+    reports = [report_on(replace(cell, split=split)) for cell in compared]
     results = results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
@@ -66,7 +70,7 @@ def gathered(
         results, diverged, values = tuned_results(planned, by_variant(wanted), scores, by_cell)
         further = [values]
     lost = Grid(rows_outside(grid, workdir), {})
-    started = cell_reports(cells(lost, workdir, num_seeds_in(lost, workdir)))
+    started = map(report_on, cells(lost, workdir, num_seeds_in(lost, workdir)))
     outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in started]
     untrained = [c.name for c in wanted if score_at(scores[c.name], c.until) is None]
     to_score = {name for entry in scorings(workdir, split) for name in entry["cells"]}
@@ -118,3 +122,69 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
             text = f"{seeds}, perplexity {perplexity_text(fmean(perplexities))}"
         rows.append(f"{row} ({text})")
     return _names_note("Not in the config file", rows)
+
+
+def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
+    """Return the variants that wait at a rung or were stopped there, with the step."""
+    steps = {}
+    for variant, seeds in cells.items():
+        step = seeds[0].until
+        perplexities = [score_at(scores[cell.name], step) for cell in seeds]
+        if step < seeds[0].config.training.num_train_steps and None not in perplexities:
+            steps[variant] = step
+    return steps
+
+
+def rung_table(
+    planned: PlannedGrid, wanted: Sequence[Cell], scores: Scores
+) -> tuple[GridTable | None, set[str]]:
+    """Return a table of the stopped variants, each beside the base at the same step.
+
+    While the grid is not finished, they may still continue, and the table says so.
+
+    Args:
+      wanted: the cells of the plan.
+
+    Returns:
+      The table, or None if no variant has paused; and the names of the variants that need no more
+      training.
+    """
+    cells, grid = by_variant(wanted), planned.grid
+    stopped = _paused(cells, scores)
+    open_rows = {c.variant for c in wanted if score_at(scores[c.name], c.until) is None}
+    waiting = {*open_rows, *(stopped if open_rows else ())}
+    over = {*grid.variants} - {planned.rows[row] for row in waiting}
+    if not stopped or planned.candidates:
+        return None, over
+    rows = []
+    for step in sorted(set(stopped.values())):
+        finite = {
+            name: [r for c in seeds if (r := c.rungs().get(step)) and r["perplexity"] is not None]
+            for name, seeds in cells.items()
+        }
+        scored = {name: seeds for name, seeds in finite.items() if seeds}
+        compared = measure(grid, scored, "perplexity").changes
+        for name in (name for name, last in stopped.items() if last == step):
+            change, figures = compared.get(name), ["diverged", "", ""]
+            if change and len(finite[name]) == len(cells[name]):
+                figures = [*change.shown, verdict_on(change)]
+            differs = describe_difference(grid.variants[grid.base], grid.variants[name])
+            rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
+    notes = [
+        f"Each of these is compared with `{grid.base}` at the same step, and with no row of "
+        "another length."
+    ]
+    if not open_rows:
+        notes.append(
+            "Those above, which came to the end, were chosen by scores of the same seeds. So a "
+            "perplexity that is lower than the base's is partly luck: confirm it with other seeds."
+        )
+    if any(config.training.schedule == "wsd" for config in grid.variants.values()):
+        notes.append("With the schedule wsd, this is before the decay of the learning rate.")
+    heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
+    caption = "Given up before the end, by their perplexity on dev:"
+    if open_rows:
+        caption = (
+            "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
+        )
+    return GridTable(caption, [*heads, "against the noise"], rows, notes), over

@@ -3,16 +3,16 @@
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.sweep.cell import SPLIT, check_cells
-from t2t_jax.sweep.dev_split import check_dev_sets
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
@@ -31,8 +31,10 @@ from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.comparison import VariantRow
-    from t2t_jax.sweep.rules import PlannedGrid
-    from t2t_jax.sweep.scoring import SplitScoring
+_DEV_SET_FIELDS = (
+    *("data.corpus", "data.source_language", "data.target_language", "data.task"),
+    *("data.documents", "data.fields", "data.dev_lines"),
+)
 
 
 class GridOutcome(NamedTuple):
@@ -114,7 +116,12 @@ def run_grid(
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    _check(planned, scoring, allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
+    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    check_same_grid(grid, workdir)
+    check_installed("train", "a grid", *OF_TRAINING)
+    check_dev_sets(planned.grid)
+    scoring.check()
     record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
     keep_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
@@ -130,18 +137,6 @@ def run_grid(
         split=SPLIT if scored is None else split,
         comparisons=comparisons,
     )
-
-
-def _check(
-    planned: "PlannedGrid", scoring: "SplitScoring", *, allow_mixed: bool, here: bool
-) -> None:
-    """Check a grid before any training; `here` is as in `check_cells`."""
-    check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
-    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=here)
-    check_same_grid(scoring.grid, scoring.workdir)
-    check_installed("train", "a grid", *OF_TRAINING)
-    check_dev_sets(planned.grid)
-    scoring.check()
 
 
 def collect(
@@ -218,3 +213,39 @@ def check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise UserError(f"{name}={count} is not positive")
+
+
+def check_dev_sets(grid: Grid) -> None:
+    """Refuse rows without a dev set, and warn of rows with another than the base.
+
+    A corpus that this machine cannot read is skipped, because its cells may train on another
+    machine.
+    """
+    from t2t_jax.data.corpus import open_corpus
+    from t2t_jax.tasks import task_of
+
+    rows: dict[Any, list[str]] = {}
+    for name, config in grid.variants.items():
+        rows.setdefault(tuple(config.value(path) for path in _DEV_SET_FIELDS), []).append(name)
+    sentences: dict[str, object] = {}
+    lacking = []
+    for names in rows.values():
+        with suppress(UserError):
+            corpus = open_corpus(grid.variants[names[0]].data)
+            if SPLIT not in corpus.splits:
+                lacking.append(f"{names[0]}: {corpus.name} has no {SPLIT} split")
+            elif len(rows) > 1:
+                is_whole = task_of(corpus.name, corpus.task).grid.whole_split
+                scored_on = corpus.lines(SPLIT)[1] if is_whole else corpus.name
+                sentences |= dict.fromkeys(names, scored_on)
+    if lacking:
+        raise UserError(
+            f"nothing was started: {lacking[0]} to compare rows on; add one, or set data.dev_lines"
+        )
+    if grid.base not in sentences:
+        return
+    if differing := [name for name in sentences if sentences[name] != sentences[grid.base]]:
+        warn(
+            f"{', '.join(differing)}: the {SPLIT} set differs from {grid.base}'s, so the table "
+            f"will not compare the scores; to compare them, give all rows the same {SPLIT} set"
+        )

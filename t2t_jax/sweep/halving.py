@@ -19,9 +19,8 @@ from pathlib import Path
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.comparison import OF_SUBWORDS, subwords
-from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import COUNT, append_line, read_records, schema
 from t2t_jax.system.regular_file import check_regular

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.budget import steps_of_seeds
 from t2t_jax.sweep.comparison import Change, VariantRow
 from t2t_jax.tasks.measures.perplexity import perplexity_text
 
@@ -119,7 +118,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {
     "score_effect": ("Δ {score}", lambda row: _effect(row.score)),
     "score_p": ("p", lambda row: row.score.shown_p),
     "parameters": ("params (M)", lambda row: f"{row.num_parameters / 1e6:,.2f}"),
-    "steps": ("steps", lambda row: steps_of_seeds(row.steps)),
+    "steps": ("steps", lambda row: row.shown_steps),
 }
 """The head of each column of `table.tex`, and a function that returns the text of a row."""
 

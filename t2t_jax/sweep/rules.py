@@ -17,10 +17,9 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, check_size, checked_grid
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.cell import Cell, cells
+from t2t_jax.sweep.cell import Cell, GridPlan, Scores, WholeGrid, cells, decided
 from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
-from t2t_jax.sweep.plan import GridPlan, Scores, WholeGrid, decided
 from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.stored_grid import RULES, has_rules
 from t2t_jax.sweep.tuning import candidates, check_differ

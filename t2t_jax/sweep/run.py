@@ -12,10 +12,9 @@ from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import SPLIT, Cell, measures_of
+from t2t_jax.sweep.cell import SPLIT, Cell, GridPlan, measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
-from t2t_jax.sweep.listing import WIDTH_OF_FIGURES, in_lines
-from t2t_jax.sweep.plan import GridPlan
+from t2t_jax.sweep.tables import WIDTH_OF_FIGURES, in_lines
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.measures.perplexity import perplexity_text

@@ -1,23 +1,116 @@
 """Check that all cells of a grid have the same code and the same settings.
 
 A table compares configs. So the same code must train and score its cells, and their runs must have
-chosen the same settings where the configs leave them open (`sweep.same_settings`). Other cells are
-refused, or pooled with `--allow-mixed`, and then their rows are marked.
+chosen the same settings where the configs leave them open. Other cells are refused, or pooled with
+`--allow-mixed`, and then their rows are marked. A new run chooses the end of its schedule, its
+compute dtype on "auto", and the size of its passes (`training.settling`).
 """
 
-from collections.abc import Iterable, Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from t2t_jax.config import from_dict
+from t2t_jax.config import Config, differences, from_dict
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes, provenance, training_software
-from t2t_jax.sweep import same_settings
-from t2t_jax.sweep.same_settings import DTYPE
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.cell import Cell
     from t2t_jax.sweep.comparison import Results
     from t2t_jax.system.records import Record
+
+
+DTYPE = "model.compute_dtype"
+"""The field of the compute dtype."""
+_END = "training.schedule_steps"
+OPEN_FIELDS = DTYPE, "parallel.tokens_per_device", _END
+"""The fields that a config may leave open."""
+_PRINT_FAST_DTYPE = """
+from t2t_jax.config import MeshConfig
+from t2t_jax.kernels.choice import fast_compute_dtype
+from t2t_jax.parallel.mesh import make_mesh
+print(fast_compute_dtype(make_mesh(MeshConfig())))
+"""
+
+Settings = Mapping[str, tuple[Any, str]]
+"""Settings of a run that change its results, by field: the value that must be equal in all cells of
+a table, and the value for readers."""
+
+
+def settled_fields(asked: Config, run: Config) -> dict[str, Any]:
+    """Return the fields that a config leaves open, with the values that its run has chosen.
+
+    Args:
+      asked: the config of the cell.
+      run: the config that the run directory keeps.
+    """
+    changed = differences(asked, run)
+    return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
+
+
+def compared_settings(asked: Config, settled: Mapping[str, Any] | None) -> Settings:
+    """Return the settings of a run that must agree with those of other cells.
+
+    The compute dtype counts only if the config leaves it open; otherwise it belongs to the row.
+    Rows may have different numbers of steps, so the end of a schedule counts only if a new run
+    would choose another end.
+
+    Args:
+      asked: the config of the cell.
+      settled: the result of `settled_fields`; None if a version did not record it.
+    """
+    settings: dict[str, tuple[Any, str]] = {}
+    if settled is None:
+        return settings
+    if asked.model.compute_dtype == "auto" and (dtype := settled.get(DTYPE)):
+        settings[DTYPE] = dtype, str(dtype)
+    if (end := asked.training.schedule_end) is not None:
+        steps = settled.get(_END, end)
+        settings[_END] = steps if steps != end else None, str(steps)
+    return settings
+
+
+def changed_settings(before: Settings, now: Settings) -> list[str]:
+    """Return the settings that differ between two cells, as `FIELD BEFORE -> NOW`."""
+    return [
+        f"{path} {before[path][1]} -> {now[path][1]}"
+        for path in sorted(before.keys() & now.keys())
+        if before[path][0] != now[path][0]
+    ]
+
+
+def dtype_here() -> str | None:
+    """Return the compute dtype that "auto" is on this machine; None if JAX does not start here.
+
+    Another process asks JAX, because JAX takes memory on each GPU for as long as a process lives.
+    """
+    command = [sys.executable, "-c", _PRINT_FAST_DTYPE]
+    asked = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    words = asked.stdout.split()
+    return words[-1] if words else None
+
+
+def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a note on the devices that trained a grid and on their dtypes; [] if none is known.
+
+    Args:
+      results: the results of the finished seeds by row.
+    """
+    by_row = {}
+    for row, seeds in results.items():
+        if devices := [_device_and_dtype(seed) for seed in seeds if seed.get("device")]:
+            by_row[row] = " and ".join(dict.fromkeys(devices))
+    if len({*by_row.values()}) == 1:
+        return [f"Trained on {by_row.popitem()[1]}."]
+    listed = "; ".join(f"{row} on {devices}" for row, devices in by_row.items())
+    return [f"Trained on different devices or in different dtypes: {listed}."] if listed else []
+
+
+def _device_and_dtype(result: Mapping[str, Any]) -> str:
+    config = from_dict(result["config"]).replace(result.get("settled") or {})
+    return f"{result['device']} in {config.model.compute_dtype}"
+
 
 _WAY_OUT = (
     "choose another --workdir, or move the directories of these cells away; "
@@ -31,7 +124,7 @@ def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
     Each has the settings that the run chose in the field `settled`.
     """
     asked, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
-    settings = same_settings.compared_settings(asked, result.get("settled"))
+    settings = compared_settings(asked, result.get("settled"))
     return [record | {"settled": settings} for record in records]
 
 
@@ -47,7 +140,7 @@ def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None)
     """
     if result is not None:
         return software_of_result(result)
-    settings = same_settings.compared_settings(cell.config, cell.settled() or {DTYPE: dtype})
+    settings = compared_settings(cell.config, cell.settled() or {DTYPE: dtype})
     records = *training_software(cell.workdir), provenance(cell.config)
     return [record | {"settled": settings} for record in records]
 
@@ -64,7 +157,7 @@ def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | No
     settled = [(cell, cell.settled(result)) for cell, result in cells]
     has_runs = any(DTYPE in fields for _, fields in settled if fields)
     has_new = any(cell.config.value(DTYPE) == "auto" for cell, fields in settled if fields is None)
-    return same_settings.dtype_here() if has_runs and has_new else None
+    return dtype_here() if has_runs and has_new else None
 
 
 def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> dict[str, list[str]]:
@@ -82,7 +175,7 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
             first = {**record, **first, **merged}
             differences.setdefault(name, []).extend(
                 changes(first, record, COMPUTING)
-                + same_settings.changed_settings(first["settled"], record.get("settled", {}))
+                + changed_settings(first["settled"], record.get("settled", {}))
             )
     return {name: sorted(set(each)) for name, each in differences.items() if each}
 
@@ -110,7 +203,7 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
         also = f" (also {', '.join(cell for cell, _ in further)})" if further else ""
         reference = "its beginning" if name == first else first
         kind, remedy = f"code than {reference}{commit}", "restore that code"
-        if all(name.startswith(same_settings.OPEN_FIELDS) for name in changed):
+        if all(name.startswith(OPEN_FIELDS) for name in changed):
             path, before, *_ = changed[0].split(" ")
             kind, remedy = f"settings than {reference}", f"set {path}={before} in the config file"
         raise UserError(

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, can_name_directory, product
 from t2t_jax.errors import UserError, needs_extra, quote
-from t2t_jax.sweep.cell import Cell, cells
-from t2t_jax.sweep.plan import Scores, mean_of, score_at
+from t2t_jax.sweep.cell import Cell, Scores, cells, mean_of, score_at
 
 _MOST_REFUSED = 100
 """The proposals that a config refuses, one after the other, before the sweep gives up."""
@@ -87,6 +86,7 @@ class SampledGrid:
                 raise UserError(f"--tune gives rows names too long for a directory, as {longest}")
         with needs_extra("optuna", f"--sampler {sampler}"):
             import optuna
+            from optuna.distributions import FloatDistribution, IntDistribution
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._studies = {}
         self.optuna: str = optuna.__version__
@@ -94,7 +94,12 @@ class SampledGrid:
             options = _OPTIONS[name] | {"seed": config.training.seed}
             proposer = getattr(optuna.samplers, _SAMPLERS[name])(**options)
             study = optuna.create_study(sampler=proposer, direction="minimize")
-            distributions = {path: _distribution(scale) for path, scale in ranges.items()}
+            distributions = {
+                path: (IntDistribution if isinstance(values.low, int) else FloatDistribution)(
+                    values.low, values.high, log=values.scale == "log"
+                )
+                for path, values in ranges.items()
+            }
             self._studies[variant] = _Study(study, distributions)
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
@@ -153,13 +158,6 @@ class _Study:
         self.asked: list[tuple[Any, str]] = []
         self.told = 0
         self.cells: dict[str, list[Cell]] = {}
-
-
-def _distribution(values: Range) -> Any:
-    from optuna.distributions import FloatDistribution, IntDistribution
-
-    kind: Any = IntDistribution if isinstance(values.low, int) else FloatDistribution
-    return kind(values.low, values.high, log=values.scale == "log")
 
 
 def _short(value: float) -> float:

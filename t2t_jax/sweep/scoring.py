@@ -14,11 +14,10 @@ from rich.console import Console
 
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import SPLIT, Cell
+from t2t_jax.sweep.cell import SPLIT, Cell, WholeGrid
 from t2t_jax.sweep.comparison import cell_name
 from t2t_jax.sweep.gathering import Gathered, gathered
 from t2t_jax.sweep.launchers import Launcher
-from t2t_jax.sweep.plan import WholeGrid
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.stored_grid import record_scoring, scorings
 from t2t_jax.system.records import Record

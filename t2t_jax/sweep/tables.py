@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import statistics
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,38 +12,64 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError, warn
+from t2t_jax.config.cost import num_parameters
+from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.run.report.page import markdown_row
-from t2t_jax.sweep.budget import Budget, steps_of_seeds
 from t2t_jax.sweep.comparison import (
     BITS,
+    MARKED_AS,
+    PAPER_FIELDS,
+    PAPER_HEADS,
+    PAPER_NOTES,
     Change,
     Comparison,
     Comparisons,
     Results,
     VariantRow,
     compare,
-    p_text,
-)
-from t2t_jax.sweep.contrasts import factorial, pairs
-from t2t_jax.sweep.effect_figure import FIGURES, effect_figure
-from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
-from t2t_jax.sweep.latex import grid_latex, latex
-from t2t_jax.sweep.listing import WIDTH_OF_FIGURES, in_lines
-from t2t_jax.sweep.paper_columns import (
-    FIELDS,
-    HEADS,
-    NOTES,
+    factorial,
     interval_and_published,
+    p_text,
+    pairs,
     paper_cells,
     paper_marks,
     paper_values,
 )
+from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
+from t2t_jax.sweep.latex import grid_latex, latex
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 _LARGEST_EXPONENT = 50.0  # of a ratio of perplexities that is shown
+_METADATA = {"table.png": {"Software": None}, "table.pdf": {"CreationDate": None}}
+"""Metadata that is omitted, so that equal figures have equal bytes."""
+FIGURES = tuple(_METADATA)
+"""The files with the figure in a grid's directory."""
+WIDTH_OF_FIGURES = 62
+"""The columns that the figures of a grid take in a console of 80 columns."""
+_NARROWEST = 12  # characters of a line of a name
 _FILES = "table.md", "table.tex", "table.csv", *FIGURES
+
+
+class Budget(NamedTuple):
+    """The budget of a training; None for figures that its jobs did not record.
+
+    FLOPs and tokens count the steps that led to the result. Steps that a later job repeated count
+    in hours only.
+    """
+
+    training_flops: float | None = None
+    """The FLOPs of the matmuls, forward and backward, without padding."""
+    source_tokens_trained: float | None = None
+    """The source subwords of all steps, without padding."""
+    target_tokens_trained: float | None = None
+    """The target subwords of all steps, without padding."""
+    step_device_hours: float | None = None
+    """The device hours of the steps, without anything else."""
+    device_hours: float | None = None
+    """The device hours of all jobs: start, compilation, steps, evaluations and checkpoints, but not
+    the time between two jobs."""
 
 
 class GridTable(NamedTuple):
@@ -185,12 +212,12 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
         cells.append((beside.name, f"{row.beside.mean:.2f}"))
     cells += [
         ("parameters", f"{row.num_parameters:,}"),
-        ("steps", steps_of_seeds(row.steps)),
+        ("steps", row.shown_steps),
         ("target tokens/s", f"{row.target_tokens_per_second:,.0f}"),
         ("against the noise", row.verdict),
     ]
     if any(row.published for row in comparison.rows):
-        cells += zip(HEADS, paper_cells(row.published), strict=True)
+        cells += zip(PAPER_HEADS, paper_cells(row.published), strict=True)
         cells.append(("interval contains paper's Δ", _intervals(comparison, row)))
     return cells
 
@@ -217,7 +244,7 @@ def _values(comparison: Comparison, row: VariantRow) -> dict[str, Any]:
         f"{score.field}_verdict": row.verdicts[score.name],
     }
     if comparison.grid.published:
-        values |= zip(FIELDS, paper_values(row.published), strict=True)
+        values |= zip(PAPER_FIELDS, paper_values(row.published), strict=True)
         values["interval_contains_paper"] = _intervals(comparison, row)
     signatures = [m.signature_field for m in (score, beside) if m and m.signature_field]
     return values | {name: results[0][name] for name in signatures}
@@ -257,7 +284,7 @@ def _notes(comparison: Comparison) -> list[str]:
             f"{BITS}: the negative log-likelihood of all references over their UTF-8 bytes."
         )
     if any(row.published for row in rows):
-        notes += NOTES
+        notes += PAPER_NOTES
     return notes + _notes_on_code(rows)
 
 
@@ -390,3 +417,102 @@ def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(records)
     return file.getvalue()
+
+
+def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
+    """Draw each variant's difference from the base with its 95% interval, beside the paper's.
+
+    Returns:
+      The figure as PNG and PDF, by the names in `FIGURES`.
+
+    Raises:
+      UserError: matplotlib is not installed.
+    """
+    with needs_extra("plots", FIGURES[0]):
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure  # without pyplot: no display, no global state
+        from matplotlib.ticker import PercentFormatter
+
+    base = next((row for row in rows if row.variant == grid.base), rows[0])
+    compared = [row for row in rows if row.variant != grid.base]
+    inches = 9, max(2.4, 1.5 + 0.3 * len(compared))
+    figure = Figure(figsize=inches, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    marks = [paper_marks(grid.published, row.variant, base.variant) for row in compared]
+    scale, marks_of_perplexity = 1 / base.perplexity.mean, [mark.perplexity for mark in marks]
+    _draw(left, [row.perplexity for row in compared], marks_of_perplexity, scale)
+    _draw(right, [row.score for row in compared], [mark.bleu for mark in marks])
+    left.set_xlabel("perplexity, relative")
+    right.set_xlabel(base.measures.score.name)
+    figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
+    left.xaxis.set_major_formatter(PercentFormatter(1))
+    left.set_yticks(range(len(compared)), [row.shown for row in compared])
+    # Half a row of room above the first point and below the last; the first row is at the top.
+    left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
+    handles: dict[str, Any] = {}
+    for axes in (left, right):
+        handles |= {line.get_label(): line for line in axes.get_legend_handles_labels()[0]}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=3)
+    files = {}
+    # Publishers ask for fonts of type 42 (TrueType); matplotlib's default is type 3.
+    with rc_context({"pdf.fonttype": 42}):
+        for name, metadata in _METADATA.items():
+            file = io.BytesIO()
+            figure.savefig(file, format=name[-3:], dpi=120, metadata=metadata)
+            files[name] = file.getvalue()
+    return files
+
+
+def _draw(
+    axes: Any, changes: Sequence[Change], marks: Sequence[float | None], scale: float = 1
+) -> None:
+    """Draw the scaled differences of one measure and the marks, one row each."""
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
+    for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):
+        if change.difference is None or perplexity_text(change.difference) == DIVERGED:
+            change = Change(change.mean, None)  # the axes have no place for it
+        if change.low is not None and change.high is not None:
+            ends = scale * change.low, scale * change.high
+            axes.plot(ends, (at, at), "|-", color="C0", label="95% interval, not adjusted")
+        if change.difference is not None:
+            axes.plot(scale * change.difference, at, "o", color="C0", label="this grid")
+        if mark is not None:
+            axes.plot(mark, at, "D", color="C1", fillstyle="none", label=MARKED_AS)
+
+
+def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Table:
+    """Return a table of the chosen rows of a grid.
+
+    It has the differences of each row from the base, the number of parameters and of steps, and the
+    figures of Table 3, if the grid has any.
+
+    Args:
+      width: the columns of the console.
+    """
+    title = f"{len(chosen)} variants, {num_seeds} seed(s)"
+    table = Table(box=None, title=title, title_justify="left")
+    table.add_column("variant", no_wrap=True)
+    table.add_column("differs in", overflow="fold")
+    for name in ("parameters", "steps", *(PAPER_HEADS if grid.published else ())):
+        table.add_column(name, justify="right")
+    for name in chosen:
+        config = grid.variants[name]
+        table.add_row(
+            in_lines(name, width // 3),
+            describe_difference(grid.variants[grid.base], config),
+            f"{num_parameters(config.model, config.data.vocab_size):,}",
+            f"{config.training.num_train_steps:,}",
+            *(paper_cells(grid.published.get(name)) if grid.published else ()),
+        )
+    return table
+
+
+def in_lines(name: str, width: int) -> str:
+    """Break a name into lines of `width` characters, after `,` or `=`."""
+    width = max(width, _NARROWEST)
+    if len(name) <= width:
+        return name
+    words = name.replace(",", ", ").replace("=", "= ")
+    lines = textwrap.wrap(words, width, break_on_hyphens=False)
+    return "\n".join(line.replace("= ", "=").replace(", ", ",") for line in lines)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from t2t_jax.config import Config
 from t2t_jax.config.file import Choices, Grid, product
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.halving import best
-from t2t_jax.sweep.plan import Scores, mean_of, score_at
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
@@ -128,7 +127,13 @@ def tuned_results(
     diverged: dict[str, int] = {}
     rows = []
     for variant, group in planned.candidates.items():
-        ends = {name: [_end(cell, scores) for cell in cells[name]] for name in group}
+        ends = {
+            name: [
+                score_at(scores.get(cell.name, {}), cell.config.training.num_train_steps)
+                for cell in cells[name]
+            ]
+            for name in group
+        }
         choice = choose(group, ends, lambda some, out: planned.finalists(some, out, scores))
         named: dict[str, list[str]] = {}
         for seed, name in enumerate(choice):
@@ -162,7 +167,3 @@ def tuned_results(
     if any(row[3] for row in rows):
         notes.append("Beyond an end of a range there may be a better value: try a wider one.")
     return results, diverged, GridTable(caption, heads, rows, notes)
-
-
-def _end(cell: Cell, scores: Scores) -> float | None:
-    return score_at(scores.get(cell.name, {}), cell.config.training.num_train_steps)

@@ -7,9 +7,9 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.run.goodput import goodput
-from t2t_jax.sweep.budget import Budget, budget_of, mean_budgets
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.cell_report import DONE, CellReport
+from t2t_jax.sweep.cell_report import DONE, CellReport, mean_budgets
+from t2t_jax.sweep.tables import Budget
 from tests.sweep.test_comparison import result
 
 WORK = {"flops": 1e9, "source_tokens": 90.0, "target_tokens": 100.0}
@@ -33,7 +33,7 @@ def report(*jobs, steps=600, seed=0, variant="base"):
 
 def test_repeated_steps_count_in_the_hours_of_everything_only():
     """The first job is killed at step 400, and the second resumes an hour later from step 300."""
-    budget = budget_of(report(job(0, 400, 0.0, 800.0), job(300, 600, 4460.0, 600.0)))
+    budget = report(job(0, 400, 0.0, 800.0), job(300, 600, 4460.0, 600.0)).budget
     assert budget.training_flops == pytest.approx(600 * 1e9)
     assert budget.source_tokens_trained == pytest.approx(600 * 90)
     assert budget.target_tokens_trained == pytest.approx(600 * 100)
@@ -43,13 +43,13 @@ def test_repeated_steps_count_in_the_hours_of_everything_only():
 
 def test_figures_that_a_job_did_not_record_are_unknown():
     old = {"source_tokens": 90.0, "target_tokens": 100.0}
-    budget = budget_of(report(job(0, 300, 0.0, 600.0, old), job(300, 600, 900.0, 600.0)))
+    budget = report(job(0, 300, 0.0, 600.0, old), job(300, 600, 900.0, 600.0)).budget
     assert budget.training_flops is None
     assert budget.target_tokens_trained == pytest.approx(60_000)
 
 
 def test_a_lost_account_leaves_no_figure_too_small():
-    assert budget_of(report(job(300, 600, 0.0, 600.0))) == Budget()
+    assert report(job(300, 600, 0.0, 600.0)).budget == Budget()
 
 
 def test_a_variant_has_the_mean_budget_of_the_seeds_in_its_row():
@@ -61,4 +61,4 @@ def test_a_variant_has_the_mean_budget_of_the_seeds_in_its_row():
     assert means["base"].device_hours == pytest.approx(2 * (60 + 1000) / 3600)
     assert means["lost"] == Budget()
     tuned = mean_budgets({"row": [other.result | {"tuned_to": "other"}]}, [long, short, other])
-    assert tuned["row"] == budget_of(other)
+    assert tuned["row"] == other.budget

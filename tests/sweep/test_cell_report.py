@@ -11,7 +11,7 @@ from rich.console import Console
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.cell_report import cell_reports, write_seeds
+from t2t_jax.sweep.cell_report import report_on, write_seeds
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.stored_grid import keep_grid
 from tests.sweep.conftest import QUIET
@@ -102,7 +102,7 @@ def seeds_csv(grid):
 
 
 def test_the_files_of_a_cell_tell_what_became_of_it(grid):
-    reports = cell_reports(cells(WHOLE, grid, 2))
+    reports = [*map(report_on, cells(WHOLE, grid, 2))]
     assert found(reports).items() >= FOUND.items()
     assert {one.hours for one in reports if one.state == "done"} == {1.0}
 
@@ -126,7 +126,7 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
 def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
     for seeds in (1, 2):
         keep_grid(WHOLE, tmp_path, seeds)
-    write_seeds(WHOLE, cell_reports(cells(WHOLE, tmp_path, 2)), {}, tmp_path)
+    write_seeds(WHOLE, [*map(report_on, cells(WHOLE, tmp_path, 2))], {}, tmp_path)
     planned = {name: row["planned"] for name, row in seeds_csv(tmp_path).items()}
     assert (planned["base/seed0"], planned["base/seed1"]) == ("yes", "no")
     assert (planned["late/seed5"], planned["late/seed6"]) == ("yes", "no")
@@ -168,7 +168,7 @@ def test_a_result_does_not_depend_on_the_log_of_its_run(grid, capsys):
     (run / "log.jsonl").write_bytes(b"\xff\n{}\n")
     (run / "jobs" / "1.json").write_bytes(b"{")
     (cell, *_) = cells(Grid({"base": BASE}, {}), grid, 1)
-    assert found(cell_reports([cell])) == {"base/seed0": ("done", "")}
+    assert found(map(report_on, [cell])) == {"base/seed0": ("done", "")}
     assert "log.jsonl line 1 is left out" in capsys.readouterr().err
 
 
@@ -182,7 +182,7 @@ def test_cells_of_another_config_or_with_a_damaged_result_are_left_out(grid):
     assert text.getvalue().count("base/seed1 is left out: ") == 1
     note = "- Left out, as of another config or damaged: A-h1/seed0, base/seed1.\n"
     assert (grid / "table.md").read_text().endswith(note)
-    reports = found(cell_reports(cells(WHOLE, grid, 2)))
+    reports = found(map(report_on, cells(WHOLE, grid, 2)))
     state, reason = reports["base/seed1"]
     assert (state, "was trained with another config" in reason) == ("left out", True), reason
     state, reason = reports["A-h1/seed0"]
@@ -195,12 +195,12 @@ def test_a_job_of_slurm_tells_why_it_failed(tmp_path):
     cell.workdir.parent.mkdir()
     (tmp_path / "submitit").mkdir()
     cell.workdir.with_suffix(".job").write_text("12\n")
-    assert found(cell_reports([cell])) == {"base/seed0": ("waiting", "")}
+    assert found(map(report_on, [cell])) == {"base/seed0": ("waiting", "")}
     errors = tmp_path / "submitit" / "12_0_log.err"
     errors.write_text("error: no room\nINFO:submitit:Job completed successfully\n")
-    assert found(cell_reports([cell])) == {"base/seed0": ("failed", "error: no room")}
+    assert found(map(report_on, [cell])) == {"base/seed0": ("failed", "error: no room")}
     cell.workdir.with_suffix(".job").write_text("../12\n")
-    assert found(cell_reports([cell]))["base/seed0"][0] == "left out"
+    assert found(map(report_on, [cell]))["base/seed0"][0] == "left out"
 
 
 def test_cells_that_paused_or_diverged_say_so(grid):
@@ -210,8 +210,8 @@ def test_cells_that_paused_or_diverged_say_so(grid):
         ("late/seed5", '"perplexity": null, "diverged": "the loss is not finite"'),
     ):
         (grid / name / "rung-40.json").write_text(f'{{"config": {config}, {record}}}')
-    told = found(cell_reports(cells(WHOLE, grid, 1)))
+    told = found(map(report_on, cells(WHOLE, grid, 1)))
     assert told["running/seed0"] == ("paused", "step 40 of 40, with a perplexity of 7.50")
     assert told["late/seed5"] == ("diverged", "the loss is not finite")
     (grid / "late" / "seed5" / "rung-40.json").write_text("{")
-    assert found(cell_reports(cells(WHOLE, grid, 1)))["late/seed5"][0] == "left out"
+    assert found(map(report_on, cells(WHOLE, grid, 1)))["late/seed5"][0] == "left out"

@@ -4,7 +4,7 @@ import math
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, product
-from t2t_jax.sweep.contrasts import factorial
+from t2t_jax.sweep.comparison import factorial
 from t2t_jax.sweep.tables import write_tables
 from tests.sweep.test_comparison import result
 

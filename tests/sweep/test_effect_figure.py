@@ -9,7 +9,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.comparison import compare
-from t2t_jax.sweep.effect_figure import effect_figure
+from t2t_jax.sweep.tables import effect_figure
 from tests.sweep.test_comparison import result
 
 

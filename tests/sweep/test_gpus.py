@@ -4,8 +4,7 @@ import pytest
 
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
-from t2t_jax.sweep.gpus import Gpus, find_gpus
-from t2t_jax.sweep.launchers import Local
+from t2t_jax.sweep.launchers import Gpus, Local, find_gpus
 
 VARIABLES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_PLATFORMS"
 TWO = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5a1f)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from t2t_jax.sweep.contrasts import against, pairs
+from t2t_jax.sweep.comparison import against, pairs
 from t2t_jax.sweep.inference import RowScores, _freedom, effects, holm, pooled, seeds_needed
 
 # Small products are slower with threads of BLAS, above all beside other tests.

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import pytest
 
 from t2t_jax.paper import TABLE_3
-from t2t_jax.sweep.paper_columns import (
-    FIELDS,
-    HEADS,
+from t2t_jax.sweep.comparison import (
+    PAPER_FIELDS,
+    PAPER_HEADS,
     interval_and_published,
     paper_cells,
     paper_marks,
@@ -17,8 +17,8 @@ from t2t_jax.sweep.paper_columns import (
 
 def test_every_row_has_as_many_cells_as_heads():
     for row in (TABLE_3["base"], TABLE_3["A-h1"], None):
-        assert len(paper_cells(row)) == len(HEADS)
-        assert len(paper_values(row)) == len(FIELDS)
+        assert len(paper_cells(row)) == len(PAPER_HEADS)
+        assert len(paper_values(row)) == len(PAPER_FIELDS)
     assert paper_cells(TABLE_3["A-h4"]) == ("5.00", "25.5", "")
     assert paper_cells(None) == ("", "", "")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from t2t_jax.sweep.resampling import sampled_scores
+from t2t_jax.sweep.inference import sampled_scores
 from t2t_jax.tasks.measures.bleu import bleu_metric
 
 KINDS = "red", "new", "big", "odd", "shy"

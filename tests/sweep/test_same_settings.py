@@ -12,7 +12,7 @@ from t2t_jax.kernels.choice import fast_compute_dtype
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
-from t2t_jax.sweep.same_settings import devices_and_dtypes, dtype_here
+from t2t_jax.sweep.same_code import devices_and_dtypes, dtype_here
 from t2t_jax.system.sums import digest_of
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
@@ -103,7 +103,7 @@ def test_a_float32_cell_that_is_copied_in_is_refused_or_marked(tmp_path):
 
 @pytest.mark.parametrize("here", ["float32", "bfloat16", None])
 def test_a_machine_of_another_dtype_adds_no_cells(tmp_path, monkeypatch, here):
-    monkeypatch.setattr("t2t_jax.sweep.same_settings.dtype_here", lambda: here)
+    monkeypatch.setattr("t2t_jax.sweep.same_code.dtype_here", lambda: here)
     known = cells(AUTO, tmp_path, 2)
     check_cells(known, here=True)  # nothing has begun
     write_run(known[0], {DTYPE: "bfloat16"})

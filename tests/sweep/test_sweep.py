@@ -24,11 +24,10 @@ from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import run
 from t2t_jax.sweep.__main__ import main
-from t2t_jax.sweep.cell import cells, check_cells, train_and_score
+from t2t_jax.sweep.cell import WholeGrid, cells, check_cells, train_and_score
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
-from t2t_jax.sweep.plan import WholeGrid
 from t2t_jax.sweep.run import run_cells
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.trained import bits

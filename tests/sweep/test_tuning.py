@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from t2t_jax.commands.vary import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.comparison import measure
-from t2t_jax.sweep.contrasts import against
+from t2t_jax.sweep.comparison import against, measure
 from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
