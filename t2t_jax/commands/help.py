@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from t2t_jax.commands.flag_table import Flag
-from t2t_jax.config.fields import COMMON
+from t2t_jax.config.checks import COMMON
 from t2t_jax.errors import UserError, did_you_mean
 
 _SCREEN = 40
@@ -48,7 +48,8 @@ def print_help(
         return
     head = [usage(flags, program or ""), "", *_paragraphs(command.__doc__ or "", width)]
     whole = [line for section in _sections(flags) for line in _whole(flags, section, width)]
-    examples = [_example(f"{program} {one}", width) for one in getattr(command, "examples", ())]
+    calls = (f"{program} {one}" for one in getattr(command, "examples", ()))
+    examples = [" \\\n".join(wrapped(call, width - 2, "  ", " " * 6)) for call in calls]
     tail = ["", "examples:", *examples] if examples else []
     if "--help-all" in given or len(head) + len(whole) + len(tail) <= _SCREEN:
         print(*head, *whole, *tail, sep="\n")
@@ -57,7 +58,10 @@ def print_help(
     has_fields = getattr(command, "lists_fields", True)
     shown = [flag for flag in flags if has_fields or not flag.section]
     brief = [line for section in _sections(shown) for line in _brief(shown, section, common, width)]
-    print(*head, *brief, *tail, "", *_more(flags, width), sep="\n")
+    sections = ", ".join(_sections(flags)[1:])
+    named = f"a flag, or a section: {sections}" if sections else "a flag"
+    more = wrapped(f"More: --help-all has every flag; --help NAME has {named}.", width)
+    print(*head, *brief, *tail, "", *more, sep="\n")
 
 
 def _named(flags: Sequence[Flag], asked: str, width: int) -> Iterator[str]:
@@ -87,12 +91,12 @@ def _sections(flags: Iterable[Flag]) -> list[str]:
 
 def usage(flags: Iterable[Flag], program: str) -> str:
     """Return the line that shows how a program is called."""
-    words = (_placeholder(flag) for flag in flags if flag.is_positional)
+    words = []
+    for flag in flags:
+        if flag.is_positional:
+            text = flag.flag if flag.takes else f"{flag.flag} ..."
+            words.append(text if flag.is_required else f"[{text}]")
     return " ".join(["usage:", program, *words, "[--flag value ...]"])
-
-
-def _example(call: str, width: int) -> str:
-    return " \\\n".join(wrapped(call, width - 2, "  ", " " * 6))
 
 
 def wrapped(text: str, width: int | None = None, first: str = "", later: str = "") -> list[str]:
@@ -111,11 +115,6 @@ def wrapped(text: str, width: int | None = None, first: str = "", later: str = "
 
 def _columns() -> int:
     return min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST)
-
-
-def _placeholder(flag: Flag) -> str:
-    text = flag.flag if flag.takes else f"{flag.flag} ..."
-    return text if flag.is_required else f"[{text}]"
 
 
 def _paragraphs(text: str, width: int) -> list[str]:
@@ -160,16 +159,11 @@ def _gist(text: str, room: int) -> str:
     A clause ends before a parenthesis, a semicolon or the end of a sentence, or else at a colon.
     """
     outside = [
-        [end.start() for end in ends.finditer(text) if _is_outside(text, end.start())]
-        for ends in (_ENDS, _COLONS)
+        [place for place in places if text.count("(", 0, place) == text.count(")", 0, place)]
+        for places in ([end.start() for end in ends.finditer(text)] for ends in (_ENDS, _COLONS))
     ]
     fitting = ([end for end in ends if end <= room] for ends in outside)
     return text[: max(next(filter(None, fitting), outside[0][:1]))].rstrip(".")
-
-
-def _is_outside(text: str, place: int) -> bool:
-    """Return whether a position is outside of all parentheses."""
-    return text.count("(", 0, place) == text.count(")", 0, place)
 
 
 def _whole(flags: Sequence[Flag], section: str, width: int) -> Iterator[str]:
@@ -195,13 +189,6 @@ def _entry(flag: Flag, width: int) -> Iterator[str]:
         text = f"{text} (default: {flag.written})"
     yield f"  {label}"
     yield from wrapped(text, width, " " * 6, " " * 6)
-
-
-def _more(flags: Sequence[Flag], width: int) -> list[str]:
-    """Return the end of the short help, which says how to see all flags."""
-    sections = ", ".join(_sections(flags)[1:])
-    one = f"a flag, or a section: {sections}" if sections else "a flag"
-    return wrapped(f"More: --help-all has every flag; --help NAME has {one}.", width)
 
 
 def meaning(flag: Flag) -> str:

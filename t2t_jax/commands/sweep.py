@@ -15,7 +15,7 @@ from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
-from t2t_jax.config.written import product_file
+from t2t_jax.config.file import product_file
 from t2t_jax.errors import UserError, did_you_mean, quote
 
 if TYPE_CHECKING:

@@ -178,21 +178,16 @@ def differences(
       only_binding: leave out the fields under which a run may be continued (how often it logs,
         saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
         it gives up, where its corpus and cache are), and fields that one of the two leaves open
-        (`config.fields.left_open`).
+        (`config.checks.left_open`).
     """
     changed, values = {}, {path: value for path, _, value in walk(old)}
     for path, leaf, after in walk(new):
         before = values.get(path)
-        is_equal = after == (before if path in values else leaf.default)
-        if not is_equal and not (only_binding and _may_differ(leaf, before, after)):
+        is_equal, marks = after == (before if path in values else leaf.default), leaf.metadata
+        is_open = "left_open" in marks and marks["left_open"] in (before, after)
+        if not is_equal and not (only_binding and (is_open or "may_change" in marks)):
             changed[path] = (before, after)
     return changed
-
-
-def _may_differ(leaf: "dataclasses.Field[Any]", *values: Any) -> bool:
-    """Return whether a run may be continued by a config that has another value of a field."""
-    is_open = "left_open" in leaf.metadata and leaf.metadata["left_open"] in values
-    return is_open or bool(leaf.metadata.get("may_change"))
 
 
 def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from t2t_jax.config.checks import INFINITY, require
-from t2t_jax.config.fields import SIZE, left_open, read_where
+from t2t_jax.config.checks import INFINITY, SIZE, left_open, read_where, require
 from t2t_jax.config.model import InputProjection, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError

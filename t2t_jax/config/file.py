@@ -9,6 +9,7 @@ from any directory that has no such file of its own.
 """
 
 import itertools
+import json
 import math
 import os
 import re
@@ -20,7 +21,7 @@ from t2t_jax.config.config import Config, differences, from_dict, to_dict
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
-from t2t_jax.config.tables import named_entries
+from t2t_jax.config.tables import environment_of, named_entries
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.paper import Table3Row
 
@@ -251,17 +252,12 @@ def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
             f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
         )
 
-    def plain() -> dict[Any, Any]:
-        return {_plain_name(name): config for name, config in dict(variants).items()}
+    def plain(name: Any) -> Any:  # a string or number that every later step can print and compare
+        if isinstance(name, str):
+            return str.__str__(name)
+        return name if isinstance(name, int | float) else f"{quote(name)}"
 
-    return guarded(path, plain)
-
-
-def _plain_name(name: Any) -> Any:
-    """Return a name as a plain string or number, which every later step can print and compare."""
-    if isinstance(name, str):
-        return str.__str__(name)
-    return name if isinstance(name, int | float) else f"{quote(name)}"
+    return guarded(path, lambda: {plain(name): config for name, config in dict(variants).items()})
 
 
 def _checked(config: Any, spec: str, path: str) -> Config:
@@ -294,3 +290,35 @@ def _check_files(config: Config, spec: str) -> None:
                 f"is a process of its own; register it in the config file of the grid, or in a "
                 f"file that {FILES} names, at a path without {os.pathsep!r}"
             )
+
+
+def product_file(base: Config, choices: Choices, title: str) -> str:
+    """Return the text of a config file whose VARIANTS are a product of values of some fields.
+
+    Args:
+      choices: the values, as `config.file.product` takes them.
+      title: a line of text that says what made the file.
+    """
+    lines = [*title.splitlines()]
+    if named := environment_of(base):
+        lines.append(f"It names functions that other files register: set {FILES}={named[FILES]}")
+    head = "".join(f"# {line}\n" for line in lines)
+    changed = {path: new for path, (_, new) in differences(Config(), base).items()}
+    changes = f".replace(\n    {{\n{_rows(changed)}    }}\n)" if changed else ""
+    return (
+        f"{head}\nfrom t2t_jax import Config, product\n\nBASE = Config(){changes}\n\n"
+        f"VARIANTS = product(\n    BASE,\n    {{\n{_rows(choices)}    }},\n)\n"
+    )
+
+
+def _rows(fields: Mapping[Any, Any]) -> str:
+    return "".join(f"        {_literal(k)}: {_literal(value)},\n" for k, value in fields.items())
+
+
+def _literal(value: Any) -> str:
+    """Return a value of a field, or a list or tuple of values, as Python writes it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if value.isprintable() else repr(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
+    return f"[{', '.join(map(_literal, value))}]" if isinstance(value, list) else repr(value)

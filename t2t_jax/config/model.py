@@ -4,10 +4,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from t2t_jax.config.attention import AttentionConfig, NormConfig
-from t2t_jax.config.checks import INFINITY, Section, require
-from t2t_jax.config.feed_forward import FeedForwardConfig
-from t2t_jax.config.fields import NOT_EXPORTED, SIZE, left_open, read_where
+from t2t_jax.config.attention import AttentionConfig, FeedForwardConfig, NormConfig
+from t2t_jax.config.checks import (
+    INFINITY,
+    NOT_EXPORTED,
+    SIZE,
+    Section,
+    left_open,
+    read_where,
+    require,
+)
 from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]

@@ -7,9 +7,9 @@ the working directory, the recursion limit or the standard streams, that state i
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from t2t_jax.config.registry import FILES, registering
@@ -67,7 +67,9 @@ def guarded(path: str, work: Callable[[], _T]) -> _T:
 
 def _mistake(path: str, error: BaseException) -> UserError:
     """Make the error of one line for an exception that a file has raised."""
-    lines = _lines(error.__traceback__, path)
+    # Not by `traceback.extract_tb`, which would read the file.
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno]
     where = f"{path} line {lines[-1]}" if lines else path
@@ -84,27 +86,12 @@ def _mistake(path: str, error: BaseException) -> UserError:
     )
 
 
-def _lines(traceback: TracebackType | None, path: str) -> list[int | None]:
-    """Return the line numbers of a file in a traceback, the innermost last, reading no file."""
-    lines: list[int | None] = []
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == path:
-            lines.append(traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return lines
-
-
 def _shown(text: Callable[[], Any], otherwise: str) -> str:
     """Return a text of an error in one line, or another if the error's own code fails."""
     try:
-        return _line(text())
+        words = " ".join(str.split(text()))  # of any subclass of `str`
+        return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
     except KeyboardInterrupt:
         raise
     except BaseException:
         return otherwise
-
-
-def _line(text: Any) -> str:
-    """Return a text, of any subclass of `str`, as one line that is cut off where it is too long."""
-    words = " ".join(str.split(text))
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from t2t_jax.config.checks import INFINITY, Section, require
-from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, SIZE
+from t2t_jax.config.checks import INFINITY, MAY_CHANGE, NOT_EXPORTED, SIZE, Section, require
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from t2t_jax.config.checks import INFINITY, Section, require
-from t2t_jax.config.fields import MAY_CHANGE, SIZE, left_open
+from t2t_jax.config.checks import INFINITY, MAY_CHANGE, SIZE, Section, left_open, require
 from t2t_jax.config.tables import OPTIMIZERS
 
 if TYPE_CHECKING:

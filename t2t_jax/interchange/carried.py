@@ -5,7 +5,7 @@ field that is not listed has to have the value that changes nothing, with which 
 before the field existed. So an option that is added to the config, or a value that is added to an
 option, is refused by every format until the format lists it.
 
-A field that exported files need not hold is declared as such (`config.fields`): `NOT_EXPORTED`, or
+A field that exported files need not hold is declared as such (`config.checks`): `NOT_EXPORTED`, or
 `read_where` other fields have certain values.
 """
 

@@ -13,8 +13,8 @@ import pytest
 
 from t2t_jax import UserError
 from t2t_jax.config import Config
+from t2t_jax.config.checks import NOT_EXPORTED
 from t2t_jax.config.config import known_fields, walk
-from t2t_jax.config.fields import NOT_EXPORTED
 from t2t_jax.config.tables import NAMED
 from t2t_jax.interchange import ctranslate2
 from t2t_jax.interchange.carried import refuse_other_models
