@@ -34,7 +34,7 @@ from t2t_jax.run.provenance import (
     without_files,
 )
 from t2t_jax.run.report import build_report
-from t2t_jax.run.report.software import software_section
+from t2t_jax.run.report.build import software_section
 from t2t_jax.system.source_code import syntax
 
 CODE = '''

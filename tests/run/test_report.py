@@ -18,8 +18,7 @@ from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.run.report import beside_the_paper, build_report
-from t2t_jax.run.report.curves import plot_curves
-from t2t_jax.run.report.page import deviations
+from t2t_jax.run.report.page import deviations, plot_curves
 
 _CONFIGS = Path(t2t_jax.__file__).parents[1] / "configs"
 _BLEU_SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"

@@ -1,20 +1,19 @@
 """The report on a run, made from the files of its directory."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from t2t_jax.config import Config
 from t2t_jax.run.goodput import read_goodput
+from t2t_jax.run.history import History
 from t2t_jax.run.profile import read_profiles
-from t2t_jax.run.provenance import read_provenance
+from t2t_jax.run.provenance import COMPUTING, changes, read_provenance
 from t2t_jax.run.report.cost import cost_section
-from t2t_jax.run.report.curves import curves_section
 from t2t_jax.run.report.goodput import goodput_sections
-from t2t_jax.run.report.health import health_sections
-from t2t_jax.run.report.page import RunReport
+from t2t_jax.run.report.page import UNKNOWN, Row, RunReport, Section, curves_section
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
 from t2t_jax.run.report.settings import published_settings, settings_section
-from t2t_jax.run.report.software import software_section
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.workdir import read_config, read_log, read_scores
@@ -70,3 +69,45 @@ def build_report(
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]
     return RunReport(f"Report on {workdir}", sections)
+
+
+def health_sections(
+    config: Config, log: Sequence[Record], profiles: Sequence[Path] = ()
+) -> list[Section]:
+    """Return the section with a run's warnings, its early end and its profiles; [] without any."""
+    history = History.of(log)
+    rows: list[Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
+    end = history.end
+    is_early = end is not None and end["step"] < config.training.num_train_steps
+    notes = [end.get("text", "")] if end is not None and is_early else []
+    notes += [f"A profile, for xprof and Perfetto: {place}" for place in profiles]
+    header = ("step", "warning") if rows else ()
+    return [Section("What the training said", notes, header, rows)] if rows or notes else []
+
+
+def software_section(software: Sequence[Record]) -> Section:
+    """Return the section with the code and the packages that trained a run.
+
+    Args:
+      software: the result of `read_provenance`.
+    """
+    if not software:
+        return Section("Software", ["The software of the training is not recorded."])
+    notes = [
+        f"From step {now['first_step'] + 1:,} on, other software continued the training: "
+        f"{', '.join(changes(before, now))}."
+        for before, now in pairwise(software)
+    ]
+    rows = [_row(one) for one in software]
+    return Section("Software", notes, ("from step", "t2t-jax", "commit", "code", *COMPUTING), rows)
+
+
+def _row(software: Record) -> Row:
+    numbers, commit = software["versions"], software.get("commit", "")[:12] or UNKNOWN
+    return (
+        f"{software['first_step'] + 1:,}",
+        numbers.get("t2t-jax", UNKNOWN),
+        f"{commit} (modified)" if software.get("dirty") else commit,
+        software["code"],
+        *(numbers.get(name, UNKNOWN) for name in COMPUTING),
+    )

@@ -34,10 +34,7 @@ def scores_section(
     }
     names = (measure.name for measure in measures)
     header = ("set", task.inputs, "checkpoints", *["search"] * task.searches, *names)
-    rows = [
-        (*_conditions(score), *[_search(score)] * task.searches, *_figures(score, measures))
-        for score in scores
-    ]
+    rows = [_row(task, measures, score) for score in scores]
     return Section("Scores", [*experiment.figures, *sorted(signatures)], header, rows)
 
 
@@ -69,27 +66,18 @@ def averaged(score: Record) -> int | str:
     return f"moving average, decay {of}" if decays else len(score.get("checkpoints", []))
 
 
-def _conditions(score: Record) -> Row:
-    """Return the cells that name the scored set and the parameters."""
-    steps = score.get("checkpoints", [])
+def _row(task: Task, measures: Sequence[Measure], score: Record) -> Row:
+    steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
+    stated = ["beam_size", "length_penalty"]
+    if decoding.get("quantize", "none") != "none":
+        stated.append("quantize")
+    search = " ".join(f"{name}={shown(decoding.get(name))}" for name in stated)
+    values = (score.get(measure.field) for measure in measures)
+    figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
     return (
         scored_test_set(score),
         shown(score.get("num_sentences")),
         f"{shown(averaged(score))}, to step {shown(steps[-1])}" if steps else UNKNOWN,
+        *[search] * task.searches,
+        *(UNKNOWN if figure is None else shown(figure) for figure in figures),
     )
-
-
-def _search(score: Record) -> str:
-    """Return the search settings of the scored hypotheses."""
-    decoding = score.get("decoding", {})
-    stated = ["beam_size", "length_penalty"]
-    if decoding.get("quantize", "none") != "none":
-        stated.append("quantize")
-    return " ".join(f"{name}={shown(decoding.get(name))}" for name in stated)
-
-
-def _figures(score: Record, measures: Sequence[Measure]) -> Row:
-    """Return the cells with the scores of an evaluation."""
-    values = (score.get(measure.field) for measure in measures)
-    figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
-    return tuple(UNKNOWN if figure is None else shown(figure) for figure in figures)
