@@ -14,10 +14,7 @@ from t2t_jax.commands.train import TrainCommand, train_command
 from t2t_jax.errors import UserError, did_you_mean, quote, warn
 from t2t_jax.launch.job import LaunchedTraining, TrainJob
 from t2t_jax.launch.kubernetes import Kubernetes
-from t2t_jax.launch.skypilot import SkyPilot
-from t2t_jax.launch.slurm import Slurm
-from t2t_jax.launch.ssh import Ssh
-from t2t_jax.launch.tpu import Tpu
+from t2t_jax.launch.schedulers import SkyPilot, Slurm, Ssh, Tpu
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 

@@ -18,8 +18,7 @@ import yaml
 from t2t_jax.commands.launch import SCHEDULERS, launch_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-from t2t_jax.launch.ssh import Ssh
-from t2t_jax.launch.tpu import Tpu
+from t2t_jax.launch.schedulers import Ssh, Tpu
 from t2t_jax.system.exit_codes import FINAL
 from t2t_jax.workdir import check_workdir
 from tests.programs import run_program, wait_until
