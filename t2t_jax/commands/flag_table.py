@@ -154,8 +154,15 @@ def flags_of(command: type, values: Any = None, section: str = "", prefix: str =
     found: list[Flag] = []
     hints = get_type_hints(command, include_extras=True)
     for field in dataclasses.fields(command):
-        hint, *settings = _parts(hints[field.name])
-        value = _default(field) if values is None else getattr(values, field.name)
+        hint = hints[field.name]
+        hint, *settings = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        missing = dataclasses.MISSING
+        if values is not None:
+            value = getattr(values, field.name)
+        elif field.default_factory is not missing:
+            value = field.default_factory()
+        else:
+            value = tyro.MISSING if field.default is missing else field.default
         if isinstance(value, Config):
             found += _fields_of(value, every_family=values is None)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -176,14 +183,3 @@ def _fields_of(config: Config, every_family: bool) -> Iterator[Flag]:
             value = getattr(owner, name, field.default)
             settings = (tyro.conf.FlagConversionOff,)
             yield Flag(path, section, type(owner), field, value, field.type, settings)
-
-
-def _parts(hint: Any) -> list[Any]:
-    """Return a type, and what its annotation has beside it."""
-    return list(get_args(hint)) if get_origin(hint) is Annotated else [hint]
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return tyro.MISSING if field.default is dataclasses.MISSING else field.default

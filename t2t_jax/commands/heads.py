@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
-from t2t_jax.commands.pictures import check_picture, write_picture
-from t2t_jax.commands.tables import grid, print_result
+from t2t_jax.commands.tables import check_picture, grid, print_result, write_picture
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import as_line
 
@@ -59,7 +58,13 @@ class HeadsCommand(RunFlags):
         if self.json:
             print(as_line(asdict(report)))
         else:
-            _tell(report)
+            score = "" if report.bleu is None else f", sacreBLEU {report.bleu:.2f} (greedy)"
+            sentences = f"{report.num_sentences:,} sentences of {report.split}"
+            loss = f"loss {report.loss:.3f} nats a token{score}"
+            print_result(f"{sentences}: {loss}; without one head:")
+            print_result(_heads(report))
+            print_result("without the least important heads:")
+            print_result(_curve(report))
         return 0
 
     def _prune(self, translator: "Translator", share: float, out: Path) -> int:
@@ -78,15 +83,6 @@ class HeadsCommand(RunFlags):
             f"{model.num_heads} in each attention"
         )
         return 0
-
-
-def _tell(report: "HeadReport") -> None:
-    score = "" if report.bleu is None else f", sacreBLEU {report.bleu:.2f} (greedy)"
-    sentences = f"{report.num_sentences:,} sentences of {report.split}"
-    print_result(f"{sentences}: loss {report.loss:.3f} nats a token{score}; without one head:")
-    print_result(_heads(report))
-    print_result("without the least important heads:")
-    print_result(_curve(report))
 
 
 def _heads(report: "HeadReport") -> "Table":

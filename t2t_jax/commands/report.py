@@ -8,8 +8,7 @@ from pathlib import Path
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
-from t2t_jax.commands.pictures import check_picture, write_picture
-from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.tables import check_picture, result_console, write_picture
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import as_line

@@ -1,18 +1,14 @@
 """The command that scores given translations by their probability under a model."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import tyro
 
 from t2t_jax.commands.model_flags import LanguageFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.data.lines import check_aligned, read_lines
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.scoring import ForcedScore
 
 
 @dataclass(frozen=True)
@@ -43,11 +39,9 @@ class ScoreCommand(LanguageFlags):
             translator = self.load()
             scores = score(translator, sources, targets)
             pieces = translator.vocabulary.target_pieces([one.tokens for one in scores])
-            file.writelines(map(self._line, scores, pieces))
+            for one, subwords in zip(scores, pieces, strict=True):
+                tokens = [f"{log_prob:.4f}" for log_prob in one.token_log_probs]
+                if self.subwords:
+                    tokens = list(map("=".join, zip(subwords, tokens, strict=True)))
+                file.write(f"{one.log_prob:.4f} ||| {' '.join(tokens)}\n".encode())
         return 0
-
-    def _line(self, score: "ForcedScore", pieces: Sequence[str]) -> bytes:
-        tokens = [f"{log_prob:.4f}" for log_prob in score.token_log_probs]
-        if self.subwords:
-            tokens = [f"{piece}={token}" for piece, token in zip(pieces, tokens, strict=True)]
-        return f"{score.log_prob:.4f} ||| {' '.join(tokens)}\n".encode()
