@@ -168,14 +168,8 @@ class Cell:
     def settled(self, result: Record | None = None) -> Record | None:
         """Return the fields that the config leaves open, with the values that the run has chosen.
 
-        Args:
-          result: the result of the cell, which may record them.
-
         Returns:
           The values by the path of a field; None if they are unknown, as before the run begins.
-
-        Raises:
-          UserError: the config of the run is damaged.
         """
         from t2t_jax.workdir import is_run, read_config
 
@@ -190,9 +184,6 @@ class Cell:
         """Return the records of the steps at which the training has paused, by step.
 
         The perplexity in a record is None if the training diverged before that step.
-
-        Raises:
-          UserError: a record is damaged.
         """
         paths = self.workdir.glob("rung-*.json")
         steps = {int(name[1]): path for path in paths if (name := _RUNG.fullmatch(path.name))}
@@ -206,9 +197,6 @@ class Cell:
 
         Args:
           result: the return value of `result`.
-
-        Raises:
-          UserError: a record of a pause is damaged.
         """
         scores = {step: record["perplexity"] for step, record in self.rungs().items()}
         if result is not None:
@@ -231,9 +219,6 @@ def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "Grid
 
     Args:
       with_metric: whether the metric of the config, if it has one, is the second score.
-
-    Raises:
-      UserError: the corpus of the result is unknown.
     """
     from t2t_jax.tasks import task_of
     from t2t_jax.tasks.task import Measure
@@ -322,9 +307,6 @@ def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
-
-    Raises:
-      UserError: the corpus lacks dev or the split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.trackers.follower import followed

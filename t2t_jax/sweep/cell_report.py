@@ -154,10 +154,6 @@ def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, B
     """Return the mean budget of the seeds of each variant.
 
     The budget of a tuned variant counts the chosen values only.
-
-    Args:
-      results: the results that the table compares, by variant.
-      reports: the states of all cells.
     """
     budgets = {report.cell.name: report.budget for report in reports if report.result}
     means = {}

@@ -308,10 +308,6 @@ def compare(
     Args:
       diverged: the number of diverged seeds by variant; None means none.
       other_code: the return value of `same_code.other_code`; None means one code.
-      comparisons: the comparisons for which p-values are adjusted.
-
-    Raises:
-      UserError: there are no results.
     """
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
@@ -381,12 +377,7 @@ def subwords(config: Config) -> tuple[Any, ...]:
 def measure(
     grid: Grid, results: Results, field: str, comparisons: Comparisons = "base"
 ) -> Measured:
-    """Compare all rows in one measure.
-
-    Args:
-      field: the field of the results with the measure.
-      comparisons: the comparisons for which p-values are adjusted.
-    """
+    """Compare all rows in one measure."""
     scores, tested, base = row_scores(grid, results, field), dict[str, Effect](), None
     if grid.base in scores.scores:
         if comparisons == "base":

@@ -51,9 +51,6 @@ def gathered(
       seeds: the requested seeds; results of further ones count too.
       only: the requested variants, as names or patterns; empty for all.
       split: the split of the results; the rules go by dev.
-
-    Raises:
-      UserError: the rules of the directory are damaged, or do not fit the grid.
     """
     planned = recorded_plan(grid, workdir, seeds, only)
     wanted, scores = decided(planned.for_reading)
@@ -141,9 +138,6 @@ def rung_table(
     """Return a table of the stopped variants, each beside the base at the same step.
 
     While the grid is not finished, they may still continue, and the table says so.
-
-    Args:
-      wanted: the cells of the plan.
 
     Returns:
       The table, or None if no variant has paused; and the names of the variants that need no more

@@ -156,7 +156,7 @@ def collect(
 
     The table includes results of further seeds than the requested ones. The console shows a line
     for each result that is left out because it is damaged, or of another config, or because the
-    grid lacks its row.
+    grid lacks its row. `seeds.csv` is written before cells of different code are refused.
 
     Args:
       only: the requested variants, as in `run_grid`.
@@ -165,10 +165,6 @@ def collect(
       columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
       split: the split of the table, "test" only for a grid that was scored on it.
       comparisons: as in `run_grid`.
-
-    Raises:
-      UserError: no cell is finished, a column is unknown, or the results cannot be compared. If
-        they have different code or settings, `seeds.csv` is written first.
     """
     from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
     from t2t_jax.sweep.gathering import gathered

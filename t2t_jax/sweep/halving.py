@@ -50,11 +50,7 @@ class Halving:
 
     @staticmethod
     def of(text: str) -> "Halving":
-        """Parse a text such as `rungs=3,keep=0.33,asha`.
-
-        Raises:
-          UserError: the text has another form, or a number is out of range.
-        """
+        """Parse a text such as `rungs=3,keep=0.33,asha`."""
         values: dict[str, str] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
@@ -77,11 +73,7 @@ class Halving:
         return max(1, int(self.keep * number + 0.5))
 
     def steps(self, config: Config) -> list[int]:
-        """Return the steps of the rungs: multiples of `checkpoint.every_steps`, and the end.
-
-        Raises:
-          UserError: two rungs would be at the same step.
-        """
+        """Return the steps of the rungs: multiples of `checkpoint.every_steps`, and the end."""
         end, every = config.training.num_train_steps, config.checkpoint.every_steps
         assert every is not None
         shares = (self.keep**left for left in range(self.rungs - 1, 0, -1))
@@ -96,12 +88,7 @@ class Halving:
 
 
 def check_can_be_halved(grid: Grid) -> None:
-    """Refuse a grid whose variants cannot be compared before their end.
-
-    Raises:
-      UserError: a variant's schedule cannot be cut, it writes no checkpoints by steps, or it has
-        another number of steps, other checkpoints or other subwords than the base.
-    """
+    """Refuse a grid whose variants cannot be compared before their end."""
     base = grid.variants[grid.base]
     for name, config in grid.variants.items():
         training = config.training
@@ -156,13 +143,8 @@ class HalvedGrid:
           cells: the cells of each variant, in the order of the seeds.
           groups: the variants that compete with each other; the best of each group continue. A
             variant without competitors always does.
-          workdir: the directory of the grid, with ASHA's journal.
           leave_out: whether to choose also without each of the seeds in turn, for a fair choice for
             that seed. A variant continues if any of these choices needs it.
-
-        Raises:
-          UserError: the rungs do not fit the number of steps, or ASHA's journal would be in a
-            bucket.
         """
         if halving.asha and isinstance(workdir, BucketPath):
             raise UserError(

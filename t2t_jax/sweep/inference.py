@@ -107,8 +107,6 @@ def effects(
     """Estimate contrasts between rows, and test each against zero.
 
     Args:
-      rows: the finite scores of all rows.
-      contrasts: the contrasts by name.
       adjust: the adjustment for many comparisons: Dunnett's (1955) for comparisons with one row, by
         the correlations of the contrasts, or Holm's (1979) for any others.
     """
@@ -238,7 +236,6 @@ def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
     """Return the noise that rows share, by least squares, without rows of a larger spread.
 
     Args:
-      scores: the scores by row and seed.
       by_seed: whether a seed adds the same effect to all rows; otherwise that effect is noise.
     """
     names = [*scores]
@@ -345,7 +342,6 @@ def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None
     """Return the score of a cell on bootstrap samples of the sentences, shape [draws].
 
     Args:
-      result: the result of the cell, as `Cell.result` returns it.
       measure: "bleu", "log_perplexity" or "bits_per_byte".
 
     Returns:
@@ -392,8 +388,6 @@ def seeds_needed(
     """Return how many seeds of each of two rows find a true difference with a probability of 80%.
 
     Args:
-      difference: the true difference of the two rows.
-      seed_variance: the variance of a score over seeds.
       sentence_variance: the variance of the difference over sentences, which seeds do not reduce.
       comparisons: the number of comparisons for which p-values are adjusted, here by Šidák (1967).
 

@@ -43,14 +43,9 @@ def grid_latex(
     """Return the table of a grid as LaTeX, with some of its columns.
 
     Args:
-      caption: the caption of the table.
-      rows: the rows of `comparison.compare`.
       columns: names of columns from left to right; empty for variant, perplexity, score and
         parameters, which fit into a text column of 80 mm.
       notes: further paragraphs below the table.
-
-    Raises:
-      UserError: a column is unknown, or named twice.
     """
     for name in columns:
         if name not in _COLUMNS:

@@ -144,11 +144,7 @@ class Local:
         """Divide the machine into shares, for as many cells at once, or refuse too many.
 
         Args:
-          num_jobs: how many cells to train at once.
           track: trackers for the logs of the cells, such as `wandb:PROJECT`.
-
-        Raises:
-          UserError: there are more jobs than cores or GPUs.
         """
         self._track = track
         cores = sorted(os.sched_getaffinity(0))
@@ -227,11 +223,7 @@ class _LocalJob:
 
 
 def last_words(cell: Cell) -> str:
-    """Return the last line that a process of a cell printed, here or in a job; "" without any.
-
-    Raises:
-      UserError: the file that names the cell's job is damaged.
-    """
+    """Return the last line that a process of a cell printed, here or in a job; "" without any."""
     stored = cell.workdir.with_suffix(".job")
     number = _job_id(stored) if stored.is_file() else ""
     errors = cell.workdir.parent.parent / _SUBMITIT / f"{number}_0_log.err"
@@ -263,10 +255,6 @@ class Cluster:
             `slurm_partition=gpu`; `timeout_min` is required.
           cluster: the kind of cluster, by submitit's name for it.
           track: trackers for the logs of the cells, such as `wandb:PROJECT`.
-
-        Raises:
-          UserError: a setting is unknown or missing, the machine belongs to no such cluster,
-            `workdir` is in a bucket, or submitit is not installed.
         """
         with needs_extra("slurm", "--launcher slurm"):
             import submitit

@@ -60,11 +60,7 @@ class GridRules:
     """The number of values that the sampler proposes for a variant."""
 
     def __post_init__(self) -> None:
-        """Normalize the values, and check them.
-
-        Raises:
-          UserError: the halving or a range has another form.
-        """
+        """Normalize the values, and check them."""
         halving = None if self.halving is None else str(Halving.of(self.halving))
         object.__setattr__(self, "halving", halving)
         tune = {p: v if isinstance(v, Range) else list(v) for p, v in self.tune.items()}
@@ -81,9 +77,6 @@ class PlannedGrid:
 
         Args:
           at_once: the number of trials that a sampler may request before the first is scored.
-
-        Raises:
-          UserError: a rule has another form, or does not fit the grid.
         """
         self.optuna = ""
         """The version of Optuna that began the grid."""
@@ -214,11 +207,7 @@ def by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
-    """Return the variants that names or patterns such as `A-*` match, in the grid's order.
-
-    Raises:
-      UserError: a pattern matches no variant.
-    """
+    """Return the variants that names or patterns such as `A-*` match, in the grid's order."""
     patterns = list(patterns)
     for pattern in patterns:
         if not fnmatch.filter(grid.variants, pattern):
@@ -234,13 +223,10 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
 def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
     """Refuse variants with two equal trainings, which would not be independent.
 
-    Args:
-      variants: the configs by name.
-      seeds: the number of seeds, counted from the `training.seed` of each variant.
+    A variant that sets all three seeds has the same training under every seed.
 
-    Raises:
-      UserError: two variants are the same config under the same seed, or a variant sets all three
-        seeds, so that `training.seed` changes nothing.
+    Args:
+      seeds: the number of seeds, counted from the `training.seed` of each variant.
     """
     trained: dict[Config, tuple[str, int]] = {}
     for name, config in variants.items():
@@ -269,12 +255,7 @@ def planned_grid(
     rules: GridRules,
     at_once: int = 1,
 ) -> PlannedGrid:
-    """Return the plan by the given rules, or else by those of the directory.
-
-    Raises:
-      UserError: the directory has other rules, or its cells were begun without any, or a rule does
-        not fit the grid.
-    """
+    """Return the plan by the given rules, or else by those of the directory."""
     stored = _read(workdir)
     if stored is not None:
         # In the record, a range is an object.
@@ -332,15 +313,7 @@ def _check_proposals(planned: PlannedGrid, workdir: Path, recorded: str) -> None
 
 
 def recorded_plan(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> PlannedGrid:
-    """Return the plan by the rules of a directory, or by the arguments if it has none.
-
-    Args:
-      seeds: the number of requested seeds.
-      only: the requested variants, as in `chosen_variants`.
-
-    Raises:
-      UserError: the rules are damaged, or do not fit the grid, or `only` matches no variant.
-    """
+    """Return the plan by the rules of a directory, or by the arguments if it has none."""
     stored = _read(workdir)
     if stored is None:
         chosen = chosen_variants(grid, only)

@@ -39,12 +39,7 @@ a table, and the value for readers."""
 
 
 def settled_fields(asked: Config, run: Config) -> dict[str, Any]:
-    """Return the fields that a config leaves open, with the values that its run has chosen.
-
-    Args:
-      asked: the config of the cell.
-      run: the config that the run directory keeps.
-    """
+    """Return the fields that a config leaves open, with the values that its run has chosen."""
     changed = differences(asked, run)
     return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
 
@@ -57,7 +52,6 @@ def compared_settings(asked: Config, settled: Mapping[str, Any] | None) -> Setti
     would choose another end.
 
     Args:
-      asked: the config of the cell.
       settled: the result of `settled_fields`; None if a version did not record it.
     """
     settings: dict[str, tuple[Any, str]] = {}
@@ -92,11 +86,7 @@ def dtype_here() -> str | None:
 
 
 def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return a note on the devices that trained a grid and on their dtypes; [] if none is known.
-
-    Args:
-      results: the results of the finished seeds by row.
-    """
+    """Return a note on the devices that trained a grid and on their dtypes; [] if none is known."""
     by_row = {}
     for row, seeds in results.items():
         if devices := [_device_and_dtype(seed) for seed in seeds if seed.get("device")]:
@@ -134,8 +124,6 @@ def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None)
     For a cell without a result, the software here is the last record, as it continues the training.
 
     Args:
-      cell: the cell.
-      result: the result of the cell; None if it has none.
       dtype: the dtype that "auto" would be in a new run; None if it is unknown.
     """
     if result is not None:
@@ -147,9 +135,6 @@ def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None)
 
 def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | None:
     """Return the dtype of "auto" on this machine, for the cells that have not begun.
-
-    Args:
-      cells: the cells, each with its result, or None without one.
 
     Returns:
       The dtype; None if nothing has to be compared with it.
@@ -188,14 +173,7 @@ def other_code(results: "Results") -> dict[str, str]:
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
-    """Refuse cells of different code, and cells whose runs chose different settings.
-
-    Args:
-      software: the provenance records of each cell, by its name.
-
-    Raises:
-      UserError: a cell has other code or other settings than the first.
-    """
+    """Refuse cells of different code, and cells whose runs chose different settings."""
     if differences := differences_of_code(software.items()):
         (name, changed), *further = differences.items()
         first, records = next(iter(software.items()))

@@ -34,11 +34,7 @@ class Range(NamedTuple):
     """The scale, "log" if ratios count, or else "lin"."""
 
     def check(self) -> None:
-        """Refuse an empty range, another scale, or a log range from 0 or less.
-
-        Raises:
-          UserError: the range is refused.
-        """
+        """Refuse an empty range, another scale, or a log range from 0 or less."""
         least = 1e-30 if self.scale == "log" else -_FARTHEST
         if self.scale not in ("log", "lin") or not least <= self.low < self.high <= _FARTHEST:
             raise UserError(
@@ -69,12 +65,7 @@ class SampledGrid:
 
         Args:
           ranges: the ranges by the path of a field.
-          sampler: the sampler, such as `optuna:tpe`.
-          trials: the number of trials of a variant.
           at_once: the number of trials to request before the first of them is scored.
-
-        Raises:
-          UserError: there is no such sampler, or Optuna is not installed.
         """
         kind, _, name = sampler.partition(":")
         if kind != "optuna" or name not in _SAMPLERS:

@@ -40,12 +40,7 @@ class SplitScoring(NamedTuple):
     """Whether to score new and changed cells although the grid was scored before."""
 
     def check(self) -> None:
-        """Refuse the scoring before anything is trained.
-
-        Raises:
-          UserError: a corpus has no such split, or the grid was scored on it before and cells are
-            new or changed since.
-        """
+        """Refuse the scoring before anything is trained."""
         from t2t_jax.data.corpus import open_corpus
 
         if self.split == SPLIT:
@@ -63,16 +58,11 @@ class SplitScoring(NamedTuple):
         """Score the cells that the table compares, once all requested cells are finished.
 
         Args:
-          launcher: starts the processes.
-          console: shows the progress.
           max_hours: the hours after which nothing more begins; None for no limit.
 
         Returns:
           The number of the signal that stopped the scoring, 0 if none came; None if nothing was
           scored, because the split is dev or cells are not finished.
-
-        Raises:
-          UserError: the grid was scored on this split before and cells are new or changed since.
         """
         if self.split == SPLIT:
             return None

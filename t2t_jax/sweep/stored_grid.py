@@ -54,11 +54,7 @@ class _Grid(TypedDict):
 
 
 def stored_grid(workdir: Path) -> Grid:
-    """Load the grid of a directory from the config file there.
-
-    Raises:
-      UserError: the directory has no such file, or is in a bucket, or the file has a mistake.
-    """
+    """Load the grid of a directory from the config file there."""
     path = workdir / _FILE
     if isinstance(workdir, BucketPath) or not path.is_file():
         lacks = "is in a bucket" if isinstance(workdir, BucketPath) else f"has no {_FILE}"
@@ -80,9 +76,6 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
     """Refuse a grid that lacks a row of a directory's grid, or has another config for it.
 
     Rows that were never started, or whose directories were moved away, do not count.
-
-    Raises:
-      UserError: the grids differ, the record there is damaged, or its config file was edited.
     """
     if not (record := _read(workdir)):
         return
@@ -112,11 +105,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
 
 
 def stored_seeds(workdir: Path) -> int:
-    """Return the largest number of seeds that a directory's grid had so far, at least 1.
-
-    Raises:
-      UserError: the record of the grid there is damaged.
-    """
+    """Return the largest number of seeds that a directory's grid had so far, at least 1."""
     return _read(workdir).get("seeds", 1)
 
 
@@ -140,7 +129,6 @@ def keep_grid(
 
     Args:
       chosen: the rows to train now; empty for all.
-      comparisons: the comparisons for which p-values are adjusted.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     previous = _read(workdir)
@@ -178,9 +166,6 @@ def added_later(workdir: Path) -> set[str] | None:
 
     Returns:
       The names, such as `wide/seed1`; None if no plan is recorded.
-
-    Raises:
-      UserError: the record of the grid there is damaged.
     """
     plan = _read(workdir).get("plan")
     return {name for entry in plan[1:] for name in entry["cells"]} if plan else None
@@ -192,9 +177,6 @@ def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
     Args:
       comparisons: the comparisons of the table, which may differ from those of the plan.
       base: the base of the table, if it is not the grid's.
-
-    Raises:
-      UserError: the record of the grid there is damaged.
     """
     plan, *later = _read(workdir).get("plan") or [None]
     if plan is None:
@@ -217,9 +199,6 @@ def scorings(workdir: Path, split: str) -> Sequence[Record]:
     """Return the scorings of a directory's grid on a split, the oldest first.
 
     Each has its `date`, and in `cells` the fingerprint of the dev result by the name of the cell.
-
-    Raises:
-      UserError: the record of the grid there is damaged.
     """
     entries = _read(workdir).get("scorings", [])
     return [entry for entry in entries if entry["split"] == split]
@@ -230,9 +209,6 @@ def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
 
     Args:
       cells: the fingerprint of the dev result by the name of each cell.
-
-    Raises:
-      UserError: the record of the grid there is damaged.
     """
     record: Record = {"variants": {}, "scorings": []} | _read(workdir)
     record["scorings"].append({"split": split, "date": _today(), "cells": dict(cells)})
@@ -250,11 +226,7 @@ def _keep_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) 
 
 
 def rows_outside(grid: Grid, workdir: Path) -> dict[str, Config]:
-    """Return the started rows of a directory's grid that the given grid lacks.
-
-    Raises:
-      UserError: the record of the grid there is damaged.
-    """
+    """Return the started rows of a directory's grid that the given grid lacks."""
     rows = _read(workdir).get("variants", {})
     return {
         name: from_dict(fields)
@@ -269,15 +241,10 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     The config file of the grid and the tables do not change.
 
     Args:
-      workdir: the directory of the grid.
       names: the old and the new name, as OLD=NEW.
 
     Returns:
       The old and the new name.
-
-    Raises:
-      UserError: the directory has no such row, or has the new name already; the new name cannot
-        name a directory; a process trains the row; or the directory has rules or is in a bucket.
     """
     record = _read(workdir)
     if not record or isinstance(workdir, BucketPath) or has_rules(workdir):

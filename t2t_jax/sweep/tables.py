@@ -118,16 +118,12 @@ def write_tables(
     `table.md` is written, with the contents of `beside`, and the other files are removed.
 
     Args:
-      beside: texts, tables and budgets beside the scores.
       comparisons: the comparisons for which p-values are adjusted; "all" also writes a table of all
         pairs.
       columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
 
     Returns:
       The rows of the table.
-
-    Raises:
-      UserError: `compare` refuses the results, or a column is unknown.
     """
     markdown_file, latex_file, csv_file, *figure_files = (workdir / name for name in _FILES)
     if (beside.notes or beside.tables) and not results:
@@ -424,9 +420,6 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
 
     Returns:
       The figure as PNG and PDF, by the names in `FIGURES`.
-
-    Raises:
-      UserError: matplotlib is not installed.
     """
     with needs_extra("plots", FIGURES[0]):
         from matplotlib import rc_context
@@ -486,9 +479,6 @@ def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Ta
 
     It has the differences of each row from the base, the number of parameters and of steps, and the
     figures of Table 3, if the grid has any.
-
-    Args:
-      width: the columns of the console.
     """
     title = f"{len(chosen)} variants, {num_seeds} seed(s)"
     table = Table(box=None, title=title, title_justify="left")

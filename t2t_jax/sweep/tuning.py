@@ -32,9 +32,6 @@ def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, di
 
     Args:
       choices: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
-
-    Raises:
-      UserError: a field does not exist, or a value is refused.
     """
     of_each: Choices = {path: values for path, values in choices.items()}  # noqa: C416
     return {
@@ -44,11 +41,7 @@ def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, di
 
 
 def check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
-    """Refuse variants that would be equal with the same values of the tuned fields.
-
-    Raises:
-      UserError: two variants do not differ in anything else, or a value is refused.
-    """
+    """Refuse variants that would be equal with the same values of the tuned fields."""
     seen: dict[Config, str] = {}
     for variant, config in grid.variants.items():
         tuned = config.replace(values)
@@ -68,10 +61,8 @@ def choose(
     A single seed uses its own score.
 
     Args:
-      group: the candidates of a variant.
       scores: the perplexity of each candidate at its end, by the index of the seed; None if
         missing.
-      finalists: returns the candidates for a seed.
 
     Returns:
       The candidate for each seed, by the index of the seed; "" if scores are missing.
@@ -114,11 +105,6 @@ def tuned_results(
     """Return the results of the choice for each variant, and a table of the choices.
 
     If the value chosen for a seed diverged under that seed, the seed has no result.
-
-    Args:
-      cells: the cells by candidate, in the order of the seeds.
-      scores: the scores of the cells.
-      by_cell: the results by the name of the cell.
 
     Returns:
       The results by variant, the numbers of seeds that diverged, and the table.
