@@ -52,11 +52,7 @@ class ConfigCommand:
 
 
 def command_of_config(kind: type[_Command], arguments: Sequence[str], program: str) -> _Command:
-    """Return a command whose first argument names the config that its field `fields` begins with.
-
-    Raises:
-      UserError: there is no such config, or a flag or its value is refused.
-    """
+    """Return a command whose first argument names the config that its `fields` begins with."""
 
     def defaults(line: CommandLine) -> _Command:
         fields = with_family(config_named(line.run) if line.run else Config(), line)
@@ -71,10 +67,6 @@ config_command = partial(command_of_config, ConfigCommand)
 
 
 def config_named(name: str) -> Config:
-    """Return the config of a file, of the package's file of a name, or of a run.
-
-    Raises:
-      UserError: there is none.
-    """
+    """Return the config of a file, of the package's file of a name, or of a run."""
     found = stored_config(opened(name))
     return load_config(name) if found is None else found

@@ -36,9 +36,6 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     """Return the command that a command line of `t2t-jax` asks for; None is the list of commands.
 
     A command line is without the program's name, which is `program` in help and errors.
-
-    Raises:
-      UserError: there is no such command, or a flag or its value is refused.
     """
     name, *flags = arguments or ["--help"]
     if name in ("-h", "--help", "--help-all"):

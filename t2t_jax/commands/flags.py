@@ -72,11 +72,7 @@ class CommandLine(NamedTuple):
 
 
 def _divided(command: type, arguments: Sequence[str]) -> CommandLine:
-    """Divide a command line into arguments and flags.
-
-    Raises:
-      UserError: a flag is unknown, given twice or empty, or the run is given in both ways.
-    """
+    """Divide a command line into arguments and flags."""
     table = flags_of(command)
     positionals = [flag for flag in table if flag.is_positional]
     known = {RUN if flag.is_run else flag.flag: flag for flag in table}
@@ -165,9 +161,6 @@ def with_family(config: Config, line: CommandLine) -> Config:
     """Return the config with the family of networks that `--model.architecture` names, if given.
 
     Whether the family fits the other sections shows only once all flags have changed them.
-
-    Raises:
-      UserError: there is no such family, or a flag is for the field of another one.
     """
     family = line.value_of("--model.architecture") or config.model.architecture
     for flag in line.flags:
@@ -184,11 +177,7 @@ def with_family(config: Config, line: CommandLine) -> Config:
 
 
 def stored_config(workdir: Path | None) -> Config | None:
-    """Return the config of the run in a directory; None if there is no run.
-
-    Raises:
-      UserError: the config is damaged.
-    """
+    """Return the config of the run in a directory; None if there is no run."""
     if workdir is None or not workdir.is_dir():
         return None
     from t2t_jax.workdir import is_run, read_config
@@ -205,7 +194,6 @@ def parse_flags(
     """Return an object of a dataclass with the values that a command line gives its fields.
 
     Args:
-      command: the dataclass, whose fields are flags.
       program: the name of the program in help and errors; None is that of the process.
       defaults: a function that makes an object of the dataclass with the defaults, out of the
         command line; None leaves them to the dataclass.

@@ -37,9 +37,6 @@ def print_help(
       program: the name of the program and the command; None leaves it out.
       given: the flags of the command line, with their values. `--help-all` asks for every flag, and
         `--help NAME` for those of a section, or for a single one.
-
-    Raises:
-      UserError: there is no section or flag of the name.
     """
     flags = sorted(flags, key=lambda flag: not flag.is_positional)
     width = _columns()

@@ -28,11 +28,7 @@ class LoadFlags:
 
 
 def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translator":
-    """Load a run, or the several runs of an ensemble, for a command that is not for all models.
-
-    Raises:
-      UserError: the command is not for such a model, or the model cannot be loaded.
-    """
+    """Load a run, or the several runs of an ensemble, for a command that is not for all models."""
     check_command(command, runs)
     from t2t_jax.run.loading import load
 

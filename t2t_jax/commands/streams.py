@@ -22,9 +22,6 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
 
     They are decoded as `t2t_jax.data.lines` says. A terminal gives its lines one at a time, so that
     each is answered. A file is unpacked if its name ends in `.gz`.
-
-    Raises:
-      UserError: the file cannot be opened or read, or one of its lines is not UTF-8.
     """
     if path is None and is_closed("stdin"):
         raise UserError("the standard input is closed; name a file with --input")
@@ -56,8 +53,7 @@ def _not_utf8(line: int, byte: int) -> str:
 def writing(path: Path | None) -> Iterator[BinaryIO]:
     """Open the standard output, or a file that gets its name once it is complete.
 
-    Raises:
-      UserError: the file cannot be written, or the standard output is closed; before any writing.
+    An output that cannot be written is refused before anything is computed.
     """
     if path is None:
         check_heard("name a file with --output")

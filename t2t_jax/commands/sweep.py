@@ -268,11 +268,7 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
 
 
 def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
-    """Return the command that a command line asks for; see `entry_command`.
-
-    Raises:
-      UserError: a flag or its value is refused, or --vary has no config to vary.
-    """
+    """Return the command that a command line asks for; see `entry_command`."""
     if not arguments:
         raise UserError(f"{_USAGE}; see --help")
 

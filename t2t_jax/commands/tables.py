@@ -73,16 +73,7 @@ def grid(first: str, *others: str) -> "Table":
 
 
 def check_picture(flag: str, file: Path | None) -> None:
-    """Refuse a file for a picture that cannot be drawn or written, before what it shows is known.
-
-    Args:
-      flag: the name of the flag that gives the file, such as "plot".
-      file: the file; None is for no picture.
-
-    Raises:
-      UserError: the file has another suffix than .svg or .png, or nothing can be written in its
-        directory, or the library that draws is not installed.
-    """
+    """Refuse a file for a picture that cannot be drawn or written, before anything is computed."""
     if file is None:
         return
     if file.suffix not in (".svg", ".png"):

@@ -124,9 +124,6 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
     """Return the command that a command line asks for; see `entry_command`.
 
     Fields that no flag names are those of the config file, or else of the run in the directory.
-
-    Raises:
-      UserError: a flag or its value is refused, or there is no config.
     """
     if not arguments:
         raise UserError(

@@ -32,11 +32,6 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
     Args:
       factors: for each --vary the fields that change together, such as "model.d_ff=1024,2048" or
         "model.d_model=128,256 model.num_heads=4,8".
-      base: the config whose fields are varied.
-
-    Raises:
-      UserError: a field does not exist, is named twice or has the same value in all rows, or values
-        cannot be read or are in a row twice, or fields of one factor have not equally many.
     """
     choices: dict[str | tuple[str, ...], Sequence[Any]] = {}
     seen: set[str] = set()
@@ -68,11 +63,7 @@ def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, 
     """Return the path of a field and the text of its values, of FIELD=VALUES.
 
     Args:
-      flag: the flag whose word this is, such as "--vary".
       seen: the paths of the fields that the flag has named before.
-
-    Raises:
-      UserError: the word has another form, or its field does not exist or was named before.
     """
     given, equals, values = word.partition("=")
     if not (given and equals and values):
@@ -91,23 +82,12 @@ def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, 
 def values_in(flag: str, path: str, text: str) -> list[Any]:
     """Return the values of a list such as `1024,2048`, in which a range such as `0.5:2:log5` stands
     for several.
-
-    Args:
-      flag: the flag that has the values, such as "--vary".
-
-    Raises:
-      UserError: a value is not one of the field's type, or a range is empty.
     """
     return [one for part in text.split(",") for one in _values(f"{flag} {path}", path, part)]
 
 
 def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[Any] | Range]":
-    """Return the values of each tuned field by its path, or its range for a sampler.
-
-    Raises:
-      UserError: a text has another form, or names no field, or one that another text has named, or
-        a value is not of its type.
-    """
+    """Return the values of each tuned field by its path, or its range for a sampler."""
     found: dict[str, list[Any] | Range] = {}
     for text in texts:
         path, values = field_and_values("--tune", text, found)
