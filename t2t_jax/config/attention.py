@@ -116,12 +116,7 @@ class AttentionConfig:
         }
 
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the keys and values of `kernels.attention.cached_attention`.
-
-        Args:
-          rows: number of sentences.
-          slots: number of positions of each sentence.
-        """
+        """Return the shapes of the keys and values of `kernels.attention.cached_attention`."""
         return (rows, self.groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
 
     @property
@@ -174,11 +169,7 @@ class AttentionConfig:
         return sum(self.projections.values()) + self.num_heads * self.d_v
 
     def check_devices(self, tensor: int) -> None:
-        """Refuse a number of devices that cannot share the heads equally.
-
-        Raises:
-          UserError: `tensor` does not divide the heads of queries, or those of keys and values.
-        """
+        """Refuse a number of devices that cannot share the heads equally."""
         for name, heads in (("num_heads", self.num_heads), ("num_kv_heads", self.groups)):
             if heads % tensor:
                 raise UserError(

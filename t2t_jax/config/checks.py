@@ -79,10 +79,6 @@ class Section:
 
         A list, as JSON has it, becomes a tuple where the field declares one. A field with the mark
         `SIZE` is checked for its range, too.
-
-        Raises:
-          UserError: a value has another type or is out of range; the error names the first such
-            field.
         """
         section: Any = type(self)
         for field_name, hint in _field_types(section).items():
@@ -128,11 +124,7 @@ class Section:
             require(value is None or value <= most, f"{label} is more than the largest, {kind}")
 
     def _check_positive(self, *names: str) -> None:
-        """Check that each of these fields is above 0 or None.
-
-        Raises:
-          UserError: a field is 0 or below.
-        """
+        """Check that each of these fields is above 0 or None."""
         for label, value in self._labelled(names):
             require(value is None or value > 0, f"{label} is not positive; use None")
 
@@ -144,16 +136,7 @@ def _field_types(section: Any) -> dict[str, Any]:
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that is not of a type, or is no finite number.
-
-    Args:
-      name: the dotted path of the field in errors.
-      value: its value.
-      hint: the type that the field declares.
-
-    Raises:
-      UserError: the value has another type.
-    """
+    """Refuse a value that is not of a type, or is no finite number."""
     origin, args = get_origin(hint), get_args(hint)
     kind = type(value).__name__
     if origin is Literal:

@@ -123,11 +123,7 @@ class Config:
         return from_dict(nested)
 
     def value(self, path: str) -> Any:
-        """Return the value of a field or a property, or None if the network's family lacks it.
-
-        Args:
-          path: the dotted path, such as `model.d_ff`.
-        """
+        """Return the value of a field or a property, or None if the network's family lacks it."""
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name, None)
 

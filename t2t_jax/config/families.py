@@ -277,11 +277,7 @@ FAMILIES = Rows(
 
 
 def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
-    """Return the fields of a family's config by name.
-
-    Raises:
-      UserError: there is no such family.
-    """
+    """Return the fields of a family's config by name."""
     FAMILIES.check("model.architecture", architecture)
     return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[architecture].config)}
 
@@ -299,7 +295,6 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
     """Make the section `model` of a config.
 
     Args:
-      architecture: the name of the family.
       fields: values of the family's fields; others have their defaults.
 
     Raises:
@@ -317,9 +312,6 @@ def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, 
 
     Args:
       values: the values of the fields of a network's config, which may be of another family.
-
-    Raises:
-      UserError: there is no such family.
     """
     known = fields_of(architecture).items()
     found = {name: values.get(name, leaf.default) for name, leaf in known}

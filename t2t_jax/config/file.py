@@ -60,7 +60,6 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
     """Make a grid of every combination of some values of some fields.
 
     Args:
-      base: the config that gives all other fields.
       choices: values by path, such as `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
         Fields that change together have one key, as in
         `{("model.d_model", "model.num_heads"): [(128, 4), (256, 8)]}`.
@@ -162,10 +161,6 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
 
     Args:
       shown: the name of the grid in errors, such as its file.
-
-    Raises:
-      UserError: there is no variant, a variant is not a config or has a name that a directory
-        cannot have, or `published` has anything but rows of Table 3.
     """
     if not variants:
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
@@ -296,7 +291,6 @@ def product_file(base: Config, choices: Choices, title: str) -> str:
     """Return the text of a config file whose VARIANTS are a product of values of some fields.
 
     Args:
-      choices: the values, as `config.file.product` takes them.
       title: a line of text that says what made the file.
     """
     lines = [*title.splitlines()]

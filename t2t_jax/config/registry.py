@@ -145,11 +145,7 @@ class Table(Rows[Entry]):
     """Named functions of one kind, to which a config file may add its own."""
 
     def __init__(self, kind: str, **entries: Entry) -> None:
-        """Begin with the package's own entries.
-
-        Args:
-          kind: the name of the kind of the entries in errors, such as `activation`.
-        """
+        """Begin with the package's own entries."""
         super().__init__(**entries)
         self.kind = kind
         self._own = tuple(entries)
@@ -164,14 +160,7 @@ class Table(Rows[Entry]):
             raise UnregisteredError(self, label, name)
 
     def register(self, name: str, function: Any, **facts: Any) -> None:
-        """Add an entry to the table.
-
-        Args:
-          facts: further fields of the `Entry`.
-
-        Raises:
-          UserError: the name is no word or is taken, or `function` cannot be called.
-        """
+        """Add an entry to the table."""
         title = f"{self.kind} {quote(name)}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(

@@ -22,11 +22,7 @@ _seen: set[str] = set()
 
 
 def run_file(path: str) -> dict[str, Any]:
-    """Run a Python file and return the names that it defines, with their values.
-
-    Raises:
-      UserError: the file is not a .py file, or it cannot be run without an error.
-    """
+    """Run a Python file and return the names that it defines, with their values."""
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
     with registering():
@@ -34,11 +30,7 @@ def run_file(path: str) -> dict[str, Any]:
 
 
 def run_registering_files() -> None:
-    """Run the files that the environment variable `FILES` names, each once.
-
-    Raises:
-      UserError: a file cannot be run without an error.
-    """
+    """Run the files that the environment variable `FILES` names, each once."""
     named = os.environ.get(FILES, "")
     for path in filter(None, named.split(os.pathsep)):
         if path not in _seen:
@@ -49,8 +41,7 @@ def run_registering_files() -> None:
 def guarded(path: str, work: Callable[[], _T]) -> _T:
     """Call a function that runs code of a user's file, and return its result.
 
-    Raises:
-      UserError: the code raised anything; the error says where in the file.
+    Whatever the code raises becomes a `UserError` that says where in the file.
     """
     limit, state = sys.getrecursionlimit(), ProcessState()
     try:

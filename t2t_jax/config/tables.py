@@ -166,11 +166,7 @@ NAMED: Mapping[str, Rows[Any]] = {
 
 
 def named_entries(config: Any) -> dict[str, Entry]:
-    """Return the entries of the registered functions that a config names, by the field's name.
-
-    Args:
-      config: a `t2t_jax.Config`.
-    """
+    """Return the entries of the registered functions that a config names, by the field's name."""
     names = {field: getattr(config.model, field) for field in TABLES}
     return {
         field: TABLES[field][name]
@@ -180,11 +176,7 @@ def named_entries(config: Any) -> dict[str, Entry]:
 
 
 def environment_of(config: Any) -> dict[str, str]:
-    """Return the environment variables with which another process can make the same config.
-
-    Args:
-      config: a `t2t_jax.Config`.
-    """
+    """Return the environment variables with which another process can make the same config."""
     sources = (entry.source for entry in named_entries(config).values())
     paths = dict.fromkeys(source.path for source in sources if source)
     given = filter(None, [os.environ.get(FILES), *paths])
@@ -197,7 +189,6 @@ def register_activation(
     """Add an activation, which `model.feed_forward` can then name.
 
     Args:
-      name: the name of the activation.
       function: an elementwise function of an array of any shape and float dtype. A training
         checks that each result depends on its own number only; see `modules.named_functions`.
       is_gated: whether the function is that of a gate: the network is then (f(x W) * x V) W_2
@@ -217,7 +208,6 @@ def register_normalization(
     """Add a normalisation, which `model.norm` can then name.
 
     Args:
-      name: the name of the normalisation.
       function: `function(x, epsilon=..., **learned)` of vectors `[..., width]`, which it returns
         normalised; `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`.
         A training checks that each vector is normalised independently of all others.
@@ -240,7 +230,6 @@ def register_score_function(
     rows are for products of queries and keys alone.
 
     Args:
-      name: the name of the score function.
       function: `function(query, key, **learned)` of queries `[b, q, h, d_k]` and keys
         `[b, k, h, d_k]`, which returns their scores `[b, h, q, k]`. The score of a query and a key
         of a head must depend on these alone, as decoding calls it with one query at a time. A

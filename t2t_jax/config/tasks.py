@@ -117,7 +117,6 @@ def task_name(corpus: str, task: str) -> str:
 
     Args:
       corpus: the name of one corpus, as in `data.corpus`; the first one decides for a mixture.
-      task: the value of `data.task`.
     """
     if task != _FROM_SCHEME:
         return task

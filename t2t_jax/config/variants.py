@@ -19,9 +19,6 @@ _FEED_FORWARDS = "gelu", "silu", "glu", "reglu", "geglu", "swiglu"
 def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     """Make a grid of a base config, every change of it by itself, and the usual changes together.
 
-    Args:
-      window: the window of the restricted self-attention; see `ModelConfig.attention_window`.
-
     Returns:
       Configs by name: `base`, one row for each change, and `modern` with the changes that most
       later models made together.
