@@ -19,9 +19,6 @@ def task_of(corpus: str, task: str = "auto") -> Task:
     Args:
       corpus: the corpus's name, as in `data.corpus` of a config and `Corpus.name`.
       task: the name of the task or "auto", as in `data.task` of a config and `Corpus.task`.
-
-    Raises:
-      UserError: the corpus is a mixture of corpora for different tasks.
     """
     name, *others = sorted({task_name(one.name, task) for one in components_of(corpus)})
     if others:

@@ -94,7 +94,6 @@ class EncoderTask(task.Task):
 
         Args:
           inputs: sentences or images; nothing is predicted of a blank sentence.
-          first: number of the first input, by which errors name inputs.
         """
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
@@ -135,7 +134,6 @@ class Labelling(EncoderTask):
 
         Args:
           inputs: lines of text, or images.
-          first: number of the first input, by which errors name inputs.
           shares: whether each label is followed by its probability, as in NN:0.98.
 
         Returns:
@@ -166,11 +164,7 @@ class Labelling(EncoderTask):
         return [target.strip()] if target.strip() else []
 
     def label_names(self, corpus: Corpus) -> list[str]:
-        """List the labels of the train split in alphabetical order.
-
-        Raises:
-          UserError: the split has no labels.
-        """
+        """List the labels of the train split in alphabetical order."""
         targets = chain.from_iterable(targets for _, targets in corpus.pairs("train"))
         names = sorted({*chain.from_iterable(map(self.labels_of, targets))})
         if not names:
@@ -207,12 +201,7 @@ class Classification(Labelling):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """Return the sentences of a split; those of train that are blank or too long are left out.
-
-        Raises:
-          UserError: there is no such split, a line has too many labels or too few, or a sentence
-            has more subwords than the model has positions.
-        """
+        """Return the sentences of a split, of train without those that are blank or too long."""
         numbers, skipped, sentences = _numbers(vocabulary), Counter[str](), []
         lines, targets = corpus.lines(split)
         pairs = zip(self._sentences(vocabulary, lines), targets, strict=True)
@@ -322,11 +311,7 @@ class MaskedLanguageModelling(EncoderTask):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of the documents, with the entry `<mask>` that hides a subword.
-
-        Raises:
-          UserError: the vocabulary that is given has no such entry.
-        """
+        """Make a vocabulary of the documents, with the entry `<mask>` that hides a subword."""
         vocabulary = given or prepare_vocabulary(config.data, corpus, needed=MASK)
         labelled.mask_id(vocabulary)
         return vocabulary

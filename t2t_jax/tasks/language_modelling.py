@@ -102,11 +102,7 @@ class LanguageModelling(Task):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """Return the windows of a split, which score each token once; see `data.windows`.
-
-        Raises:
-          UserError: there is no such split.
-        """
+        """Return the windows of a split, which score each token once; see `data.windows`."""
         del longest  # windows are as long as the sequences of training
         whole = prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
         if config.data.text_rows == "run_on" and len(whole):

@@ -49,11 +49,7 @@ class Parsing(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets.
-
-        Raises:
-          UserError: there are no sentences.
-        """
+        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
         scores, hypotheses, references = parse_scores(sources, outputs, targets)
         return Scored(scores, list(sources), hypotheses, references)
 

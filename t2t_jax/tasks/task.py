@@ -257,11 +257,7 @@ class Task(Protocol):
         """
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield the rows of a table of scores: name, formatted value and definition of each.
-
-        Args:
-          record: an evaluation, as `scores.jsonl` keeps it.
-        """
+        """Yield the rows of a table of scores: name, formatted value and definition of each."""
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """Return the experiment of the paper with which a run with this config is compared."""

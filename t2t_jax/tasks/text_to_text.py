@@ -39,11 +39,7 @@ class TextToText(Task):
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the pairs of train, without those that are too long.
-
-        Raises:
-          UserError: there is no train split.
-        """
+        """Return the pairs of train, without those that are too long."""
         pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
         return _examples(config, pairs)
 
@@ -60,12 +56,7 @@ class TextToText(Task):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """Return the pairs of a split, all of which the model can translate and score.
-
-        Raises:
-          UserError: there is no such split, or a sentence is too long for the learned positions of
-            the model, or to be translated as a whole where `decoding.long_lines` is "refuse".
-        """
+        """Return the pairs of a split, all of which the model can translate and score."""
         pairs = prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
             return pairs
@@ -101,11 +92,7 @@ class TextToText(Task):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score a model's outputs for the sentences of a split.
-
-        Raises:
-          UserError: there are no sentences.
-        """
+        """Score a model's outputs for the sentences of a split."""
 
 
 def _examples(config: Config, pairs: TokenizedSplit) -> TokenizedSplit:

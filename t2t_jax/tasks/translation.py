@@ -44,11 +44,7 @@ class Translation(TextToText):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """Return the pairs of a split, before which it is checked that they can be scored.
-
-        Raises:
-          UserError: sacreBLEU or sacremoses is not installed, or the pairs of text are refused.
-        """
+        """Return the pairs of a split, before which it is checked that they can be scored."""
         check_installed("train", "BLEU", *OF_SCORES)
         return super().examples(config, corpus, vocabulary, split, longest)
 
@@ -71,11 +67,7 @@ class Translation(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score translations by BLEU and chrF; references are the untouched lines of the corpus.
-
-        Raises:
-          UserError: there are no sentences.
-        """
+        """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
         from t2t_jax.tasks.measures.bleu import corpus_scores  # sacreBLEU is slow to import
 
         scores = corpus_scores(outputs, targets, target_language)

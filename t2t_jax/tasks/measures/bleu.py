@@ -92,14 +92,9 @@ def corpus_scores(
     """Compute BLEU, the paper's BLEU and chrF of a corpus.
 
     Args:
-      hypotheses: translations, as plain text.
       references: a reference for each, as its author wrote it: neither tokenised nor normalised.
       language: a code of their language that `language_of` reads, such as `de` or `deu_Latn`. It
         chooses the rules by which the paper's BLEU tokenises.
-
-    Raises:
-      UserError: `check_references` refuses the numbers of translations and references, or
-        sacreBLEU is not installed.
     """
     check_references(hypotheses, references)
     bleu, chrf = bleu_metric(), chrf_metric()
@@ -131,10 +126,6 @@ def tokenized_split_bleu(
 
     Returns:
       0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.
-
-    Raises:
-      UserError: `check_references` refuses the numbers of translations and references, or
-        sacreBLEU or sacremoses is not installed.
     """
     check_references(hypotheses, references)
     words = [split_words(lines, language) for lines in (hypotheses, references)]
@@ -147,9 +138,6 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
     """Tokenise lines as `tokenized_split_bleu` does, with a space between words.
 
     Markup is escaped as Moses does (`&quot;`), and a hyphen within a compound is `##AT##-##AT##`.
-
-    Raises:
-      UserError: sacremoses is not installed.
     """
     # These take a second to import, and most commands score nothing.
     with needs_extra("train", "the paper's BLEU"):
@@ -174,11 +162,7 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
 def mean_of_sentences(
     metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]
 ) -> float:
-    """Return the mean of sacreBLEU's scores of single sentences; 0 to 100.
-
-    Raises:
-      UserError: sacreBLEU is not installed.
-    """
+    """Return the mean of sacreBLEU's scores of single sentences; 0 to 100."""
     scorer = chrf_metric() if metric == "chrf" else bleu_metric(effective_order=True)
     return fmean(
         scorer.sentence_score(hypothesis, [reference]).score
@@ -187,33 +171,21 @@ def mean_of_sentences(
 
 
 def bleu_metric(**settings: Any) -> Any:
-    """Return sacreBLEU's metric BLEU with some of its settings, such as `tokenize`.
-
-    Raises:
-      UserError: sacreBLEU is not installed.
-    """
+    """Return sacreBLEU's metric BLEU with some of its settings, such as `tokenize`."""
     with needs_extra("train", "BLEU"):
         from sacrebleu.metrics.bleu import BLEU
     return BLEU(**settings)
 
 
 def chrf_metric() -> Any:
-    """Return sacreBLEU's metric chrF2.
-
-    Raises:
-      UserError: sacreBLEU is not installed.
-    """
+    """Return sacreBLEU's metric chrF2."""
     with needs_extra("train", "chrF"):
         from sacrebleu.metrics.chrf import CHRF
     return CHRF()
 
 
 def check_references(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse translations that do not have a reference each.
-
-    Raises:
-      UserError: there are no translations, or there are more or fewer references.
-    """
+    """Refuse translations that do not have a reference each."""
     counts = {len(hypotheses), len(references)}
     if counts == {NEWSTEST2014_FILTERED, NEWSTEST2014_FULL}:
         way_out = (

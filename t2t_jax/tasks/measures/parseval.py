@@ -86,9 +86,6 @@ def parseval(gold: Sequence[Tree], predicted: Sequence[Tree]) -> ParsevalScores:
     Args:
       gold: the right trees, with or without empty elements and function tags.
       predicted: a predicted tree for each right one, over the same words.
-
-    Raises:
-      UserError: there are no trees, or there are more or fewer predicted trees than right ones.
     """
     if not gold or len(gold) != len(predicted):
         raise UserError(

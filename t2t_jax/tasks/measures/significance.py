@@ -15,17 +15,9 @@ def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) ->
 
     The sum over sentences gives the BLEU of the corpus by `bleu_of`.
 
-    Args:
-      hypotheses: translations, as plain text.
-      references: a reference for each sentence, as plain text.
-
     Returns:
       [sentences, 10] float64 of whole numbers: the matching n-grams for n = 1 to 4, the n-grams of
       the translation for n = 1 to 4, and the words of the translation and of the reference.
-
-    Raises:
-      UserError: the numbers of translations and references differ or are 0, or sacreBLEU is not
-        installed.
     """
     check_references(hypotheses, references)
     # sacreBLEU warns of scores of single sentences unless `effective_order` is set. It does not
@@ -75,8 +67,6 @@ def approximate_randomization(
     Args:
       baseline: [sentences, 10] statistics of one system, from `sentence_statistics`.
       system: [sentences, 10] statistics of the other system.
-      num_samples: number of samples.
-      seed: seed of the samples.
 
     Raises:
       ValueError: `num_samples` is not positive.
