@@ -22,9 +22,6 @@ from t2t_jax.workdir import read_config, read_log, read_scores
 def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
     """Return the paper's results for the experiment that a run repeats, and its deviations.
 
-    Args:
-      scores: evaluations of the run, from `scores.jsonl`.
-
     Returns:
       Lines of text; none if no score is on a test set of the paper.
     """
@@ -50,9 +47,6 @@ def build_report(
         cost by the paper's method (section 6.1); None omits it.
       price: price of a device hour; None omits the costs.
       watts: power of a device; None omits the energy.
-
-    Raises:
-      UserError: `workdir` is not a run directory, or its config is damaged.
     """
     config, log = read_config(workdir), read_log(workdir)
     scores, time_spent = read_scores(workdir), read_goodput(workdir)
@@ -86,11 +80,7 @@ def health_sections(
 
 
 def software_section(software: Sequence[Record]) -> Section:
-    """Return the section with the code and the packages that trained a run.
-
-    Args:
-      software: the result of `read_provenance`.
-    """
+    """Return the section with the code and the packages that trained a run."""
     if not software:
         return Section("Software", ["The software of the training is not recorded."])
     notes = [

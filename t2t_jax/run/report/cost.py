@@ -72,7 +72,6 @@ def cost_section(
 
     Args:
       published: the paper's settings, by attribute of `Config`.
-      sustained_tflops: TFLOP/s that a device of the run sustains; None if unknown.
     """
     theirs = _published_training(published, experiment.model).figures()
     ours = _training(config, log, sustained_tflops).figures()

@@ -18,12 +18,7 @@ _BETWEEN_JOBS = (
 def goodput_sections(
     found: Goodput, price: float | None = None, watts: float | None = None
 ) -> list[Section]:
-    """Return the sections with a run's time by bucket, and with its jobs.
-
-    Args:
-      price: the price of a device hour; None omits costs.
-      watts: the power of a device; None omits the energy.
-    """
+    """Return the sections with a run's time by bucket, and with its jobs."""
     figures = found.figures(price, watts)
     rows = [_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
     rows.append(_row("in all", figures | {"share": 1.0}))

@@ -145,8 +145,6 @@ def plot_curves(
     """Draw a curve as lines of Braille characters, each of 2 columns and 4 rows of dots.
 
     Args:
-      x: the steps of the curve, rising.
-      y: the values of the curve, finite.
       width: characters across, without the labels.
       height: lines, at least 2, without the last line, which shows the range of `x`.
     """

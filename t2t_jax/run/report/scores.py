@@ -16,11 +16,7 @@ _PERPLEXITY = Measure("perplexity", "perplexity")
 def scores_section(
     task: Task, experiment: PublishedExperiment, scores: Sequence[Record]
 ) -> Section:
-    """Return the section with a row for each evaluation, and its scores in the task's measures.
-
-    Args:
-      scores: evaluations of the run, from `scores.jsonl`.
-    """
+    """Return the section with a row for each evaluation, and its scores in the task's measures."""
     measures = [
         measure
         for measure in (*task.measures, _PERPLEXITY)
