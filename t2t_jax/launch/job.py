@@ -60,11 +60,7 @@ class TrainJob:
     """Whether the client goes on for as long as the training does."""
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse a training that cannot be started as this job.
-
-        Raises:
-          UserError: the hosts would not find the run directory, or a value is refused.
-        """
+        """Refuse a training that cannot be started as this job."""
         if self.retries < 0:
             raise UserError(f"--retries {self.retries} is negative; 0 starts a training once")
         if _UNFIT.search(self.title(training)):
@@ -80,11 +76,7 @@ class TrainJob:
             )
 
     def check_queue(self, folder: Path) -> None:
-        """Refuse a run for which an earlier job is still queued, as files in a folder tell.
-
-        Raises:
-          UserError: a job that was submitted from this folder has not ended.
-        """
+        """Refuse a run for which an earlier job is still queued, as files in a folder tell."""
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the text of the job, which is to be written to `path`."""
@@ -103,9 +95,6 @@ class TrainJob:
         """Submit the job in a file, and return the exit code of the client.
 
         A client that goes on with the training takes the place of this program.
-
-        Raises:
-          UserError: the client refuses the job.
         """
         if self.in_foreground:
             os.execvp(self.command(path)[0], self.command(path))
@@ -171,11 +160,7 @@ class GpuHosts:
         return numbers if self.one_process_per == "gpu" else [",".join(numbers)]
 
     def check_hosts(self, training: LaunchedTraining, counts: Iterable[int]) -> None:
-        """Refuse numbers of hosts on which the mesh of the config cannot lie.
-
-        Raises:
-          UserError: a number is refused, or does not fit the mesh.
-        """
+        """Refuse numbers of hosts on which the mesh of the config cannot lie."""
         if self.gpus < 0:
             raise UserError(f"--gpus {self.gpus} is negative; 0 trains on the CPU")
         check_mesh_fits(training, [(hosts, max(self.gpus, 1)) for hosts in counts], self.devices)
@@ -184,7 +169,6 @@ class GpuHosts:
         """Return the shell script that starts the processes of one host, and ends them together.
 
         Args:
-          train: the command line of the training.
           facts: shell expressions: `host`, the number of the host from 0; `hosts`, how many there
             are; `first`, the address of the first one.
         """
@@ -200,11 +184,7 @@ class GpuHosts:
 
 
 def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
-    """Return with how many hosts a job starts at least: all of them if `min_hosts` is None.
-
-    Raises:
-      UserError: it is more than there are hosts.
-    """
+    """Return with how many hosts a job starts at least: all of them if `min_hosts` is None."""
     if min_hosts is not None and min_hosts > hosts:
         raise UserError(f"--min-hosts {min_hosts} is more than the {hosts} of --hosts; lower it")
     return hosts if min_hosts is None else min_hosts
@@ -216,12 +196,8 @@ def check_mesh_fits(
     """Refuse hosts whose devices the mesh of the config does not take.
 
     Args:
-      training: the training with its config.
       hosts: possible numbers of hosts, each with the number of devices of a host.
       processes: an item for each process of a host.
-
-    Raises:
-      UserError: there is no host, or the mesh does not fit the devices.
     """
     from t2t_jax.parallel.mesh import mesh_shape
 
@@ -277,11 +253,7 @@ def _filled_line(line: str, values: Mapping[str, str]) -> str:
 
 
 def split_option(option: str) -> tuple[str, str]:
-    """Return the name and the value of an option of a site; the value of a name alone is empty.
-
-    Raises:
-      UserError: the option has no name, or several lines.
-    """
+    """Return the name and the value of an option of a site; the value of a name alone is empty."""
     name, _, value = option.lstrip("-").partition("=")
     if not name or len(option.splitlines()) != 1:
         raise UserError(f"--option {quote(option)} is not name=value, as in --option partition=gpu")

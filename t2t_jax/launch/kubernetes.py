@@ -76,11 +76,7 @@ class Kubernetes(GpuHosts, TrainJob):
     client: ClassVar[str] = "kubectl"
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse a name, a run directory, TPUs or resources that Kubernetes would not take.
-
-        Raises:
-          UserError: a value is refused.
-        """
+        """Refuse a name, a run directory, TPUs or resources that Kubernetes would not take."""
         super().check(training)
         if self.image is None:
             raise UserError("a pod needs an image; name one, as in --image registry/t2t-jax:1")
@@ -186,11 +182,7 @@ class Kubernetes(GpuHosts, TrainJob):
 
 
 def _patched(manifest: str, patch: Path) -> str:
-    """Return a manifest with a patch merged into it.
-
-    Raises:
-      UserError: the patch cannot be read, or names no item of a list.
-    """
+    """Return a manifest with a patch merged into it."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -52,11 +52,7 @@ class Slurm(GpuHosts, TrainJob):
         return fewest_hosts(self.min_hosts, self.hosts)
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse numbers of nodes that do not fit each other or the mesh, beside what all jobs do.
-
-        Raises:
-          UserError: a value is refused.
-        """
+        """Refuse numbers of nodes that do not fit each other or the mesh, beside what others do."""
         super().check(training)
         if self.grace < 1:
             raise UserError(f"--grace {self.grace} is no number of seconds above 0")
@@ -68,11 +64,7 @@ class Slurm(GpuHosts, TrainJob):
         self.check_hosts(training, range(self._fewest, self.hosts + 1))
 
     def check_queue(self, folder: Path) -> None:
-        """Refuse a run whose earlier job Slurm still has in its queue.
-
-        Raises:
-          UserError: the job that was submitted from this folder waits or runs.
-        """
+        """Refuse a run whose earlier job Slurm still has in its queue."""
         stored = folder / _JOB_FILE
         if not stored.is_file():
             return
@@ -115,11 +107,7 @@ class Slurm(GpuHosts, TrainJob):
         return ["sbatch", "--parsable", str(path)]
 
     def submitted(self, path: Path, answer: str) -> None:
-        """Print the number of the job, and keep it for `check_queue`.
-
-        Raises:
-          UserError: the answer has no number.
-        """
+        """Print the number of the job, and keep it for `check_queue`."""
         match = _JOB.search(answer)
         if match is None:
             raise UserError(
@@ -153,11 +141,7 @@ class Ssh(GpuHosts, TrainJob):
         return fewest_hosts(self.min_hosts, len(self.hosts))
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse names of hosts, or a number of them that does not fit the mesh.
-
-        Raises:
-          UserError: a value is refused.
-        """
+        """Refuse names of hosts, or a number of them that does not fit the mesh."""
         super().check(training)
         if not self.hosts:
             raise UserError("there is no host to train on; name some, as in --hosts gpu1 gpu2")
@@ -215,11 +199,7 @@ class Tpu(TrainJob):
     in_foreground: ClassVar[bool] = True
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse a name that gcloud would not take, or flags that are missing.
-
-        Raises:
-          UserError: a value is refused.
-        """
+        """Refuse a name that gcloud would not take, or flags that are missing."""
         super().check(training)
         for name in ("accelerator", "runtime", "zone"):
             if getattr(self, name) is None:
@@ -265,11 +245,7 @@ class SkyPilot(GpuHosts, TrainJob):
     client: ClassVar[str] = "sky"
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse hosts on which the mesh of the config cannot lie, beside what all jobs refuse.
-
-        Raises:
-          UserError: a value is refused.
-        """
+        """Refuse hosts on which the mesh of the config cannot lie, beside what all jobs refuse."""
         super().check(training)
         self.check_hosts(training, [self.hosts])
 
