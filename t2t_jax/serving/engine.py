@@ -47,11 +47,7 @@ class Engine:
     def __init__(
         self, translator: Translator, decoding: DecodingConfig, limits: Limits, *, seed: int = 0
     ) -> None:
-        """Start the search.
-
-        Raises:
-          UserError: the model does not translate.
-        """
+        """Start the search."""
         translator.check_translates()
         longest = min(limits.longest, decoding.max_source_length)
         self._translator = translator
@@ -71,12 +67,8 @@ class Engine:
         """Split texts into sentences, and encode these.
 
         Args:
-          texts: texts of any number of lines.
           source: the source language; None is the run's.
           target: the target language; None is the run's.
-
-        Raises:
-          UserError: the model does not have such a language, or a sentence is too long.
         """
         translator = self._translator
         pair = source or self.languages[0], target or self.languages[1]

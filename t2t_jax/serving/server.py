@@ -21,11 +21,7 @@ _KEEP_ALIVE_SECONDS = 30
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Make a socket that is bound to an address; port 0 is any free port.
-
-    Raises:
-      UserError: the program cannot listen at the address.
-    """
+    """Make a socket that is bound to an address; port 0 is any free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -85,8 +81,6 @@ def serve(app: ASGIApp, bound: socket.socket, timeout: float, ready: Callable[[]
     SIGINT ends the program at once.
 
     Args:
-      bound: the socket, from `bound_socket`.
-      timeout: the most seconds that a request takes.
       ready: is called as soon as requests are answered.
     """
     listener = http_server(app, timeout)
