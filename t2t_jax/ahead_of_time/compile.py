@@ -44,9 +44,6 @@ def compile_ahead(
 
     The vocabulary is as large as the config asks for; no corpus is read. The text of the compiled
     program is written to the file `write_program`, if one is given.
-
-    Raises:
-      UserError: the mesh does not fit the devices, or an array does not fit the mesh.
     """
     if config.parallel.backend != "jit":
         raise UserError(

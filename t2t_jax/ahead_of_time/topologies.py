@@ -27,9 +27,6 @@ def devices_of(topology: str) -> list[jax.Device]:
       topology: a generation of TPUs and a shape, such as `v5e:4x4`, or the type of a slice, such as
         `v5litepod-16`; a GPU and a number of devices, such as `h200:8`, or numbers of hosts and of
         devices per host, such as `h100:2x8`; empty for the devices of this machine.
-
-    Raises:
-      UserError: the topology does not exist, or its compiler is missing or of another version.
     """
     if not topology:
         return list(all_devices())
