@@ -1,18 +1,24 @@
 """Train and score every variant of a grid, and compare them in a table."""
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, warn
-from t2t_jax.sweep.cell import SPLIT, check_cells
+from t2t_jax.sweep.cell import SPLIT, Cell, WholeGrid, check_cells
+from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
+from t2t_jax.sweep.comparison import VariantRow, cell_name
+from t2t_jax.sweep.gathering import Gathered, gathered
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
@@ -23,14 +29,19 @@ from t2t_jax.sweep.rules import (
 )
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_result
-from t2t_jax.sweep.stored_grid import check_same_grid, keep_grid, plan_note
+from t2t_jax.sweep.stored_grid import (
+    check_same_grid,
+    keep_grid,
+    plan_note,
+    record_scoring,
+    scorings,
+)
+from t2t_jax.sweep.tables import write_tables
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.installed import OF_TRAINING, check_installed
 from t2t_jax.system.records import Record
 
-if TYPE_CHECKING:
-    from t2t_jax.sweep.comparison import VariantRow
 _DEV_SET_FIELDS = (
     *("data.corpus", "data.source_language", "data.target_language", "data.task"),
     *("data.documents", "data.fields", "data.dev_lines"),
@@ -43,7 +54,7 @@ class GridOutcome(NamedTuple):
     results: dict[str, list[Record]]
     """The results of the finished seeds, by variant; variants without a result are left out. Empty
     after a signal."""
-    rows: "list[VariantRow]"
+    rows: list[VariantRow]
     """The table: a row for each variant with results. Empty after a signal."""
     signal: int = 0
     """The number of the signal that stopped the training, for which the cells under way on this
@@ -103,7 +114,6 @@ def run_grid(
         two rows are one config under one seed, or a directory holds another grid, no run of its
         config, or cells of other code or settings; at the end, if no cell is finished.
     """
-    from t2t_jax.sweep.scoring import SplitScoring
 
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
@@ -166,10 +176,6 @@ def collect(
       split: the split of the table, "test" only for a grid that was scored on it.
       comparisons: as in `run_grid`.
     """
-    from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
-    from t2t_jax.sweep.gathering import gathered
-    from t2t_jax.sweep.tables import write_tables
-
     state = gathered(grid, workdir, seeds, only, split)
     reports = [*state.reports, *state.outside]
     if split != SPLIT and not state.results:  # keep the tables, which may have scores on dev
@@ -245,3 +251,87 @@ def check_dev_sets(grid: Grid) -> None:
             f"{', '.join(differing)}: the {SPLIT} set differs from {grid.base}'s, so the table "
             f"will not compare the scores; to compare them, give all rows the same {SPLIT} set"
         )
+
+
+class SplitScoring(NamedTuple):
+    """The scoring of a grid's finished cells on a split at its end."""
+
+    grid: Grid
+    """The grid."""
+    workdir: Path
+    """The directory of the grid."""
+    seeds: int
+    """The requested seeds."""
+    variants: list[str]
+    """The names of the requested variants."""
+    split: str
+    """The split; the cells have their scores on dev already."""
+    again: bool
+    """Whether to score new and changed cells although the grid was scored before."""
+
+    def check(self) -> None:
+        """Refuse the scoring before anything is trained."""
+        from t2t_jax.data.corpus import open_corpus
+
+        if self.split == SPLIT:
+            return
+        for data in {self.grid.variants[name].data: None for name in self.variants}:
+            if self.split not in open_corpus(data).splits:
+                raise UserError(
+                    f"{data.corpus} has no {self.split} split to score at the end of the grid; add "
+                    "one, or leave --split out"
+                )
+        if scorings(self.workdir, self.split):
+            self._new_cells(gathered(self.grid, self.workdir, self.seeds, self.variants))
+
+    def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
+        """Score the cells that the table compares, once all requested cells are finished.
+
+        Args:
+          max_hours: the hours after which nothing more begins; None for no limit.
+
+        Returns:
+          The number of the signal that stopped the scoring, 0 if none came; None if nothing was
+          scored, because the split is dev or cells are not finished.
+        """
+        if self.split == SPLIT:
+            return None
+        state = gathered(self.grid, self.workdir, self.seeds, self.variants)
+        if state.unfinished:
+            line = f"{self.split} is not scored before all cells are finished"
+            console.print(f"{line}: {', '.join(state.unfinished)}", soft_wrap=True)
+            return None
+        cells = [replace(cell, split=self.split) for cell, _ in self._compared(state)]
+        if new := self._new_cells(state):
+            for cell in cells:
+                if cell.name in new:  # the old scores stay in the run's record of scores
+                    cell.result_file.unlink(missing_ok=True)
+            record_scoring(self.workdir, self.split, new)
+        return run_cells(WholeGrid(cells), launcher, console, max_hours)
+
+    def _compared(self, state: Gathered) -> list[tuple[Cell, Record]]:
+        """Return the cells that the table compares, with their results on dev."""
+        names = {cell_name(n, result) for n in self.variants for result in state.results.get(n, ())}
+        return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
+
+    def _new_cells(self, state: Gathered) -> dict[str, str]:
+        """Return the fingerprints of cells that were never scored; refuse them without `again`."""
+        previous = scorings(self.workdir, self.split)
+        scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
+        marks = {cell.name: _fingerprint(result) for cell, result in self._compared(state)}
+        new = {name: mark for name, mark in marks.items() if scored.get(name) != mark}
+        names = [*new, *state.unfinished]
+        if previous and names and not self.again:
+            raise UserError(
+                f"{self.workdir} was scored on {self.split} on {previous[-1]['date']}, and these "
+                f"cells are new or changed since: {', '.join(names)}. Repeated scoring lets the "
+                f"{self.split} split choose, too: leave --split out, or score it once more with "
+                "--again, which the table reports"
+            )
+        return new
+
+
+def _fingerprint(result: Record) -> str:
+    """Return a hash of a dev result that changes with the scored model and its decoding."""
+    facts = [result["config"], result.get("checkpoints"), result["perplexity"]]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
