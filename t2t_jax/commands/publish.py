@@ -1,6 +1,6 @@
 """The command that publishes a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -39,17 +39,9 @@ class PublishCommand(LoadFlags):
         from t2t_jax.interchange.publishing.publish import Publication, publish
         from t2t_jax.interchange.publishing.space import publish_with_space
 
-        asked = Publication(
-            self.workdir,
-            self.destination,
-            self.licence,
-            self.average,
-            self.step,
-            self.parallel,
-            self.with_state,
-            self.private,
-            self.revision,
-        )
+        # The fields of a publication are flags of this command.
+        values = {field.name: getattr(self, field.name) for field in fields(Publication)}
+        asked = Publication(**values)
         if self.space is None:
             name = publish(asked, self.dry_run)
         else:

@@ -27,7 +27,7 @@ from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, PARAMETERS, log_fil
 class Publication:
     """A run to be published, and how."""
 
-    run: str
+    workdir: str
     """The name of the run, as `opened` takes it."""
     destination: str
     """`hf://NAME/MODEL`, a place in a bucket, or a directory."""
@@ -66,7 +66,7 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
             "--with-state publishes the run as it is; leave --average and --step out, or the state"
         )
     target = _target(asked)
-    source = opened(asked.run, with_state=asked.with_state)
+    source = opened(asked.workdir, with_state=asked.with_state)
     licence = _licence(asked, source)
     is_local = isinstance(target, Path) and not isinstance(target, BucketPath)
     if directory := dry_run or (as_path(asked.destination) if is_local else None):
@@ -116,7 +116,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
     if licence is None:
         if (asked.average, asked.step) != (None, None):
             raise UserError(
-                f"{asked.run} is published, and has one set of parameters; leave --average and "
+                f"{asked.workdir} is published, and has one set of parameters; leave --average and "
                 "--step out"
             )
         check_sums(source, NEEDED_FILES)

@@ -37,9 +37,11 @@ def publish_with_space(asked: Publication, directory: Path, dry_run: Path | None
     target = address(asked.destination)
     if target is None:
         raise UserError(f"--space is for hf://NAME/MODEL, not for {asked.destination}")
-    data = read_config(opened(asked.run)).data
+    data = read_config(opened(asked.workdir)).data
     if data.facts.hub_task != "translation":
-        raise UserError(f"--space is for models that translate, which that of {asked.run} does not")
+        raise UserError(
+            f"--space is for models that translate, which that of {asked.workdir} does not"
+        )
     if dry_run and (directory.resolve().is_relative_to(dry_run.resolve())):
         raise UserError(f"--space {directory} is in --dry-run {dry_run}; give one beside it")
     with writing_directory(directory) as place:
