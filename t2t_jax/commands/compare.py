@@ -52,9 +52,10 @@ class CompareCommand:
         return 0
 
     def _compare_translations(self, systems: list[list[str]], references: list[str]) -> None:
-        from t2t_jax.tasks.measures.bleu import check_references, corpus_scores
-        from t2t_jax.tasks.measures.significance import (
+        from t2t_jax.tasks.measures.bleu import (
             approximate_randomization,
+            check_references,
+            corpus_scores,
             sentence_statistics,
         )
 

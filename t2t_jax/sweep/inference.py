@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import special
 
-from t2t_jax.tasks.measures.significance import bleu_of, sentence_statistics
+from t2t_jax.tasks.measures.bleu import bleu_of, sentence_statistics
 
 SIGNIFICANT = 0.05
 """The level of all tests; an interval holds the true difference in 95% of cases."""

@@ -10,7 +10,7 @@ from t2t_jax.decoding.arguments import texts
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
-from t2t_jax.tasks.measures.parses import parse_scores
+from t2t_jax.tasks.measures.parseval import parse_scores
 from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored
 from t2t_jax.tasks.text_to_text import TextToText
 

@@ -6,6 +6,7 @@ and PRT are one label, and a label ends at its first `-` or `=`. Several bracket
 label and words all count. EVALB's limits (200 words, 200 brackets, ten errors) are not kept.
 """
 
+import dataclasses
 import operator
 import re
 from collections import Counter
@@ -13,7 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from t2t_jax.data.trees import EMPTY_ELEMENT, PUNCTUATION_TAGS, TOP, Tree, linearise
+from t2t_jax.data.trees import (
+    EMPTY_ELEMENT,
+    PUNCTUATION_TAGS,
+    TOP,
+    Tree,
+    build_tree,
+    delinearise,
+    format_tree,
+    linearise,
+)
 from t2t_jax.errors import UserError
 
 _DELETED = PUNCTUATION_TAGS | {TOP, EMPTY_ELEMENT}
@@ -163,3 +173,42 @@ def _bracket_scores(counts: Sequence[_Counts]) -> tuple[float, float, float]:
 
 def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
+
+
+@dataclass(frozen=True)
+class ParseScores(ParsevalScores):
+    """The scores of a model's outputs for the sentences of a treebank."""
+
+    num_repaired: int = 0
+    """Number of sentences for which the model's output was not a tree, and was mended."""
+
+    @property
+    def best(self) -> float:
+        """Return the score that chooses the best checkpoint; higher is better."""
+        return self.f1
+
+    def __str__(self) -> str:
+        """Return F1 and its signature in a line, with the number of repaired trees."""
+        return f"F1 {self.f1:.2f} ({self.signature})  {self.num_repaired} repaired"
+
+
+def parse_scores(
+    sentences: Sequence[str], outputs: Sequence[str], references: Sequence[str]
+) -> tuple[ParseScores, list[str], list[str]]:
+    """Build the trees of a model's outputs, and score them.
+
+    Args:
+      sentences: sentences as words with spaces between them.
+      outputs: the model's output for each sentence: symbols as `data.trees.linearise` returns them,
+        or any other text.
+      references: the right symbols for each sentence.
+
+    Returns:
+      The scores, then the model's trees and the right ones, in brackets.
+    """
+    predicted = [build_tree(s.split(), o.split()) for s, o in zip(sentences, outputs, strict=True)]
+    gold = [delinearise(s.split(), r.split()) for s, r in zip(sentences, references, strict=True)]
+    trees = [tree for tree, _ in predicted]
+    repaired = sum(repairs > 0 for _, repairs in predicted)
+    scores = ParseScores(**dataclasses.asdict(parseval(gold, trees)), num_repaired=repaired)
+    return scores, list(map(format_tree, trees)), list(map(format_tree, gold))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from t2t_jax.tasks.measures.parses import parse_scores
+from t2t_jax.tasks.measures.parseval import parse_scores
 
 SENTENCES = ["The dog barks .", "It rains", "a , b"]
 GOLD = [

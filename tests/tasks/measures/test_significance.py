@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from t2t_jax.errors import UserError
-from t2t_jax.tasks.measures.bleu import bleu_metric
-from t2t_jax.tasks.measures.significance import (
+from t2t_jax.tasks.measures.bleu import (
     approximate_randomization,
+    bleu_metric,
     bleu_of,
     sentence_statistics,
 )
@@ -103,7 +103,7 @@ def test_samples_depend_on_the_seed_and_not_on_the_size_of_blocks(monkeypatch):
     expected = p_value_of(GOOD, ALIKE, REFERENCES, num_samples=100)
     other = p_value_of(GOOD, ALIKE, REFERENCES, num_samples=100, seed=1)
     assert other != expected
-    monkeypatch.setattr("t2t_jax.tasks.measures.significance._BLOCK_SIZE", 700)
+    monkeypatch.setattr("t2t_jax.tasks.measures.bleu._BLOCK_SIZE", 700)
     assert p_value_of(GOOD, ALIKE, REFERENCES, num_samples=100) == expected
 
 
