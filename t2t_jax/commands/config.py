@@ -58,8 +58,7 @@ def command_of_config(kind: type[_Command], arguments: Sequence[str], program: s
         fields = with_family(config_named(line.run) if line.run else Config(), line)
         return cast(Any, kind)(fields=fields)
 
-    command: _Command = parse_flags(kind, arguments, program, defaults)
-    return command
+    return parse_flags(kind, arguments, program, defaults)
 
 
 config_command = partial(command_of_config, ConfigCommand)

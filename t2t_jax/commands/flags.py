@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -26,6 +26,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.opening import opened
 from t2t_jax.version import REMOVED, removed_feature
 
+_T = TypeVar("_T")
 RUN = "--workdir"
 """The flag that may stand before the directory of a run, in every command that takes one."""
 _HELP = ("--help", "--help-all")
@@ -186,15 +187,14 @@ def stored_config(workdir: Path | None) -> Config | None:
 
 
 def parse_flags(
-    command: Any,
+    command: type[_T],
     arguments: Sequence[str],
-    program: str | None = None,
-    defaults: Callable[[CommandLine], Any] | None = None,
-) -> Any:
+    program: str,
+    defaults: Callable[[CommandLine], _T] | None = None,
+) -> _T:
     """Return an object of a dataclass with the values that a command line gives its fields.
 
     Args:
-      program: the name of the program in help and errors; None is that of the process.
       defaults: a function that makes an object of the dataclass with the defaults, out of the
         command line; None leaves them to the dataclass.
 
@@ -230,7 +230,7 @@ def parse_flags(
         raise _refusal(end, printed.getvalue()) from end
 
 
-def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str | None) -> None:
+def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str) -> None:
     """Refuse a command line that lacks an argument, or a run that no checkpoint can be in."""
     positionals = [flag for flag in flags if flag.is_positional]
     required = [positional for positional in positionals if positional.is_required]

@@ -26,7 +26,7 @@ _COLONS = re.compile(r":(?= )")
 
 
 def print_help(
-    command: Any, flags: Sequence[Flag], program: str | None, given: Mapping[str, Sequence[str]]
+    command: Any, flags: Sequence[Flag], program: str, given: Mapping[str, Sequence[str]]
 ) -> None:
     """Print the help that a command line asks for.
 
@@ -34,7 +34,6 @@ def print_help(
       command: the dataclass whose docstring says what the command does. Where its `lists_fields` is
         False, the short help leaves the fields of the config out.
       flags: the flags of the command, with the defaults that they have beside these arguments.
-      program: the name of the program and the command; None leaves it out.
       given: the flags of the command line, with their values. `--help-all` asks for every flag, and
         `--help NAME` for those of a section, or for a single one.
     """
@@ -43,7 +42,7 @@ def print_help(
     if asked := given.get("--help"):
         print(*_named(flags, asked[0], width), sep="\n")
         return
-    head = [usage(flags, program or ""), "", *_paragraphs(command.__doc__ or "", width)]
+    head = [usage(flags, program), "", *_paragraphs(command.__doc__ or "", width)]
     whole = [line for section in _sections(flags) for line in _whole(flags, section, width)]
     calls = (f"{program} {one}" for one in getattr(command, "examples", ()))
     examples = [" \\\n".join(wrapped(call, width - 2, "  ", " " * 6)) for call in calls]

@@ -280,5 +280,4 @@ def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
             raise UserError("--vary varies the fields of a config; name one, as in --config base")
         return SweepCommand(fields=with_family(config_named(file), line))
 
-    command: SweepCommand = parse_flags(SweepCommand, arguments, program, defaults)
-    return command
+    return parse_flags(SweepCommand, arguments, program, defaults)

@@ -142,7 +142,7 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
         is_read = "--compile-only" not in line.flags
         return command if is_read else dataclasses.replace(command, workdir=Path())
 
-    command: TrainCommand = parse_flags(TrainCommand, arguments, program, defaults)
+    command = parse_flags(TrainCommand, arguments, program, defaults)
     if base is None:
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")
