@@ -6,12 +6,11 @@ and PRT are one label, and a label ends at its first `-` or `=`. Several bracket
 label and words all count. EVALB's limits (200 words, 200 brackets, ten errors) are not kept.
 """
 
-import dataclasses
 import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from t2t_jax.data.trees import (
@@ -56,6 +55,17 @@ class ParsevalScores:
     "error"."""
     signature: str = "EVALB, COLLINS.prm"
     """The program and the parameters that define the scores."""
+    num_repaired: int = 0
+    """Number of sentences for which a model's output was not a tree, and was mended."""
+
+    @property
+    def best(self) -> float:
+        """Return the score that chooses the best checkpoint; higher is better."""
+        return self.f1
+
+    def __str__(self) -> str:
+        """Return F1 and its signature in a line, with the number of repaired trees."""
+        return f"F1 {self.f1:.2f} ({self.signature})  {self.num_repaired} repaired"
 
 
 class _Parse(NamedTuple):
@@ -175,26 +185,9 @@ def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
-@dataclass(frozen=True)
-class ParseScores(ParsevalScores):
-    """The scores of a model's outputs for the sentences of a treebank."""
-
-    num_repaired: int = 0
-    """Number of sentences for which the model's output was not a tree, and was mended."""
-
-    @property
-    def best(self) -> float:
-        """Return the score that chooses the best checkpoint; higher is better."""
-        return self.f1
-
-    def __str__(self) -> str:
-        """Return F1 and its signature in a line, with the number of repaired trees."""
-        return f"F1 {self.f1:.2f} ({self.signature})  {self.num_repaired} repaired"
-
-
 def parse_scores(
     sentences: Sequence[str], outputs: Sequence[str], references: Sequence[str]
-) -> tuple[ParseScores, list[str], list[str]]:
+) -> tuple[ParsevalScores, list[str], list[str]]:
     """Build the trees of a model's outputs, and score them.
 
     Args:
@@ -210,5 +203,5 @@ def parse_scores(
     gold = [delinearise(s.split(), r.split()) for s, r in zip(sentences, references, strict=True)]
     trees = [tree for tree, _ in predicted]
     repaired = sum(repairs > 0 for _, repairs in predicted)
-    scores = ParseScores(**dataclasses.asdict(parseval(gold, trees)), num_repaired=repaired)
+    scores = replace(parseval(gold, trees), num_repaired=repaired)
     return scores, list(map(format_tree, trees)), list(map(format_tree, gold))
