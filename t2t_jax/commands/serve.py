@@ -53,10 +53,12 @@ class ServeCommand(DecodingFlags):
             translations.search.warm_up()
             source, target = translations.languages
             server.write_log()
-            bounds = app.Bounds(self.max_body_bytes, self.timeout)
+            application = app.Application(
+                translations, max_body_bytes=self.max_body_bytes, timeout=self.timeout
+            )
             try:
                 return server.serve(
-                    app.Application(translations, bounds).app,
+                    application.app,
                     bound,
                     self.timeout,
                     lambda: print_line(f"translates {source} to {target} at {address}"),

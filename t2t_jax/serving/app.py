@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 import traceback
-from dataclasses import dataclass
 from importlib.resources import files
 
 import msgspec
@@ -25,22 +24,17 @@ log = logging.getLogger("t2t_jax.serving")
 _CLIENT_GONE = 499  # nginx's status for a client that went away; nobody reads this answer
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The bounds on one request."""
-
-    max_body_bytes: int = 2**20
-    """Most bytes of the body."""
-    timeout: float = 60.0
-    """Most seconds from the head of a request to its answer."""
-
-
 class Application:
     """The routes of the server: `app` is an ASGI application."""
 
-    def __init__(self, engine: Engine, bounds: Bounds) -> None:
-        """Make the routes, and counters that begin at 0."""
-        self._engine, self._bounds = engine, bounds
+    def __init__(self, engine: Engine, *, max_body_bytes: int = 2**20, timeout: float = 60) -> None:
+        """Make the routes, and counters that begin at 0.
+
+        Args:
+          max_body_bytes: the most bytes of a request's body.
+          timeout: the most seconds from the head of a request to its answer.
+        """
+        self._engine, self._max_body_bytes, self._timeout = engine, max_body_bytes, timeout
         self._page = (files(__package__) / "page.html").read_text("utf-8")
         registry = self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -66,7 +60,7 @@ class Application:
     async def _translate(self, request: Request) -> Response:
         start = time.monotonic()
         try:
-            async with asyncio.timeout(self._bounds.timeout):
+            async with asyncio.timeout(self._timeout):
                 response = JSONResponse({"translatedText": await self._translation(request)})
         except Exception as error:
             response = self._refusal(error)
@@ -79,7 +73,11 @@ class Application:
 
     async def _translation(self, request: Request) -> str | list[str]:
         """Return the translation of the field `q` of a request: a text, or a list of texts."""
-        fields = _fields(await self._body(request))
+        try:
+            fields = msgspec.json.decode(await self._body(request), type=_Fields)
+        except (ValueError, RecursionError) as error:
+            message = f'the body is not JSON in UTF-8, as {{"q": "..."}}: {error}'
+            raise HTTPException(400, message) from error
         texts = [fields.q] if isinstance(fields.q, str) else fields.q
         try:
             # In a thread, as long texts would hold up the other requests.
@@ -90,7 +88,7 @@ class Application:
         most = self._engine.search.limits.most_waiting
         if (number := len(prepared.parts)) > most:  # a long sentence has several parts
             raise HTTPException(413, f"{number:,} sentences are more than {most:,}; send fewer")
-        translations = await self._engine.translate(prepared, self._bounds.timeout)
+        translations = await self._engine.translate(prepared, self._timeout)
         self._sentences.inc(prepared.num_sentences)
         return translations[0] if isinstance(fields.q, str) else translations
 
@@ -99,9 +97,9 @@ class Application:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
-            if len(body) > self._bounds.max_body_bytes:
-                most = self._bounds.max_body_bytes
-                raise HTTPException(413, f"the body is larger than {most:,} bytes; send less")
+            if len(body) > self._max_body_bytes:
+                most = f"{self._max_body_bytes:,} bytes"
+                raise HTTPException(413, f"the body is larger than {most}; send less")
         return bytes(body)
 
     async def _health(self, _: Request) -> Response:
@@ -124,7 +122,7 @@ class Application:
         elif isinstance(error, QueueFullError):
             status, message, headers = 429, f"{error}; try again later", {"Retry-After": "1"}
         elif isinstance(error, TimeoutError):
-            status, message = 504, f"the request took longer than {self._bounds.timeout:g} s"
+            status, message = 504, f"the request took longer than {self._timeout:g} s"
         elif isinstance(error, ClientDisconnect):
             status, message = _CLIENT_GONE, "the client went away"
         else:
@@ -139,12 +137,3 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     q: str | list[str]
     source: str | None = None
     target: str | None = None
-
-
-def _fields(body: bytes) -> _Fields:
-    """Return the fields of a request, or refuse the body with 400."""
-    try:
-        return msgspec.json.decode(body, type=_Fields)
-    except (ValueError, RecursionError) as error:
-        message = f'the body is not JSON in UTF-8, as {{"q": "..."}}: {error}'
-        raise HTTPException(400, message) from error

@@ -21,7 +21,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.serving import server
-from t2t_jax.serving.app import Application, Bounds
+from t2t_jax.serving.app import Application
 from t2t_jax.serving.engine import Engine, split_sentences
 from tests.interchange.models import portable, translator_of
 from tests.programs import wait_until
@@ -56,7 +56,7 @@ def expected(translator):
 
 @pytest.fixture
 def client(engine):
-    with running(engine, Bounds(max_body_bytes=1000)) as client:
+    with running(engine, max_body_bytes=1000) as client:
         yield client
 
 
@@ -76,10 +76,10 @@ def held(monkeypatch):
 
 
 @contextlib.contextmanager
-def running(engine, bounds):
+def running(engine, timeout=60.0, **bounds):
     """A client of a server in a thread."""
     bound = server.bound_socket("127.0.0.1", 0)
-    listener = server.http_server(Application(engine, bounds).app, bounds.timeout)
+    listener = server.http_server(Application(engine, timeout=timeout, **bounds).app, timeout)
     thread = threading.Thread(target=listener.run, kwargs={"sockets": [bound]})
     thread.start()
     wait_until(lambda: listener.started)
@@ -151,7 +151,7 @@ def test_other_paths_and_methods_are_refused(client):
 def test_a_sentence_that_is_too_long_is_split_or_refused(translator):
     decoding = replace(translator.config.decoding, long_lines="refuse")
     engine = Engine(translator, decoding, Limits(rows=2, longest=8))
-    with running(engine, Bounds()) as client:
+    with running(engine) as client:
         answer = post(client, q=" ".join(SENTENCES).replace(".", ""))
     engine.search.close()
     assert answer.status_code == 400
@@ -160,7 +160,7 @@ def test_a_sentence_that_is_too_long_is_split_or_refused(translator):
 
 def test_a_full_queue_and_a_late_answer(engine, held):
     event, _ = held
-    with running(engine, Bounds(timeout=1.0)) as client, ThreadPoolExecutor(5) as pool:
+    with running(engine, timeout=1.0) as client, ThreadPoolExecutor(5) as pool:
         # 30 sentences, of which 8 are under way and 6 wait.
         answers = [*pool.map(lambda _: post(client, q=[SENTENCES[0]] * 6), range(5))]
     late, full = ([one for one in answers if one.status_code == code] for code in (504, 429))
@@ -222,7 +222,7 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
         event.set()
 
     threads = [threading.Thread(target=work) for work in (ask, stop)]
-    app = Application(engine, Bounds()).app
+    app = Application(engine).app
     code = server.serve(app, bound, 60.0, lambda: [thread.start() for thread in threads])
     for thread in threads:
         thread.join()
@@ -235,7 +235,7 @@ def test_a_request_chooses_among_several_languages():
     decoding = replace(translator.config.decoding, beam_size=1, max_extra_length=5)
     engine = Engine(translator, decoding, Limits(rows=2, longest=64))
     pairs = ("eng_Latn", "deu_Latn"), ("deu_Latn", "fra_Latn"), ("fra_Latn", "eng_Latn")
-    with running(engine, Bounds()) as client:
+    with running(engine) as client:
         for source, target in pairs:
             other = translator.between(source, target)
             expected = other.translate(SENTENCES[:1], decoding=decoding)
