@@ -224,7 +224,7 @@ def parse_flags(
                 prog=program,
                 config=(tyro.conf.FlagCreatePairsOff,),
                 registry=_REGISTRY,
-                **({} if default is None else {"default": default}),
+                default=tyro.MISSING_NONPROP if default is None else default,
             )
     except SystemExit as end:
         raise _refusal(end, printed.getvalue()) from end

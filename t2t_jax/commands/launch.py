@@ -18,7 +18,8 @@ from t2t_jax.launch.schedulers import SkyPilot, Slurm, Ssh, Tpu
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 
-SCHEDULERS = {kind.__name__.lower(): kind for kind in (Slurm, Kubernetes, Tpu, SkyPilot, Ssh)}
+_KINDS: tuple[type[TrainJob], ...] = Slurm, Kubernetes, Tpu, SkyPilot, Ssh
+SCHEDULERS = {kind.__name__.lower(): kind for kind in _KINDS}
 """The class of the jobs of each scheduler by its name, whose fields are the flags of `launch`."""
 _PLACES = ("coordinator", "num_processes", "process_id", "compile_only", "dry_run", "write_program")
 
@@ -116,8 +117,7 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
     flags, command = flags[:end], flags[end + 1 :]
     if command[:1] != ["train"] and not {"-h", "--help", "--help-all"} & {*flags}:
         raise UserError(f"{program} {scheduler} takes -- and a training last, as in {call}")
-    made = SCHEDULERS[scheduler]
-    job: TrainJob = parse_flags(made, flags, f"{program} {scheduler}")
+    job = parse_flags(SCHEDULERS[scheduler], flags, f"{program} {scheduler}")
     return LaunchCommand(job, _training(command[1:]))
 
 

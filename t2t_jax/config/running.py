@@ -60,7 +60,7 @@ def _mistake(path: str, error: BaseException) -> UserError:
     """Make the error of one line for an exception that a file has raised."""
     # Not by `traceback.extract_tb`, which would read the file.
     frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if frame.f_code.co_filename == path]
+    lines: list[int | None] = [line for frame, line in frames if frame.f_code.co_filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno]
     where = f"{path} line {lines[-1]}" if lines else path
