@@ -60,6 +60,7 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
     """Make a grid of every combination of some values of some fields.
 
     Args:
+      base: the config that gives all other fields.
       choices: values by path, such as `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
         Fields that change together have one key, as in
         `{("model.d_model", "model.num_heads"): [(128, 4), (256, 8)]}`.

@@ -189,6 +189,7 @@ def register_activation(
     """Add an activation, which `model.feed_forward` can then name.
 
     Args:
+      name: the name of the activation.
       function: an elementwise function of an array of any shape and float dtype. A training
         checks that each result depends on its own number only; see `modules.named_functions`.
       is_gated: whether the function is that of a gate: the network is then (f(x W) * x V) W_2
@@ -208,6 +209,7 @@ def register_normalization(
     """Add a normalisation, which `model.norm` can then name.
 
     Args:
+      name: the name of the normalisation.
       function: `function(x, epsilon=..., **learned)` of vectors `[..., width]`, which it returns
         normalised; `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`.
         A training checks that each vector is normalised independently of all others.
@@ -230,6 +232,7 @@ def register_score_function(
     rows are for products of queries and keys alone.
 
     Args:
+      name: the name of the score function.
       function: `function(query, key, **learned)` of queries `[b, q, h, d_k]` and keys
         `[b, k, h, d_k]`, which returns their scores `[b, h, q, k]`. The score of a query and a key
         of a head must depend on these alone, as decoding calls it with one query at a time. A

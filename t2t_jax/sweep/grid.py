@@ -22,6 +22,7 @@ from t2t_jax.sweep.gathering import Gathered, gathered
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
+    PlannedGrid,
     check_distinct,
     chosen_variants,
     planned_grid,
@@ -126,12 +127,7 @@ def run_grid(
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
-    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
-    check_same_grid(grid, workdir)
-    check_installed("train", "a grid", *OF_TRAINING)
-    check_dev_sets(planned.grid)
-    scoring.check()
+    _check(planned, scoring, allow_mixed=allow_mixed, here=isinstance(launcher, Local))
     record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
     keep_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
@@ -147,6 +143,16 @@ def run_grid(
         split=SPLIT if scored is None else split,
         comparisons=comparisons,
     )
+
+
+def _check(planned: PlannedGrid, scoring: "SplitScoring", *, allow_mixed: bool, here: bool) -> None:
+    """Check a grid before any training; `here` is as in `check_cells`."""
+    check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
+    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=here)
+    check_same_grid(scoring.grid, scoring.workdir)
+    check_installed("train", "a grid", *OF_TRAINING)
+    check_dev_sets(planned.grid)
+    scoring.check()
 
 
 def collect(
