@@ -15,7 +15,6 @@ from t2t_jax.errors import UserError
 if TYPE_CHECKING:
     from t2t_jax.decoding.translations import Hypothesis
     from t2t_jax.decoding.translator import Translator
-    from t2t_jax.tasks.text_to_text import TextToText
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,15 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         """Translate some thousand lines at a time, to bound memory, and return the exit code."""
         if self.prefix is not None and self.prefixes is not None:
             raise UserError("--prefix and --prefixes both say how translations begin; give one")
+        from t2t_jax.tasks import task_of
+        from t2t_jax.tasks.text_to_text import TextToText
+
         with reading(self.input) as lines, writing(self.output) as file:
             chunks = self._with_prefixes(lines)
             translator = self.load()
-            task = _task(translator)
+            data = translator.config.data
+            task = task_of(data.corpus, data.task)
+            assert isinstance(task, TextToText)  # as `translate` is a command for these models
             self._check_lines(translator)
             done = repaired = 0
             for texts, prefixes in chunks:
@@ -121,13 +125,3 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                     yield f"{index} ||| {text} ||| {best.log_prob:.4f} ||| {best.score:.4f}"
                 else:
                     yield text
-
-
-def _task(translator: "Translator") -> "TextToText":
-    from t2t_jax.tasks import task_of
-    from t2t_jax.tasks.text_to_text import TextToText
-
-    data = translator.config.data
-    task = task_of(data.corpus, data.task)
-    assert isinstance(task, TextToText)  # as `translate` is a command for these models
-    return task
