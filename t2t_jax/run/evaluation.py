@@ -25,7 +25,7 @@ from t2t_jax.run.provenance import provenance, without_files
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks import task_of
-from t2t_jax.tasks.measures.newstest import name_of_test_set
+from t2t_jax.tasks.measures.bleu import name_of_test_set
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.tasks.task import CorpusLoss, Scoring, TaskScores
 from t2t_jax.training.step import eval_step

@@ -10,9 +10,12 @@ from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.installed import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.measures.newstest import (
+from t2t_jax.tasks.measures.bleu import (
     NEWSTEST2014_FILTERED,
     NEWSTEST2014_FULL,
+    ScoresWithMetric,
+    corpus_scores,
+    mean_of_sentences,
     name_of_test_set,
 )
 from t2t_jax.tasks.task import (
@@ -53,8 +56,6 @@ class Translation(TextToText):
         found, name = super().scored(asked), asked.translator.config.evaluation.metric
         if name is None:
             return found
-        from t2t_jax.tasks.measures.bleu import ScoresWithMetric, mean_of_sentences
-
         score = mean_of_sentences(name, found.hypotheses, found.references)
         return found._replace(
             scores=ScoresWithMetric(**vars(found.scores), metric=name, metric_score=score)
@@ -68,8 +69,6 @@ class Translation(TextToText):
         target_language: str,
     ) -> Scored:
         """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
-        from t2t_jax.tasks.measures.bleu import corpus_scores  # sacreBLEU is slow to import
-
         scores = corpus_scores(outputs, targets, target_language)
         return Scored(scores, list(sources), list(outputs), list(targets))
 

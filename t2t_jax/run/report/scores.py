@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from t2t_jax.config import Config
 from t2t_jax.run.report.page import UNKNOWN, Row, Section, shown
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.measures.newstest import name_of_test_set
+from t2t_jax.tasks.measures.bleu import name_of_test_set
 from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Task
 

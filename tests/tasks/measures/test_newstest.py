@@ -1,6 +1,6 @@
 import pytest
 
-from t2t_jax.tasks.measures.newstest import name_of_test_set as name_of
+from t2t_jax.tasks.measures.bleu import name_of_test_set as name_of
 
 WMT14 = "tfds:wmt14_translate/de-en"
 
