@@ -2,4 +2,3 @@
 
 from t2t_jax.run.report.build import beside_the_paper as beside_the_paper
 from t2t_jax.run.report.build import build_report as build_report
-from t2t_jax.run.report.page import RunReport as RunReport
