@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config.attention import AttentionConfig, FeedForwardConfig, NormConfig
 from t2t_jax.config.checks import (
@@ -14,7 +14,7 @@ from t2t_jax.config.checks import (
     read_where,
     require,
 )
-from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
+from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, PositionFacts, PositionName, ScalingName
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
@@ -24,11 +24,6 @@ PARTS: tuple[Part, ...] = "encoder", "decoder", "cross"
 """The attentions of the paper: self-attention in two stacks, and cross-attention."""
 _ROTARY = read_where(lambda model: model.positions.turns)
 _BASE_D_K = 64  # d_k of the paper, at which scores of attention are alike in all parametrisations
-if TYPE_CHECKING:
-    _Position: TypeAlias = str
-    _RotaryScaling: TypeAlias = str
-else:
-    _Position, _RotaryScaling = POSITIONS.choice, ROTARY_SCALINGS.choice
 
 
 class Stack(NamedTuple):
@@ -138,7 +133,7 @@ class ModelConfig(Section, ABC):
     norm_order: Literal["post", "pre", "deep"] = "post"
     """Place of the norm: "post", after the residual sum (the paper, section 3.1); "pre", before the
     sub-layer; or "deep", as "post" with residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
-    position: _Position = "sinusoidal"
+    position: PositionName = "sinusoidal"
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
@@ -151,7 +146,7 @@ class ModelConfig(Section, ABC):
     """Base of the wavelengths of rotary positions."""
     rotary_scale: float = field(default=1.0, metadata=_ROTARY)
     """Factor by which texts may be longer than those of training, for rotary positions."""
-    rotary_scaling: _RotaryScaling = field(default="linear", metadata=_ROTARY)
+    rotary_scaling: ScalingName = field(default="linear", metadata=_ROTARY)
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
     base so that near positions stay apart ("NTK-aware")."""
     embedding_norm: bool = False

@@ -2,15 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from t2t_jax.config.checks import INFINITY, MAY_CHANGE, NOT_EXPORTED, SIZE, Section, require
+from t2t_jax.config.tables import TaskName
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
-if TYPE_CHECKING:
-    _Task: TypeAlias = str
-else:
-    _Task = TASKS.choice
 Quantize: TypeAlias = Literal["none", "int8"]
 """The form in which decoding holds matrices: "none" as training has them, or 8-bit integers."""
 Remat: TypeAlias = Literal["none", "dots", "layer"]
@@ -37,7 +34,7 @@ class DataConfig(Section):
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language to translate into; the file suffix or the TFDS feature name."""
-    task: _Task = "auto"
+    task: TaskName = "auto"
     """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
     "masked_language_modelling" to fill in its hidden words (BERT); "classification" is to label the

@@ -21,7 +21,7 @@ the environment variable T2T_JAX_REGISTER names.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from t2t_jax.config.registry import FILES, Entry, Parameter, Rows, Table, nothing
 from t2t_jax.config.tasks import TASKS
@@ -154,6 +154,16 @@ OPTIMIZERS = Rows(
     muon=OptimizerFacts("t2t_jax.training.muon:muon", width_exponent=-0.5),
 )
 """The optimisers, by the value of `training.optimizer`."""
+
+# A field that names a row is a string for type checkers, and one of the names for flags.
+if TYPE_CHECKING:
+    OptimizerName: TypeAlias = str
+    PositionName: TypeAlias = str
+    ScalingName: TypeAlias = str
+    TaskName: TypeAlias = str
+else:
+    OptimizerName, PositionName = OPTIMIZERS.choice, POSITIONS.choice
+    ScalingName, TaskName = ROTARY_SCALINGS.choice, TASKS.choice
 
 NAMED: Mapping[str, Rows[Any]] = {
     **{f"model.{field}": table for field, table in TABLES.items()},

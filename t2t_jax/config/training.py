@@ -1,15 +1,11 @@
 """The section `training` of a config: optimiser, schedule and regularisation."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
 from t2t_jax.config.checks import INFINITY, MAY_CHANGE, SIZE, Section, left_open, require
-from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.config.tables import OPTIMIZERS, OptimizerName
 
-if TYPE_CHECKING:
-    _Optimizer: TypeAlias = str
-else:
-    _Optimizer = OPTIMIZERS.choice
 _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 
 SeedField = Literal["init_seed", "order_seed", "dropout_seed"]
@@ -37,7 +33,7 @@ class TrainingConfig(Section):
     starts, and a run that goes on for more steps keeps it."""
     decay_fraction: float = 0.1
     """Share of schedule_steps, at their end, in which wsd falls to 0."""
-    optimizer: _Optimizer = "adam"
+    optimizer: OptimizerName = "adam"
     """Rule by which gradients become updates; the paper has Adam."""
     weight_decay: float = 0.0
     """Share of every matrix of the layers that a step takes away, times the learning rate; the
