@@ -15,13 +15,10 @@ from rich.table import Table
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, needs_extra, warn
+from t2t_jax.paper import Table3Row
 from t2t_jax.run.report.page import markdown_row
 from t2t_jax.sweep.comparison import (
     BITS,
-    MARKED_AS,
-    PAPER_FIELDS,
-    PAPER_HEADS,
-    PAPER_NOTES,
     Change,
     Comparison,
     Comparisons,
@@ -29,12 +26,8 @@ from t2t_jax.sweep.comparison import (
     VariantRow,
     compare,
     factorial,
-    interval_and_published,
     p_text,
     pairs,
-    paper_cells,
-    paper_marks,
-    paper_values,
 )
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
 from t2t_jax.sweep.latex import grid_latex, latex
@@ -49,6 +42,19 @@ FIGURES = tuple(_METADATA)
 WIDTH_OF_FIGURES = 62
 """The columns that the figures of a grid take in a console of 80 columns."""
 _NARROWEST = 12  # characters of a line of a name
+PAPER_HEADS = "paper: perplexity", "BLEU", "parameters"
+"""The heads of the columns for readers."""
+PAPER_FIELDS = "paper_perplexity", "paper_bleu", "paper_parameters_millions"
+"""The heads of the columns of the CSV file."""
+_MARKED_AS = "the paper (BLEU: tokenized_split_bleu)"
+"""The name of the paper's marks in the plot's legend."""
+_PAPER_NOTES = (
+    "paper: Table 3, on newstest2013: perplexity per word-piece, tokenized_split_bleu, parameters "
+    "in millions.",
+    "interval contains paper's Δ: the 95% interval of the difference here, and whether it contains "
+    "the paper's difference; of perplexities in percent of the base's.",
+)
+"""The notes below the table that explain the columns."""
 _FILES = "table.md", "table.tex", "table.csv", *FIGURES
 
 
@@ -280,7 +286,7 @@ def _notes(comparison: Comparison) -> list[str]:
             f"{BITS}: the negative log-likelihood of all references over their UTF-8 bytes."
         )
     if any(row.published for row in rows):
-        notes += PAPER_NOTES
+        notes += _PAPER_NOTES
     return notes + _notes_on_code(rows)
 
 
@@ -471,7 +477,7 @@ def _draw(
         if change.difference is not None:
             axes.plot(scale * change.difference, at, "o", color="C0", label="this grid")
         if mark is not None:
-            axes.plot(mark, at, "D", color="C1", fillstyle="none", label=MARKED_AS)
+            axes.plot(mark, at, "D", color="C1", fillstyle="none", label=_MARKED_AS)
 
 
 def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Table:
@@ -506,3 +512,57 @@ def in_lines(name: str, width: int) -> str:
     words = name.replace(",", ", ").replace("=", "= ")
     lines = textwrap.wrap(words, width, break_on_hyphens=False)
     return "\n".join(line.replace("= ", "=").replace(", ", ",") for line in lines)
+
+
+class Marks(NamedTuple):
+    """The positions of the paper's differences from the base in a plot; None for no mark."""
+
+    perplexity: float | None = None
+    """The relative difference in perplexity."""
+    bleu: float | None = None
+    """The difference in BLEU."""
+
+
+def paper_values(row: Table3Row | None) -> tuple[float | str | None, ...]:
+    """Return the figures of a row of Table 3, as in `PAPER_FIELDS`; empty texts for None."""
+    return ("", "", "") if row is None else (row.dev_perplexity, row.dev_bleu, row.parameters)
+
+
+def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
+    """Return the figures of a row of Table 3 as text, as the paper prints them."""
+    if row is None:
+        return ("", "", "")
+    size = "" if row.parameters is None else f"{row.parameters:g}"
+    return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", size
+
+
+def paper_marks(published: Mapping[str, Table3Row], variant: str, base: str) -> Marks:
+    """Return the paper's differences of a variant from the base."""
+    row, of_base = published.get(variant), published.get(base)
+    if row is None or of_base is None:
+        return Marks()
+    relative = row.dev_perplexity / of_base.dev_perplexity - 1
+    return Marks(relative, row.dev_bleu - of_base.dev_bleu)
+
+
+def interval_and_published(
+    change: Change, published: float | None, base: float | None = None
+) -> str:
+    """Return the 95% interval of a difference and whether it contains the paper's difference.
+
+    The text is empty if either of the two is unknown.
+
+    Args:
+      change: our difference from the base.
+      published: the paper's difference, as in `Marks`.
+      base: the base's mean if the paper's difference is relative to the base; the text is then in
+        percent. None means an absolute difference.
+    """
+    if published is None or change.low is None or change.high is None:
+        return ""
+    if DIVERGED in (perplexity_text(change.low), perplexity_text(change.high)):
+        return ""
+    ours, theirs, unit = (1.0, 1.0, "") if base is None else (100 / base, 100.0, "%")
+    low, high, paper = change.low * ours, change.high * ours, published * theirs
+    verb = "contains" if low <= paper <= high else "does not contain"
+    return f"[{low:+.1f}{unit}, {high:+.1f}{unit}] {verb} {paper:+.1f}{unit}"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from t2t_jax.paper import TABLE_3
-from t2t_jax.sweep.comparison import (
+from t2t_jax.sweep.tables import (
     PAPER_FIELDS,
     PAPER_HEADS,
     interval_and_published,
