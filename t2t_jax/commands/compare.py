@@ -52,24 +52,19 @@ class CompareCommand:
         return 0
 
     def _compare_translations(self, systems: list[list[str]], references: list[str]) -> None:
-        from t2t_jax.tasks.measures.bleu import (
-            approximate_randomization,
-            check_references,
-            corpus_scores,
-            sentence_statistics,
-        )
+        from t2t_jax.tasks.measures import bleu
 
         for path, lines in zip(self.hypotheses, systems, strict=True):
             with self._naming(path):
-                check_references(lines, references)
+                bleu.check_references(lines, references)
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
         for path, lines in zip(self.hypotheses, systems, strict=True):
-            scores = corpus_scores(lines, references, self.language)
-            statistics = sentence_statistics(lines, references)
+            scores = bleu.corpus_scores(lines, references, self.language)
+            statistics = bleu.sentence_statistics(lines, references)
             if lines is systems[0]:
                 of_first, p_value = statistics, ""
             else:
-                p_value = f"{approximate_randomization(of_first, statistics):.4f}"
+                p_value = f"{bleu.approximate_randomization(of_first, statistics):.4f}"
             figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
             table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
         print_result(table)

@@ -7,19 +7,13 @@ from importlib import import_module
 from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
+from t2t_jax import version
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.system.opening import opened
-from t2t_jax.version import (
-    REMOVED_COMMANDS,
-    RENAMED,
-    current_flag,
-    current_name,
-    removed_feature,
-)
 
 _NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -47,18 +41,18 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
             f"{program} takes a command before its flags, as in {program} evaluate --workdir "
             f"runs/base; see {program} --help"
         )
-    if flags and f"{name} {flags[0]}" in (*_NAMES, *REMOVED_COMMANDS):
+    if flags and f"{name} {flags[0]}" in (*_NAMES, *version.REMOVED_COMMANDS):
         name, *flags = f"{name} {flags[0]}", *flags[1:]
-    if name in REMOVED_COMMANDS:
-        raise removed_feature(f"{program} {name}", REMOVED_COMMANDS[name])
+    if name in version.REMOVED_COMMANDS:
+        raise version.removed_feature(f"{program} {name}", version.REMOVED_COMMANDS[name])
     old = f"t2t-jax {name}"
-    if old in RENAMED:
-        name = current_name(old).removeprefix("t2t-jax ")
-        flags = [current_flag(flag, warns=False) for flag in flags]
+    if old in version.RENAMED:
+        name = version.current_name(old).removeprefix("t2t-jax ")
+        flags = [version.current_flag(flag, warns=False) for flag in flags]
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES, f"see {program} --help")
         raise UserError(f"{program} has no command {quote(name)}; {hint}")
-    kind, current_flags = command_class(name), [*map(current_flag, flags)]
+    kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
     make = getattr(sys.modules[kind.__module__], f"{_identifier(name)}_command", None)
     command: Command = (make or partial(command_of, kind))(current_flags, f"{program} {name}")
     return command

@@ -8,14 +8,9 @@ import tyro
 
 from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
-from t2t_jax.interchange.formats import (
-    WRITTEN,
-    check_written,
-    described_formats,
-    write_model,
-)
+from t2t_jax.interchange import formats
 
-_HELP = described_formats(WRITTEN)
+_HELP = formats.described_formats(formats.WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -40,9 +35,9 @@ class ExportCommand:
         """Write the model, and return the exit code."""
         from t2t_jax.interchange.portable import portable_model
 
-        check_written(self.to, self.dtype)
+        formats.check_written(self.to, self.dtype)
         model = portable_model(self.workdir, average=self.average, step=self.step)
-        write_model(model, self.to, self.output, self.dtype)
+        formats.write_model(model, self.to, self.output, self.dtype)
         print_line(
             f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
         )
