@@ -6,23 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+from t2t_jax.config import families, sections
 from t2t_jax.config.checks import require
-from t2t_jax.config.families import (
-    FAMILIES,
-    EncoderDecoderConfig,
-    all_model_fields,
-    fields_of,
-    foreign_field,
-    values_in_family,
-)
 from t2t_jax.config.model import ModelConfig
-from t2t_jax.config.sections import (
-    CheckpointConfig,
-    DataConfig,
-    DecodingConfig,
-    EvaluationConfig,
-    ParallelConfig,
-)
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean, quote
@@ -37,13 +23,13 @@ _REQUIRED = "model", "data", "training"
 class Config:
     """All settings of a run, in sections; a run depends on nothing else but its corpus."""
 
-    model: ModelConfig = field(default_factory=EncoderDecoderConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=families.EncoderDecoderConfig)
+    data: sections.DataConfig = field(default_factory=sections.DataConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    checkpoint: sections.CheckpointConfig = field(default_factory=sections.CheckpointConfig)
+    evaluation: sections.EvaluationConfig = field(default_factory=sections.EvaluationConfig)
+    decoding: sections.DecodingConfig = field(default_factory=sections.DecodingConfig)
+    parallel: sections.ParallelConfig = field(default_factory=sections.ParallelConfig)
 
     def __post_init__(self) -> None:
         """Check the conditions that hold between fields of different sections."""
@@ -111,14 +97,14 @@ class Config:
         """
         nested, known = to_dict(self), known_fields()
         family = changes.get("model.architecture", self.model.architecture)
-        nested["model"] = values_in_family(nested["model"], family)
+        nested["model"] = families.values_in_family(nested["model"], family)
         for given, value in changes.items():
             path = current_name(given)
             if path not in known:
                 raise unknown_field(path, known)
             section, _, name = path.partition(".")
             if section == "model" and name not in nested["model"]:
-                raise foreign_field(name, family)
+                raise families.foreign_field(name, family)
             nested[section][name] = value
         return from_dict(nested)
 
@@ -155,7 +141,7 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 def known_fields() -> dict[str, "dataclasses.Field[Any]"]:
     """Return the fields that a config can have, of all families of networks, by dotted path."""
-    found = {f"model.{name}": leaf for name, leaf in all_model_fields().items()}
+    found = {f"model.{name}": leaf for name, leaf in families.all_model_fields().items()}
     for section, kind in get_type_hints(Config).items():
         if section != "model":
             found |= {f"{section}.{leaf.name}": leaf for leaf in dataclasses.fields(kind)}
@@ -222,10 +208,10 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
             "train them on with version 0.2.0"
         )
     architecture = values["model"]["architecture"]
-    for name in values["model"].keys() - fields_of(architecture).keys():
-        raise foreign_field(name, architecture)
-    sections = get_type_hints(Config) | {"model": FAMILIES[architecture].config}
-    return Config(**{name: section(**values[name]) for name, section in sections.items()})
+    for name in values["model"].keys() - families.fields_of(architecture).keys():
+        raise families.foreign_field(name, architecture)
+    kinds = get_type_hints(Config) | {"model": families.FAMILIES[architecture].config}
+    return Config(**{name: kind(**values[name]) for name, kind in kinds.items()})
 
 
 def _read_fields(
