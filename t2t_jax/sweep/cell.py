@@ -27,18 +27,10 @@ from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, settled_fields, software_of
+from t2t_jax.system import records
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
-from t2t_jax.system.records import (
-    COUNT,
-    FINITE,
-    POSITIVE,
-    Record,
-    as_line,
-    check,
-    read_object,
-    schema,
-)
+from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
@@ -58,17 +50,17 @@ _SCORE_AGAIN = "remove it to score again"
 _SEED = re.compile("seed([0-9]+)")
 """The name of a cell's directory."""
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
-_RESULT_SCHEMA = schema(
+_RESULT_SCHEMA = records.schema(
     {
         "config": dict,
         "corpus": str,
         "split": str,
-        "perplexity": POSITIVE,
-        "target_tokens": COUNT,
+        "perplexity": records.POSITIVE,
+        "target_tokens": records.COUNT,
         "target_tokens_per_second": float,
         "hypotheses": list[str],
         "references": list[str],
-        "steps": COUNT,
+        "steps": records.COUNT,
     },
     {
         "task": str,
@@ -81,7 +73,9 @@ _RESULT_SCHEMA = schema(
     },
 )
 """The fields of a result that `tables` and `comparison` rely on."""
-_RUNG_SCHEMA = schema({"config": dict, "perplexity": POSITIVE | None}, {"diverged": str})
+_RUNG_SCHEMA = records.schema(
+    {"config": dict, "perplexity": records.POSITIVE | None}, {"diverged": str}
+)
 # Fields that may change during a run, but change the score of a finished one.
 _SCORED = (
     "training.num_train_steps",
@@ -143,7 +137,7 @@ class Cell:
         path = self.result_file
         if not path.exists():
             return None
-        result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
+        result = records.read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
         settled = self.settled(result)
         try:
             old = from_dict(result["config"])
@@ -188,7 +182,7 @@ class Cell:
         paths = self.workdir.glob("rung-*.json")
         steps = {int(name[1]): path for path in paths if (name := _RUNG.fullmatch(path.name))}
         return {
-            step: read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)
+            step: records.read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)
             for step, path in sorted(steps.items())
         }
 
@@ -210,8 +204,8 @@ class Cell:
         """Return the last record of training in the run's log; {} before the first."""
         from t2t_jax.workdir import read_log
 
-        records = read_log(self.workdir)
-        return next((record for record in reversed(records) if record["of"] == "train"), {})
+        log = reversed(read_log(self.workdir))
+        return next((record for record in log if record["of"] == "train"), {})
 
 
 def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
@@ -234,7 +228,7 @@ def _check_scores(result: Record) -> None:
     score, beside, *_ = measures_of(result)
     for measure in (score, beside) if beside else (score,):
         signature = {measure.signature_field: str} if measure.signature_field else {}
-        check(result, schema({measure.field: FINITE, **signature}))
+        records.check(result, records.schema({measure.field: records.FINITE, **signature}))
     hypotheses, references = len(result["hypotheses"]), len(result["references"])
     if hypotheses != references:
         raise UserError(f"it has {hypotheses} hypotheses of {references} references")
@@ -332,7 +326,7 @@ def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
 
 
 def _write_rung(cell: Cell, record: Record) -> None:
-    line = as_line({"config": to_dict(cell.config), "step": cell.until, **record})
+    line = records.as_line({"config": to_dict(cell.config), "step": cell.until, **record})
     write_whole(cell.workdir / f"rung-{cell.until}.json", line.encode())
 
 
@@ -390,8 +384,7 @@ def _write_result(cell: Cell, corpus: "Corpus") -> None:
 
 def _speed(log: Sequence[Record]) -> float:
     """Return target tokens per second: the median of the log, as some records include compiling."""
-    records = (record for record in log if record["of"] == "train")
-    rates = (record.get("target_tokens_per_second") for record in records)
+    rates = (r.get("target_tokens_per_second") for r in log if r["of"] == "train")
     return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, warn
+from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import SPLIT, Cell, WholeGrid, check_cells
 from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
 from t2t_jax.sweep.comparison import VariantRow, cell_name
@@ -30,13 +31,6 @@ from t2t_jax.sweep.rules import (
 )
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_result
-from t2t_jax.sweep.stored_grid import (
-    check_same_grid,
-    keep_grid,
-    plan_note,
-    record_scoring,
-    scorings,
-)
 from t2t_jax.sweep.tables import write_tables
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
@@ -129,7 +123,7 @@ def run_grid(
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
     _check(planned, scoring, allow_mixed=allow_mixed, here=isinstance(launcher, Local))
     record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
-    keep_grid(grid, workdir, seeds, chosen, comparisons)
+    stored_grid.keep_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
     if signal := run_cells(planned, launcher, console, max_hours):
         return GridOutcome({}, [], signal)
@@ -149,7 +143,7 @@ def _check(planned: PlannedGrid, scoring: "SplitScoring", *, allow_mixed: bool, 
     """Check a grid before any training; `here` is as in `check_cells`."""
     check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
     check_cells(planned.cells({}), allow_mixed=allow_mixed, here=here)
-    check_same_grid(scoring.grid, scoring.workdir)
+    stored_grid.check_same_grid(scoring.grid, scoring.workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     check_dev_sets(planned.grid)
     scoring.check()
@@ -207,7 +201,7 @@ def collect(
         )
     notes = list(state.beside.notes)
     if state.results:
-        notes = [plan_note(workdir, comparisons, grid.compared_with), *notes]
+        notes = [stored_grid.plan_note(workdir, comparisons, grid.compared_with), *notes]
     elif may_be_empty:
         notes = ["No cell has a result yet.", *notes]
     differing = other_code(state.results) if allow_mixed else {}
@@ -287,7 +281,7 @@ class SplitScoring(NamedTuple):
                     f"{data.corpus} has no {self.split} split to score at the end of the grid; add "
                     "one, or leave --split out"
                 )
-        if scorings(self.workdir, self.split):
+        if stored_grid.scorings(self.workdir, self.split):
             self._new_cells(gathered(self.grid, self.workdir, self.seeds, self.variants))
 
     def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
@@ -312,7 +306,7 @@ class SplitScoring(NamedTuple):
             for cell in cells:
                 if cell.name in new:  # the old scores stay in the run's record of scores
                     cell.result_file.unlink(missing_ok=True)
-            record_scoring(self.workdir, self.split, new)
+            stored_grid.record_scoring(self.workdir, self.split, new)
         return run_cells(WholeGrid(cells), launcher, console, max_hours)
 
     def _compared(self, state: Gathered) -> list[tuple[Cell, Record]]:
@@ -322,7 +316,7 @@ class SplitScoring(NamedTuple):
 
     def _new_cells(self, state: Gathered) -> dict[str, str]:
         """Return the fingerprints of cells that were never scored; refuse them without `again`."""
-        previous = scorings(self.workdir, self.split)
+        previous = stored_grid.scorings(self.workdir, self.split)
         scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
         marks = {cell.name: _fingerprint(result) for cell, result in self._compared(state)}
         new = {name: mark for name, mark in marks.items() if scored.get(name) != mark}
