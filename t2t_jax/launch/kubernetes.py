@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from t2t_jax.errors import UserError, in_one_line, quote
-from t2t_jax.launch.job import (
-    GpuHosts,
-    LaunchedTraining,
-    TrainJob,
-    check_mesh_fits,
-    split_option,
-)
+from t2t_jax.launch import job
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import FINAL, STOPPED
 
@@ -40,7 +34,7 @@ _HEADER = "# Written by t2t-jax launch kubernetes.\n"
 
 
 @dataclass(frozen=True)
-class Kubernetes(GpuHosts, TrainJob):
+class Kubernetes(job.GpuHosts, job.TrainJob):
     """Write a JobSet, and create it by kubectl in the namespace of its context.
 
     Each --option is a label that nodes need, such as
@@ -75,7 +69,7 @@ class Kubernetes(GpuHosts, TrainJob):
     file: ClassVar[str] = "jobset.yaml"
     client: ClassVar[str] = "kubectl"
 
-    def check(self, training: LaunchedTraining) -> None:
+    def check(self, training: job.LaunchedTraining) -> None:
         """Refuse a name, a run directory, TPUs or resources that Kubernetes would not take."""
         super().check(training)
         if self.image is None:
@@ -101,7 +95,7 @@ class Kubernetes(GpuHosts, TrainJob):
         if self.tpu is None and self.slices != 1:
             raise UserError(f"--slices {self.slices} is about TPUs; name them by --tpu")
         if self.tpu is not None:
-            check_mesh_fits(training, [(self.slices * self.hosts, self._chips(self.tpu))])
+            job.check_mesh_fits(training, [(self.slices * self.hosts, self._chips(self.tpu))])
         else:
             self.check_hosts(training, [self.hosts])
 
@@ -122,12 +116,12 @@ class Kubernetes(GpuHosts, TrainJob):
             )
         return chips // self.hosts
 
-    def text(self, training: LaunchedTraining, path: Path) -> str:
+    def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the manifest of the JobSet."""
         from t2t_jax.workdir import CHECKPOINTS
 
         name, train = self.title(training), self.train_command(training)
-        labels = dict(map(split_option, self.option))
+        labels = dict(map(job.split_option, self.option))
         device, count = "nvidia.com/gpu", self.gpus
         annotations = ""
         if self.tpu is not None:

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError, in_one_line, quote
-from t2t_jax.launch.job import (
-    GpuHosts,
-    LaunchedTraining,
-    TrainJob,
-    exclusion,
-    fewest_hosts,
-    from_template,
-    split_option,
-)
+from t2t_jax.launch import job
 from t2t_jax.system.atomic_file import write_whole
 
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED")
@@ -29,7 +21,7 @@ _JOB = re.compile(r"^(\d+)(;\S+)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Slurm(GpuHosts, TrainJob):
+class Slurm(job.GpuHosts, job.TrainJob):
     """Write a batch job of Slurm, and submit it by sbatch."""
 
     hosts: int = 1
@@ -49,9 +41,9 @@ class Slurm(GpuHosts, TrainJob):
 
     @property
     def _fewest(self) -> int:
-        return fewest_hosts(self.min_hosts, self.hosts)
+        return job.fewest_hosts(self.min_hosts, self.hosts)
 
-    def check(self, training: LaunchedTraining) -> None:
+    def check(self, training: job.LaunchedTraining) -> None:
         """Refuse numbers of nodes that do not fit each other or the mesh, beside what others do."""
         super().check(training)
         if self.grace < 1:
@@ -68,19 +60,19 @@ class Slurm(GpuHosts, TrainJob):
         stored = folder / _JOB_FILE
         if not stored.is_file():
             return
-        job = stored.read_text("utf-8", "replace").strip()
-        queue = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+        number = stored.read_text("utf-8", "replace").strip()
+        queue = ["squeue", "--noheader", "--format=%T", f"--jobs={number}"]
         try:
             state = subprocess.run(queue, capture_output=True, text=True, errors="replace")
         except FileNotFoundError:
             return
         if state.returncode == 0 and state.stdout.strip():  # a job that is forgotten is an error
             raise UserError(
-                f"job {job} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); wait "
-                f"for it, or end it first: scancel {job}"
+                f"job {number} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); "
+                f"wait for it, or end it first: scancel {number}"
             )
 
-    def text(self, training: LaunchedTraining, path: Path) -> str:
+    def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the batch script, which requeues itself."""
         gpus = [f"gpus-per-node={self.gpus}"] if self.gpus else []
         share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
@@ -99,7 +91,7 @@ class Slurm(GpuHosts, TrainJob):
             processes=len(self.devices),
             restarts=self.restarts(training, path),
             record=shlex.quote(str(log.with_name("slurm"))),
-            exclusion=exclusion("slurm_exclusion.sh", training, self._fewest),
+            exclusion=job.exclusion("slurm_exclusion.sh", training, self._fewest),
         )
 
     def command(self, path: Path) -> list[str]:
@@ -114,13 +106,13 @@ class Slurm(GpuHosts, TrainJob):
                 f"sbatch answered {quote(in_one_line(answer))}, not with the number of a job; see "
                 "squeue --me before you try again"
             )
-        job = match[1]
-        write_whole(path.parent / _JOB_FILE, f"{job}\n".encode())
-        print(f"submitted as job {job}; its log: {path.with_name(f'slurm-{job}.log')}")
+        number = match[1]
+        write_whole(path.parent / _JOB_FILE, f"{number}\n".encode())
+        print(f"submitted as job {number}; its log: {path.with_name(f'slurm-{number}.log')}")
 
 
 @dataclass(frozen=True)
-class Ssh(GpuHosts, TrainJob):
+class Ssh(job.GpuHosts, job.TrainJob):
     """Write a script that trains on hosts that see the files of this one, and start it.
 
     Each --option is one of ssh, such as Port=2222.
@@ -138,9 +130,9 @@ class Ssh(GpuHosts, TrainJob):
 
     @property
     def _fewest(self) -> int:
-        return fewest_hosts(self.min_hosts, len(self.hosts))
+        return job.fewest_hosts(self.min_hosts, len(self.hosts))
 
-    def check(self, training: LaunchedTraining) -> None:
+    def check(self, training: job.LaunchedTraining) -> None:
         """Refuse names of hosts, or a number of them that does not fit the mesh."""
         super().check(training)
         if not self.hosts:
@@ -155,7 +147,7 @@ class Ssh(GpuHosts, TrainJob):
                 )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
-    def text(self, training: LaunchedTraining, path: Path) -> str:
+    def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the script, which is called on the hosts, too."""
         train = self.train_command(training)
         options = [word for option in self.options() for word in ("-o", option)]
@@ -165,14 +157,14 @@ class Ssh(GpuHosts, TrainJob):
             path=shlex.quote(str(path.absolute())),
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
             options=shlex.join(options),
-            together=from_template("together.sh"),
+            together=job.from_template("together.sh"),
             restarts=self.restarts(training, path),
-            exclusion=exclusion("ssh_exclusion.sh", training, self._fewest),
+            exclusion=job.exclusion("ssh_exclusion.sh", training, self._fewest),
         )
 
 
 @dataclass(frozen=True)
-class Tpu(TrainJob):
+class Tpu(job.TrainJob):
     """Write a script that asks for a slice of TPUs and trains on all of its hosts, and start it.
 
     Each --option is a flag of gcloud's queued-resources create, such as spot. A host has one
@@ -198,7 +190,7 @@ class Tpu(TrainJob):
     client: ClassVar[str] = "gcloud"
     in_foreground: ClassVar[bool] = True
 
-    def check(self, training: LaunchedTraining) -> None:
+    def check(self, training: job.LaunchedTraining) -> None:
         """Refuse a name that gcloud would not take, or flags that are missing."""
         super().check(training)
         for name in ("accelerator", "runtime", "zone"):
@@ -210,7 +202,7 @@ class Tpu(TrainJob):
                 "digits and hyphens by --name"
             )
 
-    def text(self, training: LaunchedTraining, path: Path) -> str:
+    def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the script."""
         options = [f"--{option}" for option in self.options()]
         return self.filled(
@@ -220,13 +212,13 @@ class Tpu(TrainJob):
             accelerator=shlex.quote(str(self.accelerator)),
             runtime=shlex.quote(str(self.runtime)),
             options=shlex.join(options),
-            together=from_template("together.sh"),
+            together=job.from_template("together.sh"),
             restarts=self.restarts(training, path),
         )
 
 
 @dataclass(frozen=True)
-class SkyPilot(GpuHosts, TrainJob):
+class SkyPilot(job.GpuHosts, job.TrainJob):
     """Write a task of SkyPilot, and start it by sky as a managed job.
 
     Each --option is one of the task's resources, such as infra=aws/us-east-1 or use_spot=true.
@@ -244,15 +236,15 @@ class SkyPilot(GpuHosts, TrainJob):
     file: ClassVar[str] = "skypilot.yaml"
     client: ClassVar[str] = "sky"
 
-    def check(self, training: LaunchedTraining) -> None:
+    def check(self, training: job.LaunchedTraining) -> None:
         """Refuse hosts on which the mesh of the config cannot lie, beside what all jobs refuse."""
         super().check(training)
         self.check_hosts(training, [self.hosts])
 
-    def text(self, training: LaunchedTraining, path: Path) -> str:
+    def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the task."""
         resources = [("accelerators", json.dumps(f"{self.gpu}:{self.gpus}"))] if self.gpus else []
-        resources += map(split_option, self.option)
+        resources += map(job.split_option, self.option)
         return self.filled(
             training,
             name=json.dumps(self.title(training)),
