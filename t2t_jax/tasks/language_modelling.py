@@ -22,16 +22,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import (
-    GridMeasures,
-    Measure,
-    PublishedExperiment,
-    Scored,
-    Scoring,
-    Task,
-    beside_base_model,
-    longest_rows,
-)
+from t2t_jax.tasks import task
 
 _NAME = "language_modelling"
 _SHOWN_TOKENS = 32  # of the continuations in the log of training
@@ -66,7 +57,7 @@ class LanguageModelScores:
         )
 
 
-class LanguageModelling(Task):
+class LanguageModelling(task.Task):
     """The task of documents of one language; see `data.corpus`."""
 
     model = "a language model"
@@ -74,14 +65,14 @@ class LanguageModelling(Task):
     unit = "subword"
     searches = False
     measures = (
-        Measure("bits_per_byte", "bits per byte", "definition"),
-        Measure("bits_per_character", "bits per character"),
+        task.Measure("bits_per_byte", "bits per byte", "definition"),
+        task.Measure("bits_per_character", "bits per character"),
     )
-    grid = GridMeasures(measures[0], measures[1], whole_split=False)
+    grid = task.GridMeasures(measures[0], measures[1], whole_split=False)
 
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape for sequences without sources; see `Task.largest_shape`."""
-        return longest_rows(config.data, has_sources=False)
+        return task.longest_rows(config.data, has_sources=False)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -113,7 +104,7 @@ class LanguageModelling(Task):
             )
         return windows(whole, *_window(config), start_id(config.model))
 
-    def scored(self, asked: Scoring) -> Scored:
+    def scored(self, asked: task.Scoring) -> task.Scored:
         """Score the likelihood of a split, and let the model continue some documents."""
         translator, loss = asked.translator, asked.loss()
         _, documents = asked.corpus.lines(asked.split)
@@ -134,7 +125,7 @@ class LanguageModelling(Task):
         most = min(_SHOWN_TOKENS, length - length // 2)
         how: Any = {"seed": asked.seed, "decoding": asked.decoding}
         continued = generate(translator, begins, max_tokens=most, **how)
-        return Scored(scores, begins, continued, rests)
+        return task.Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Yield the rows of bits per byte and per character."""
@@ -143,12 +134,12 @@ class LanguageModelling(Task):
             number = f"{record[f'num_{of}']:,} {of}"
             yield f"bits per {name}", f"{record[f'bits_per_{name}']:.4f}", f"{number}, {how}"
 
-    def experiment(self, config: Config) -> PublishedExperiment:
+    def experiment(self, config: Config) -> task.PublishedExperiment:
         """Return the base model on English-German, as the paper trains no language model."""
-        return beside_base_model(config, "is text of one language", "trains no language model")
+        return task.beside_base_model(config, "is text of one language", "trains no language model")
 
 
-TASK: Task = LanguageModelling()
+TASK: task.Task = LanguageModelling()
 """The task of language modelling."""
 
 

@@ -6,16 +6,10 @@ from functools import partial
 from typing import ClassVar
 
 from t2t_jax.config import Config
+from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.shards.pieces import TrainText
-from t2t_jax.data.tokenized import (
-    TokenizedSplit,
-    after_first_tokens,
-    prepare_pairs,
-    prepare_vocabulary,
-    tokenize,
-)
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.tasks.task import Scored, Scoring, Task
@@ -36,11 +30,11 @@ class TextToText(Task):
         """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
         if given is not None:
             return given
-        return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
+        return tokenized.prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the pairs of train, without those that are too long."""
-        pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
+        pairs = tokenized.prepare_pairs(config.data, corpus, vocabulary, "train")
         return _examples(config, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
@@ -48,16 +42,16 @@ class TextToText(Task):
         most = config.data.max_length
         joined = config.training.source_loss and "joined"  # "True" had too few classes of rows
         return TrainText(
-            partial(tokenize, vocabulary=vocabulary, max_length=most),
+            partial(tokenized.tokenize, vocabulary=vocabulary, max_length=most),
             partial(_examples, config),
             ("pairs", most, joined),
         )
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> TokenizedSplit:
+    ) -> tokenized.TokenizedSplit:
         """Return the pairs of a split, all of which the model can translate and score."""
-        pairs = prepare_pairs(config.data, corpus, vocabulary, split)
+        pairs = tokenized.prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
             return pairs
         for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
@@ -95,6 +89,6 @@ class TextToText(Task):
         """Score a model's outputs for the sentences of a split."""
 
 
-def _examples(config: Config, pairs: TokenizedSplit) -> TokenizedSplit:
+def _examples(config: Config, pairs: tokenized.TokenizedSplit) -> tokenized.TokenizedSplit:
     """Return the pairs as a model is trained on them, which predicts sources too or not."""
-    return after_first_tokens(pairs) if config.training.source_loss else pairs
+    return tokenized.after_first_tokens(pairs) if config.training.source_loss else pairs

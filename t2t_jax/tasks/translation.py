@@ -10,23 +10,8 @@ from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.installed import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.measures.bleu import (
-    NEWSTEST2014_FILTERED,
-    NEWSTEST2014_FULL,
-    ScoresWithMetric,
-    corpus_scores,
-    mean_of_sentences,
-    name_of_test_set,
-)
-from t2t_jax.tasks.task import (
-    Compared,
-    GridMeasures,
-    Measure,
-    PublishedExperiment,
-    Scored,
-    Scoring,
-    Task,
-)
+from t2t_jax.tasks import task
+from t2t_jax.tasks.measures import bleu
 from t2t_jax.tasks.text_to_text import TextToText
 
 _PAPERS_BLEU = "tokenized_split_bleu"
@@ -38,11 +23,11 @@ class Translation(TextToText):
     model = "a model that translates"
     across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (
-        Measure("bleu", "sacreBLEU", "bleu_signature"),
-        Measure(_PAPERS_BLEU, _PAPERS_BLEU, f"{_PAPERS_BLEU}_signature"),
-        Measure("chrf", "chrF", "chrf_signature"),
+        task.Measure("bleu", "sacreBLEU", "bleu_signature"),
+        task.Measure(_PAPERS_BLEU, _PAPERS_BLEU, f"{_PAPERS_BLEU}_signature"),
+        task.Measure("chrf", "chrF", "chrf_signature"),
     )
-    grid = GridMeasures(measures[0], measures[1], bootstrap=True)
+    grid = task.GridMeasures(measures[0], measures[1], bootstrap=True)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
@@ -51,14 +36,14 @@ class Translation(TextToText):
         check_installed("train", "BLEU", *OF_SCORES)
         return super().examples(config, corpus, vocabulary, split, longest)
 
-    def scored(self, asked: Scoring) -> Scored:
+    def scored(self, asked: task.Scoring) -> task.Scored:
         """Translate the sources of a split, and score the translations; see `Task.scored`."""
         found, name = super().scored(asked), asked.translator.config.evaluation.metric
         if name is None:
             return found
-        score = mean_of_sentences(name, found.hypotheses, found.references)
+        score = bleu.mean_of_sentences(name, found.hypotheses, found.references)
         return found._replace(
-            scores=ScoresWithMetric(**vars(found.scores), metric=name, metric_score=score)
+            scores=bleu.ScoresWithMetric(**vars(found.scores), metric=name, metric_score=score)
         )
 
     def score_outputs(
@@ -67,10 +52,10 @@ class Translation(TextToText):
         outputs: Sequence[str],
         targets: Sequence[str],
         target_language: str,
-    ) -> Scored:
+    ) -> task.Scored:
         """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
-        scores = corpus_scores(outputs, targets, target_language)
-        return Scored(scores, list(sources), list(outputs), list(targets))
+        scores = bleu.corpus_scores(outputs, targets, target_language)
+        return task.Scored(scores, list(sources), list(outputs), list(targets))
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Yield the rows of sacreBLEU's BLEU, of the paper's BLEU and of chrF."""
@@ -78,13 +63,13 @@ class Translation(TextToText):
             assert measure.signature_field
             yield measure.name, f"{record[measure.field]:.2f}", record[measure.signature_field]
 
-    def experiment(self, config: Config) -> PublishedExperiment:
+    def experiment(self, config: Config) -> task.PublishedExperiment:
         """Return the base or the big model, by width and heads, on English-German or -French."""
         model, data = config.model, config.data
         size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
         german = language_of(data.target_language) != "fr"
         name = f"{size}, English-{'German' if german else 'French'}"
-        return PublishedExperiment(
+        return task.PublishedExperiment(
             name=name,
             model=size,
             test_sets=paper.TEST_SETS,
@@ -93,7 +78,7 @@ class Translation(TextToText):
             figures=_figures(config, size, name, german),
         )
 
-    def kind_of_measure(self, records: Sequence[Record]) -> Compared:
+    def kind_of_measure(self, records: Sequence[Record]) -> task.Compared:
         """Compare the kinds of BLEU that were measured with the paper's, `tokenized_split_bleu`."""
         kinds = [measure for measure in self.measures if "bleu" in measure.field]
         measured = [
@@ -102,23 +87,23 @@ class Translation(TextToText):
             if any(record.get(kind.field) is not None for record in records)
         ]
         deviates = bool(records) and _PAPERS_BLEU not in measured
-        return Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(measured))
+        return task.Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(measured))
 
 
 def _newstest(corpus: str) -> frozenset[str]:
     """Return the names of the paper's test sets on WMT 2014; none on another corpus."""
     dev, test = paper.TEST_SETS.values()
-    if not name_of_test_set(corpus, "dev", 0).startswith(dev):
+    if not bleu.name_of_test_set(corpus, "dev", 0).startswith(dev):
         return frozenset()
-    sizes = NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
-    return frozenset([dev, *(name_of_test_set(corpus, test, size) for size in sizes)])
+    sizes = bleu.NEWSTEST2014_FILTERED, bleu.NEWSTEST2014_FULL
+    return frozenset([dev, *(bleu.name_of_test_set(corpus, test, size) for size in sizes)])
 
 
 def _figures(config: Config, size: str, experiment: str, german: bool) -> list[str]:
     """Return sentences on the paper's figures for the experiment and the run's row of Table 3."""
     row = paper.TABLE_2[size]
-    bleu = row.test_bleu_german if german else row.test_bleu_french
-    figures = [f"The paper, {experiment}: {bleu} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
+    score = row.test_bleu_german if german else row.test_bleu_french
+    figures = [f"The paper, {experiment}: {score} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
     for name, variant in paper.TABLE_3.items():
         same = all(config.value(path) == value for path, value in variant.settings.items())
         if same and german:
@@ -130,5 +115,5 @@ def _figures(config: Config, size: str, experiment: str, german: bool) -> list[s
     return figures
 
 
-TASK: Task = Translation()
+TASK: task.Task = Translation()
 """The task of translation."""

@@ -13,19 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from t2t_jax.data.trees import (
-    EMPTY_ELEMENT,
-    PUNCTUATION_TAGS,
-    TOP,
-    Tree,
-    build_tree,
-    delinearise,
-    format_tree,
-    linearise,
-)
+from t2t_jax.data import trees
 from t2t_jax.errors import UserError
 
-_DELETED = PUNCTUATION_TAGS | {TOP, EMPTY_ELEMENT}
+_DELETED = trees.PUNCTUATION_TAGS | {trees.TOP, trees.EMPTY_ELEMENT}
 _SAME_LABEL = {"PRT": "ADVP"}
 _CUTOFF_LENGTH = 40
 
@@ -100,7 +91,7 @@ class _Counts(NamedTuple):
     """Number of these words with the right tag."""
 
 
-def parseval(gold: Sequence[Tree], predicted: Sequence[Tree]) -> ParsevalScores:
+def parseval(gold: Sequence[trees.Tree], predicted: Sequence[trees.Tree]) -> ParsevalScores:
     """Score predicted trees against those of a treebank.
 
     Args:
@@ -132,8 +123,8 @@ def parseval(gold: Sequence[Tree], predicted: Sequence[Tree]) -> ParsevalScores:
     )
 
 
-def _analyse(tree: Tree) -> _Parse:
-    all_words, symbols = linearise(tree)
+def _analyse(tree: trees.Tree) -> _Parse:
+    all_words, symbols = trees.linearise(tree)
     remaining = iter(all_words)
     words: list[str] = []
     tags: list[str] = []
@@ -149,7 +140,7 @@ def _analyse(tree: Tree) -> _Parse:
                 brackets[_SAME_LABEL.get(label, label), start, len(words)] += 1
         else:
             word = next(remaining)
-            empty_elements += symbol == EMPTY_ELEMENT
+            empty_elements += symbol == trees.EMPTY_ELEMENT
             if symbol not in _DELETED:
                 words.append(word)
                 tags.append(_SAME_LABEL.get(symbol, symbol))
@@ -199,9 +190,10 @@ def parse_scores(
     Returns:
       The scores, then the model's trees and the right ones, in brackets.
     """
-    predicted = [build_tree(s.split(), o.split()) for s, o in zip(sentences, outputs, strict=True)]
-    gold = [delinearise(s.split(), r.split()) for s, r in zip(sentences, references, strict=True)]
-    trees = [tree for tree, _ in predicted]
-    repaired = sum(repairs > 0 for _, repairs in predicted)
-    scores = replace(parseval(gold, trees), num_repaired=repaired)
-    return scores, list(map(format_tree, trees)), list(map(format_tree, gold))
+    words = [sentence.split() for sentence in sentences]
+    built = [trees.build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
+    gold = [trees.delinearise(ws, r.split()) for ws, r in zip(words, references, strict=True)]
+    predicted = [tree for tree, _ in built]
+    repaired = sum(repairs > 0 for _, repairs in built)
+    scores = replace(parseval(gold, predicted), num_repaired=repaired)
+    return scores, list(map(trees.format_tree, predicted)), list(map(trees.format_tree, gold))
