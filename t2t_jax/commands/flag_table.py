@@ -3,19 +3,10 @@
 import dataclasses
 import shlex
 import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union
 
 import tyro
 
@@ -82,10 +73,10 @@ class Flag(NamedTuple):
     @property
     def takes(self) -> int | None:
         """Return the number of words of the value; None means any number."""
-        kinds = [one for one in _alternatives(self.hint) if get_origin(one) is tuple]
+        kinds = [one for one in _alternatives(self.hint) if typing.get_origin(one) is tuple]
         if not kinds:
             return 0 if self.is_switch else 1
-        words = get_args(kinds[0])
+        words = typing.get_args(kinds[0])
         return None if words[-1] is Ellipsis else len(words)
 
     def setting(self, name: str) -> Any:
@@ -125,7 +116,7 @@ class Flag(NamedTuple):
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def values_of(hint: Any) -> str:
@@ -133,11 +124,11 @@ def values_of(hint: Any) -> str:
     several = _alternatives(hint)
     if len(several) > 1:
         return "|".join(map(values_of, several))
-    if get_origin(hint) is Literal:
-        return "|".join(map(str, get_args(hint)))
-    if get_origin(hint) is tuple:
-        kinds = [values_of(one) for one in get_args(hint) if one is not Ellipsis]
-        return f"{kinds[0]} ..." if Ellipsis in get_args(hint) else " ".join(kinds)
+    if typing.get_origin(hint) is Literal:
+        return "|".join(map(str, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        kinds = [values_of(one) for one in typing.get_args(hint) if one is not Ellipsis]
+        return f"{kinds[0]} ..." if Ellipsis in typing.get_args(hint) else " ".join(kinds)
     return "None" if hint is type(None) else _TYPES.get(hint, "TEXT")
 
 
@@ -152,10 +143,10 @@ def flags_of(command: type, values: Any = None, section: str = "", prefix: str =
         the fields of a config are those of all families of networks.
     """
     found: list[Flag] = []
-    hints = get_type_hints(command, include_extras=True)
+    hints = typing.get_type_hints(command, include_extras=True)
     for field in dataclasses.fields(command):
         hint = hints[field.name]
-        hint, *settings = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        hint, *settings = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         missing = dataclasses.MISSING
         if values is not None:
             value = getattr(values, field.name)
