@@ -141,15 +141,6 @@ def _how_far(cell: Cell, history: History) -> str:
     return f"step {record['step']:,} of {cell.config.training.num_train_steps:,}{when}"
 
 
-def results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
-    """Return the results by variant, without variants that have none."""
-    results: dict[str, list[Record]] = {}
-    for report in reports:
-        if report.result is not None:
-            results.setdefault(report.cell.variant, []).append(report.result)
-    return results
-
-
 def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, Budget]:
     """Return the mean budget of the seeds of each variant.
 

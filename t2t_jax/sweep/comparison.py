@@ -18,15 +18,7 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.cell import measures_of
-from t2t_jax.sweep.inference import (
-    SIGNIFICANT,
-    Effect,
-    RowScores,
-    Weights,
-    effects,
-    sampled_scores,
-    utf8_bytes,
-)
+from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, Weights, effects, sampled_scores
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 if TYPE_CHECKING:
@@ -337,10 +329,11 @@ def compare(
 
 def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with its likelihood in bits per byte, if it has all references."""
-    if not measures_of(result).whole_split or not (size := sum(utf8_bytes(result["references"]))):
+    text = "".join(result["references"]) if measures_of(result).whole_split else ""
+    if not text:
         return result
     nats = math.log(result["perplexity"]) * result["target_tokens"]
-    return result | {BITS: nats / math.log(2) / size}
+    return result | {BITS: nats / math.log(2) / len(text.encode())}
 
 
 def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: str) -> object:

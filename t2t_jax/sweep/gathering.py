@@ -10,13 +10,7 @@ from typing import NamedTuple
 
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decided, num_seeds_in, score_at
-from t2t_jax.sweep.cell_report import (
-    LEFT_OUT,
-    CellReport,
-    mean_budgets,
-    report_on,
-    results_by_variant,
-)
+from t2t_jax.sweep.cell_report import LEFT_OUT, CellReport, mean_budgets, report_on
 from t2t_jax.sweep.comparison import measure, verdict_on
 from t2t_jax.sweep.rules import PlannedGrid, by_variant, recorded_plan
 from t2t_jax.sweep.same_code import devices_and_dtypes
@@ -57,7 +51,7 @@ def gathered(
     of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
     compared = wanted if planned.candidates else of_grid
     reports = [report_on(replace(cell, split=split)) for cell in compared]
-    results = results_by_variant(reports)
+    results = _results_by_variant(reports)
     given_up, over = rung_table(planned, wanted, scores)
     further = [given_up] if given_up else []
     infinite = [cell for cell in wanted if math.inf in scores[cell.name].values()]
@@ -90,6 +84,15 @@ def gathered(
     return Gathered(results, reports, outside, beside, (*untrained, *unscored))
 
 
+def _results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
+    """Return the results by variant, without variants that have none."""
+    results: dict[str, list[Record]] = {}
+    for report in reports:
+        if report.result is not None:
+            results.setdefault(report.cell.variant, []).append(report.result)
+    return results
+
+
 def _names_note(title: str, names: Iterable[str]) -> list[str]:
     listed = ", ".join(names)
     return [f"{title}: {listed}."] if listed else []
@@ -111,7 +114,7 @@ def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
     """Return a note on rows that the config file lacks, with their seeds and perplexities."""
-    results, rows = results_by_variant(outside), []
+    results, rows = _results_by_variant(outside), []
     for row in dict.fromkeys(report.cell.variant for report in outside):
         text, perplexities = "no result", [seed["perplexity"] for seed in results.get(row, [])]
         if perplexities:

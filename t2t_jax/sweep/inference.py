@@ -354,8 +354,8 @@ def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None
         return _sampled_bleu(tuple(result["hypotheses"]), tuple(result["references"]))
     if "sentence_nll" not in result:
         return None
-    nll, sizes = result["sentence_nll"], utf8_bytes(result["references"])
-    unit = math.log(2)
+    nll, unit = result["sentence_nll"], math.log(2)
+    sizes = [len(line.encode()) for line in result["references"]]
     if measure == "log_perplexity":
         sizes, unit = result["sentence_tokens"], 1.0
     if len(sizes) != len(nll):
@@ -368,11 +368,6 @@ def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None
 def _sampled_bleu(hypotheses: tuple[str, ...], references: tuple[str, ...]) -> np.ndarray:
     """Return `sampled_scores` for BLEU, which several tables of a grid need."""
     return bleu_of(_sampled(sentence_statistics(hypotheses, references)))
-
-
-def utf8_bytes(lines: Sequence[str]) -> list[int]:
-    """Return the number of bytes of each line in UTF-8."""
-    return [len(line.encode()) for line in lines]
 
 
 def noise_of_seeds(scores: Mapping[str, Mapping[int, float]]) -> float:
