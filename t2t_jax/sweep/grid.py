@@ -23,7 +23,6 @@ from t2t_jax.sweep.gathering import Gathered, gathered
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
-    PlannedGrid,
     check_distinct,
     chosen_variants,
     planned_grid,
@@ -88,8 +87,7 @@ def run_grid(
       seeds: how many seeds of each variant, counted from its `training.seed`.
       jobs: processes at once on this machine, at most as many as there are GPUs, if there are any.
       only: the variants to train, as names or patterns such as `A-*`; empty for all.
-      first: the variants to train before the others, with all their seeds, as names or patterns;
-        otherwise a seed of all variants precedes the next.
+      first: the variants to train before the others, with all their seeds; empty goes by seeds.
       launcher: None launches processes on this machine.
       console: shows the progress; None is the standard output.
       rules: the rules for halving or tuning variants; None reads those of the directory.
@@ -100,9 +98,6 @@ def run_grid(
         finished; dev still makes all choices.
       again: whether to score new and changed cells although the grid was scored on test before.
       comparisons: the pairs of rows for which p-values are adjusted: with the base, or all.
-
-    Returns:
-      The results and the table of everything that is finished in `workdir`.
 
     Raises:
       UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
@@ -121,7 +116,12 @@ def run_grid(
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    _check(planned, scoring, allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
+    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    stored_grid.check_same_grid(grid, workdir)
+    check_installed("train", "a grid", *OF_TRAINING)
+    check_dev_sets(planned.grid)
+    scoring.check()
     record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
     stored_grid.keep_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
@@ -137,16 +137,6 @@ def run_grid(
         split=SPLIT if scored is None else split,
         comparisons=comparisons,
     )
-
-
-def _check(planned: PlannedGrid, scoring: "SplitScoring", *, allow_mixed: bool, here: bool) -> None:
-    """Check a grid before any training; `here` is as in `check_cells`."""
-    check_distinct({n: scoring.grid.variants[n] for n in scoring.variants}, scoring.seeds)
-    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=here)
-    stored_grid.check_same_grid(scoring.grid, scoring.workdir)
-    check_installed("train", "a grid", *OF_TRAINING)
-    check_dev_sets(planned.grid)
-    scoring.check()
 
 
 def collect(
