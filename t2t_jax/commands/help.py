@@ -13,9 +13,22 @@ from functools import cache
 from typing import Any
 
 from t2t_jax.commands.flag_table import Flag
-from t2t_jax.config.checks import COMMON
 from t2t_jax.errors import UserError, did_you_mean
 
+COMMON = (
+    *("model.architecture", "model.d_model", "model.num_heads", "model.d_ff"),
+    *("model.num_encoder_layers", "model.num_decoder_layers", "model.patch_size"),
+    *("model.dropout_rate", "model.compute_dtype"),
+    *("data.corpus", "data.source_language", "data.target_language", "data.task"),
+    *("data.vocab_size", "data.source_tokens_per_step", "data.target_tokens_per_step"),
+    *("training.num_train_steps", "training.warmup_steps", "training.peak_learning_rate"),
+    *("training.init_from", "training.seed"),
+    *("checkpoint.every_steps", "checkpoint.average"),
+    "evaluation.every_steps",
+    *("decoding.beam_size", "decoding.length_penalty"),
+    *("parallel.fsdp", "parallel.tensor"),
+)
+"""The fields that one sets or looks up most often: the short help of a command lists only these."""
 _SCREEN = 40
 """The lines of a help that is printed whole."""
 _LONG = 20

@@ -33,21 +33,6 @@ INFINITY = float("inf")
 _MOST = 2**31 - 1
 _LARGEST = 3.4028234e38
 
-COMMON = (
-    *("model.architecture", "model.d_model", "model.num_heads", "model.d_ff"),
-    *("model.num_encoder_layers", "model.num_decoder_layers", "model.patch_size"),
-    *("model.dropout_rate", "model.compute_dtype"),
-    *("data.corpus", "data.source_language", "data.target_language", "data.task"),
-    *("data.vocab_size", "data.source_tokens_per_step", "data.target_tokens_per_step"),
-    *("training.num_train_steps", "training.warmup_steps", "training.peak_learning_rate"),
-    *("training.init_from", "training.seed"),
-    *("checkpoint.every_steps", "checkpoint.average"),
-    "evaluation.every_steps",
-    *("decoding.beam_size", "decoding.length_penalty"),
-    *("parallel.fsdp", "parallel.tensor"),
-)
-"""The fields that one sets or looks up most often: the short help of a command lists only these."""
-
 
 def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
     """Mark a field that only those sections read for which a condition holds."""
