@@ -21,7 +21,7 @@ VARIANTS = """
 STEPS = BASE.replace({"training.num_train_steps": 18, "checkpoint.every_steps": 2})
 VARIANTS = {"base": STEPS} | {
     f"f{x}": STEPS.replace({"training.learning_rate_factor": x})
-    for x in (0.01, 0.03, 0.1, 0.3, 2.0, 4.0, 8.0)
+    for x in (0.01, 0.03, 0.2, 0.3, 2.0, 4.0, 8.0)
 }
 """
 FLAGS = ("--halving", "rungs=3,keep=0.33")
