@@ -47,7 +47,7 @@ def command(
         config = change(load_config(line.value_of("--config") or kind.config))
         return kind(fields=with_family(config, line))
 
-    asked = parse_flags(kind, arguments, defaults=defaults)
+    asked = parse_flags(kind, arguments, kind.__name__.lower(), defaults)
     if asked.repeats < 1:
         raise UserError(f"repeats={asked.repeats} is not positive")
     if "auto" in (asked.fields.model.compute_dtype, asked.fields.parallel.tokens_per_device):

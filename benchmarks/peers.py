@@ -153,7 +153,7 @@ def _shared_weights(config: Config, folder: Path) -> Path:
 
 
 def _translate(arguments: Sequence[str]) -> None:
-    asked: Translate = parse_flags(Translate, arguments)
+    asked: Translate = parse_flags(Translate, arguments, "peers.py translate")
     config = read_config(asked.workdir)
     if (dtype := config.model.compute_dtype) != "float32":
         raise UserError(

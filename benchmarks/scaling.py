@@ -152,7 +152,7 @@ def _document(asked: Scaling) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Compile everything, and write the page."""
-    asked: Scaling = parse_flags(Scaling, arguments)
+    asked: Scaling = parse_flags(Scaling, arguments, "scaling.py")
     with needs_extra("tpu", "the compiler for TPUs"):
         version("libtpu")
     asked.out.write_text("\n".join([*_document(asked), ""]), encoding="utf-8")

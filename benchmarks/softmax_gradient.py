@@ -58,7 +58,7 @@ class SoftmaxGradient:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked: SoftmaxGradient = parse_flags(SoftmaxGradient, arguments)
+    asked: SoftmaxGradient = parse_flags(SoftmaxGradient, arguments, "softmax_gradient.py")
     rows = []
     for name, config in load_grid(asked.config).variants.items():
         for source, weights in (("model", _in_model), ("footnote 4", _by_footnote)):

@@ -43,7 +43,7 @@ class Variants:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked: Variants = parse_flags(Variants, arguments)
+    asked: Variants = parse_flags(Variants, arguments, "variants.py")
     grid = load_grid(asked.config)
     if unknown := [name for name in asked.only if name not in grid.variants]:
         raise UserError(f"{asked.config} has no variant {unknown[0]}; see it with --dry-run")
