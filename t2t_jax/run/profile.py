@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -111,7 +111,9 @@ def _traced(
 ) -> Generator[_T, None, None]:
     """Trace the steps from `first` to `last`."""
     process = f"_process_{jax.process_index()}" if jax.process_index() else ""
-    path = _free_path(profiles_folder(workdir), f"steps_{first}_{last}{process}")
+    name, folder = f"steps_{first}_{last}{process}", profiles_folder(workdir)
+    names = chain([name], (f"{name}_{number}" for number in count(2)))
+    path = next(folder / name for name in names if not (folder / name).exists())
     with ExitStack() as trace:
         with pause():
             _attempt(lambda: _begin(trace, path))
@@ -142,9 +144,3 @@ def _attempt(work: Callable[[], None]) -> None:
         work()
     except Exception as error:  # of the profiler, of many kinds
         warn(f"there is no profile of these steps: {error}")
-
-
-def _free_path(folder: Path, name: str) -> Path:
-    """Return a path in a folder, with a number after the name if it exists."""
-    names = (name if number == 1 else f"{name}_{number}" for number in range(1, 10_000))
-    return next(folder / candidate for candidate in names if not (folder / candidate).exists())

@@ -15,15 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from t2t_jax.errors import UserError, in_one_line, way_out_of
+from t2t_jax.system import host
 from t2t_jax.system.exit_codes import REFUSED, exit_code_of
 from t2t_jax.system.folders import user_folder
-from t2t_jax.system.host import (
-    collect_garbage_seldom,
-    keep_freed_memory,
-    keep_libtpu_quiet,
-    let_devices_wait,
-    num_virtual_devices,
-)
 from t2t_jax.system.quiet import keep_orbax_quiet
 from t2t_jax.system.signals import watching
 
@@ -46,7 +40,8 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     global _begun
     _begun = time.time()
     replace_closed_streams()
-    keep_freed_memory()  # before there is a second thread: its memory would have rules of its own
+    # Before there is a second thread, as its memory would have rules of its own.
+    host.keep_freed_memory()
     with watching():
         prepare_process()
         code = _code_of(main)
@@ -108,13 +103,13 @@ def prepare_process() -> None:
     keep_orbax_quiet()
     # Its consequences are reported anyway, such as a loss that is not finite.
     warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
-    keep_libtpu_quiet()
+    host.keep_libtpu_quiet()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
         sys.stdout.reconfigure(errors="backslashreplace")
-    keep_freed_memory()
-    collect_garbage_seldom()
-    if num_virtual_devices() > 1:
-        let_devices_wait()
+    host.keep_freed_memory()
+    host.collect_garbage_seldom()
+    if host.num_virtual_devices() > 1:
+        host.let_devices_wait()
 
 
 def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:

@@ -14,18 +14,12 @@ import orbax.checkpoint as ocp
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
-from t2t_jax.training.origin import Identity, check_origin, check_unaltered
+from t2t_jax.training import storage
+from t2t_jax.training.origin import Identity, check_unaltered, read_origin
 from t2t_jax.training.parameter_file import read_steps
 from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
-from t2t_jax.training.storage import (
-    Manager,
-    UnreadableError,
-    reading_checkpoints,
-    restore,
-    steps_in,
-    steps_of_run,
-)
+from t2t_jax.training.storage import Manager, UnreadableError, restore
 from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
@@ -58,7 +52,7 @@ def check_average(config: Config) -> None:
 
 def saved_steps(workdir: Path) -> list[int]:
     """List the steps at which the parameters of a run can be loaded, oldest first."""
-    there = steps_of_run(workdir, CHECKPOINTS)
+    there = storage.steps_of_run(workdir, CHECKPOINTS)
     if there or not (workdir / PARAMETERS).is_file():
         return there
     return read_steps(workdir / PARAMETERS)[-1:]
@@ -79,10 +73,10 @@ def average_checkpoints(
     only_one = step == "best" or item == "ema"
     usual = 1 if only_one else identity.config.checkpoint.average
     for attempts_left in reversed(range(_ATTEMPTS)):
-        there = steps_in(directory)
+        there = storage.steps_in(directory)
         try:
-            with reading_checkpoints(directory) as manager:
-                origin = cache(partial(_origin, manager, directory, identity))
+            with storage.reading_checkpoints(directory) as manager:
+                origin = cache(partial(read_origin, manager, directory, identity))
                 counts = partial(_counts, origin, identity.config)
                 chosen = _choose(there, average, step, directory, usual, counts)
                 params = _mean(manager, directory, {s: origin(s) for s in chosen}, item, like)
@@ -106,16 +100,10 @@ def _changes(directory: Path, there: Sequence[int]) -> bool:
     """Return whether a directory gains or loses checkpoints within a moment."""
     latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < latest:
-        if steps_in(directory) != list(there):
+        if storage.steps_in(directory) != list(there):
             return True
         time.sleep(0.05)
     return False
-
-
-def _origin(manager: Manager, directory: Path, identity: Identity, step: int) -> Record:
-    """Read the record of a checkpoint's origin, and refuse one that belongs to another run."""
-    stored = restore(manager, directory, step, origin=ocp.args.JsonRestore())["origin"]
-    return check_origin(stored, directory / str(step), identity)
 
 
 def _counts(origin: Callable[[int], Record], config: Config, step: int) -> bool:

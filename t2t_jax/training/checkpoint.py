@@ -46,32 +46,11 @@ from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.records import NUMBER, Record, schema
 from t2t_jax.system.retries import with_retries
+from t2t_jax.training import origin, storage
 from t2t_jax.training.averaging import is_due, is_kept_for_good
-from t2t_jax.training.origin import (
-    NO_STEPS,
-    Identity,
-    check_origin,
-    check_unaltered,
-    make_origin,
-    seal,
-    unseal,
-)
+from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import TrainState
-from t2t_jax.training.storage import (
-    UNFINISHED,
-    Manager,
-    UnreadableError,
-    distribute,
-    drop_progress,
-    has_progress,
-    open_manager,
-    reading_checkpoints,
-    recover,
-    remove_tree,
-    restore,
-    restore_arrays,
-    writing_checkpoints,
-)
+from t2t_jax.training.storage import Manager, UnreadableError
 from t2t_jax.workdir import BEST, CHECKPOINTS
 
 _DAMAGED = "damaged"
@@ -115,12 +94,12 @@ class Checkpoints:
         self._workdir = workdir
         self._identity = identity
         self._may_try_again = not isinstance(workdir, BucketPath)  # which has its own retries
-        recover(workdir, (CHECKPOINTS, BEST))
+        storage.recover(workdir, (CHECKPOINTS, BEST))
         self._last = self._open(CHECKPOINTS)
         self._reduced: set[int] = set()  # steps that `_drop_progress` has been through
         self._best: Manager | None = None
         self._best_score: Record | None = None  # of process 0, once it has read it
-        self.window: Sequence[float] = NO_STEPS
+        self.window: Sequence[float] = origin.NO_STEPS
         if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST)
 
@@ -128,18 +107,18 @@ class Checkpoints:
         (self._workdir / name).mkdir(parents=True, exist_ok=True)
         is_best, config = name == BEST, self._identity.config
         keep = ocp.checkpoint_managers.LatestN(1) if is_best else _NewestAndDue(config)
-        return open_manager(self._workdir / name, keep)
+        return storage.open_manager(self._workdir / name, keep)
 
     def _open_again(self, name: str) -> Manager:
         """Replace a manager that has failed, and remove its unfinished saves."""
         directory = self._workdir / name
-        with writing_checkpoints(directory):
+        with storage.writing_checkpoints(directory):
             directory.mkdir(parents=True, exist_ok=True)
             if is_main():  # which creates the directories of the next save
-                for path in directory.glob(f"*{UNFINISHED}*"):
-                    remove_tree(path)
+                for path in directory.glob(f"*{storage.UNFINISHED}*"):
+                    storage.remove_tree(path)
         # All processes get here, or none, so that they give the new manager the same number.
-        with writing_checkpoints(directory):
+        with storage.writing_checkpoints(directory):
             return self._open(name)
 
     def restore(self, like: TrainState) -> TrainState | None:
@@ -157,9 +136,9 @@ class Checkpoints:
         directory = self._workdir / CHECKPOINTS
         unreadable: dict[int, str] = {}
         state, parameters_only = None, False
-        with reading_checkpoints(directory) as reader:
+        with storage.reading_checkpoints(directory) as reader:
             for step in _newest_first(reader.all_steps()):
-                if not of_main(int(has_progress(directory / str(step)))):
+                if not of_main(int(storage.has_progress(directory / str(step)))):
                     parameters_only = True
                     continue
                 try:
@@ -193,27 +172,28 @@ class Checkpoints:
         items = _items(like)
 
         def read() -> tuple[Any, Record]:
-            stored = restore(reader, directory, step, origin=ocp.args.JsonRestore())["origin"]
-            origin = check_origin(stored, place, self._identity)
-            return restore_arrays(reader, directory, step, items), origin
+            record = origin.read_origin(reader, directory, self._identity, step)
+            return storage.restore_arrays(reader, directory, step, items), record
 
-        arrays_read, origin = _together(place, read)
-        restored = distribute(arrays_read, items)
-        _together(place, partial(check_unaltered, restored, origin, place))
-        self.window = origin.get("window", NO_STEPS)
+        arrays_read, record = _together(place, read)
+        restored = storage.distribute(arrays_read, items)
+        _together(place, partial(origin.check_unaltered, restored, record, place))
+        self.window = record.get("window", origin.NO_STEPS)
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])
 
     def _set_aside(self, unreadable: dict[int, str], step: int) -> None:
         """Move damaged checkpoints to `W/damaged`, and warn that the run repeats their steps."""
         if is_main():
-            (self._workdir / _DAMAGED).mkdir(exist_ok=True)
+            damaged = self._workdir / _DAMAGED
+            damaged.mkdir(exist_ok=True)
             for number, refusal in unreadable.items():
-                place = _free_name(self._workdir / _DAMAGED / str(number))
+                names = chain([f"{number}"], (f"{number}.{n}" for n in count(1)))
+                place = next(damaged / name for name in names if not (damaged / name).exists())
                 (self._workdir / CHECKPOINTS / str(number)).rename(place)
                 warn(f"{refusal}; it is now {place}, and the run goes on from step {step}")
-            for older in _by_step(self._workdir / _DAMAGED)[:-_NUM_DAMAGED]:
-                remove_tree(older)
+            for older in _by_step(damaged)[:-_NUM_DAMAGED]:
+                storage.remove_tree(older)
         agree(0)  # until it is done
         self._last.reload()
 
@@ -259,7 +239,7 @@ class Checkpoints:
         for_safety = not is_due(self._identity.config, step)
         items = _items(state)
         arguments = self._arguments(step, items, for_safety=for_safety, window=self.window)
-        with writing_checkpoints(self._workdir / CHECKPOINTS):
+        with storage.writing_checkpoints(self._workdir / CHECKPOINTS):
             self._last.save(step, args=arguments, force=True)
 
     def _drop_progress(self) -> None:
@@ -270,7 +250,7 @@ class Checkpoints:
         for step in {*self._last.all_steps()[:-_NUM_WHOLE]} - self._reduced:
             self._reduced.add(step)
             if not is_kept_for_good(config, step):
-                drop_progress(self._last, self._workdir / CHECKPOINTS / str(step))
+                storage.drop_progress(self._last, self._workdir / CHECKPOINTS / str(step))
 
     def wait(self) -> int | None:
         """Wait until every state is on the disk, and return the newest step, if there is one.
@@ -278,7 +258,7 @@ class Checkpoints:
         Raises:
           UserError: a state could not be written.
         """
-        with writing_checkpoints(self._workdir / CHECKPOINTS):
+        with storage.writing_checkpoints(self._workdir / CHECKPOINTS):
             self._last.wait_until_finished()
         return cast(int | None, self._last.latest_step())
 
@@ -304,11 +284,11 @@ class Checkpoints:
             return False
         if step in self._best.all_steps():  # by another measure, or damaged
             self._best.delete(step)
-        record = ocp.args.JsonSave(seal({"score": score, "measure": measure}))
+        record = ocp.args.JsonSave(origin.seal({"score": score, "measure": measure}))
         scored = {name: item for name, item in _items(state).items() if name != "progress"}
         arguments = self._arguments(step, scored, score=record)
         try:
-            with writing_checkpoints(self._workdir / BEST):
+            with storage.writing_checkpoints(self._workdir / BEST):
                 saved = bool(self._best.save(step, args=arguments, force=True))
                 self._best.wait_until_finished()
         except UserError as error:
@@ -334,10 +314,10 @@ class Checkpoints:
         if step is None:
             return {}
         directory = self._workdir / BEST
-        with closing(open_manager(directory)) as reader:
+        with closing(storage.open_manager(directory)) as reader:
             try:
-                stored = restore(reader, directory, step, score=ocp.args.JsonRestore())["score"]
-                return unseal(stored, _SCORE, directory / str(step))
+                stored = storage.restore(reader, directory, step, score=ocp.args.JsonRestore())
+                return origin.unseal(stored["score"], _SCORE, directory / str(step))
             except UnreadableError:
                 return {}
 
@@ -350,10 +330,11 @@ class Checkpoints:
         window: Sequence[float] | None = None,
         **others: ocp.args.CheckpointArgs,
     ) -> ocp.args.Composite:
-        record = make_origin(self._identity, step, arrays, for_safety=for_safety, window=window)
-        origin = ocp.args.JsonSave(record)
+        record = origin.make_origin(
+            self._identity, step, arrays, for_safety=for_safety, window=window
+        )
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
-        return ocp.args.Composite(**items, **others, origin=origin)
+        return ocp.args.Composite(**items, **others, origin=ocp.args.JsonSave(record))
 
     def __enter__(self) -> "Checkpoints":
         """Return the checkpoints."""
@@ -373,7 +354,7 @@ class Checkpoints:
         self._drop_progress()
         for manager in (self._last, self._best):
             if manager is not None:
-                with writing_checkpoints(self._workdir):
+                with storage.writing_checkpoints(self._workdir):
                     manager.wait_until_finished()
                     manager.close()
 
@@ -406,11 +387,6 @@ def _newest_first(steps: Sequence[int]) -> Iterator[int]:
     while step >= 0:
         yield step
         step = of_main(max((s for s in steps if s < step), default=-1))
-
-
-def _free_name(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}.{n}") for n in count(1))
-    return next(name for name in chain([path], names) if not name.exists())
 
 
 def _by_step(directory: Path) -> list[Path]:

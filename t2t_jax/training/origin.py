@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import orbax.checkpoint as ocp
 from jaxtyping import Array, UInt32
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record, Schema, check, schema
-from t2t_jax.training.storage import UnreadableError
+from t2t_jax.training.storage import Manager, UnreadableError, restore
 
 NO_STEPS = 0.0, 0.0, 0.0
 """The window of a meter that has seen no step; see `run.meter.StepMeter`."""
@@ -92,18 +93,16 @@ def make_origin(
     )
 
 
-def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
-    """Refuse a checkpoint of another step or another run than its directory.
-
-    Args:
-      place: the directory of the checkpoint, named by its step.
+def read_origin(manager: Manager, directory: Path, identity: Identity, step: int) -> Record:
+    """Read the record of a checkpoint's origin, and refuse that of another step or run.
 
     Raises:
       UnreadableError: the record was changed.
       UserError: the checkpoint is complete, but belongs to another step or run.
     """
+    place = directory / str(step)
+    stored = restore(manager, directory, step, origin=ocp.args.JsonRestore())["origin"]
     origin = unseal(stored, _SCHEMA, place)
-    step = int(place.name)
     if origin["step"] != step:
         raise UserError(
             f"checkpoint {place} is of step {origin['step']}: it is a copy of "

@@ -11,13 +11,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int32, Key
 
 from t2t_jax.config import Config
+from t2t_jax.modules import network
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import (
-    Network,
-    abstract_parameters,
-    declared_parameters,
-    init_parameters,
-)
+from t2t_jax.modules.network import Network
 from t2t_jax.parallel.axes import abstract_arrays
 from t2t_jax.parallel.jax_settings import random_key
 from t2t_jax.training.recipe import make_optimizer
@@ -64,7 +60,7 @@ def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None
     """
     if key is None:
         key = random_key(config.training.effective_seed("init_seed"))
-    return nn.unbox(_state_of(config, init_parameters(model, key)))
+    return nn.unbox(_state_of(config, network.init_parameters(model, key)))
 
 
 @cache
@@ -77,9 +73,9 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     Raises:
       UserError: an array cannot be divided equally among the devices.
     """
-    abstract_parameters(model, mesh)  # which refuses a mesh by the names of the model
+    network.abstract_parameters(model, mesh)  # which refuses a mesh by the names of the model
     return abstract_arrays(
-        mesh, jax.eval_shape(partial(_state_of, config), declared_parameters(model))
+        mesh, jax.eval_shape(partial(_state_of, config), network.declared_parameters(model))
     )
 
 
