@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from t2t_jax.modules.names import parameters_of as parameters_of
     from t2t_jax.modules.stack import LayerStack as LayerStack
     from t2t_jax.run.evaluation import evaluate as evaluate
+    from t2t_jax.run.loading import TrainedRun as TrainedRun
     from t2t_jax.run.loading import load as load
-    from t2t_jax.run.trained_run import TrainedRun as TrainedRun
     from t2t_jax.run.trainer import train as train
     from t2t_jax.sweep.grid import run_grid as run_grid
     from t2t_jax.version import __version__ as __version__
@@ -67,7 +67,7 @@ _HOMES = {
     "MeshConfig": "t2t_jax.config",
     "MultiHeadAttention": "t2t_jax.modules.attention",
     "Parameter": "t2t_jax.config.registry",
-    "TrainedRun": "t2t_jax.run.trained_run",
+    "TrainedRun": "t2t_jax.run.loading",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "attention_maps": "t2t_jax.inspect.attention_maps",

@@ -22,7 +22,7 @@ from t2t_jax.data.tfds import tfds_builder
 from t2t_jax.data.vocabularies import pretrained
 from t2t_jax.errors import installing
 from t2t_jax.run.preparing import planned
-from t2t_jax.run.terminal_plot import plot_in_terminal
+from t2t_jax.run.watch import plot_in_terminal
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub

@@ -15,8 +15,7 @@ from jaxtyping import Integer
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
-from t2t_jax.run.early_stopping import plateau
-from t2t_jax.run.history import History
+from t2t_jax.run.history import History, plateau
 from t2t_jax.system.records import Record
 
 _MOST_SKIPPED = 0.05

@@ -20,6 +20,7 @@ from t2t_jax.run.history import History, scalars
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.console import ProgressConsole
+from t2t_jax.system.durations import duration
 from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.outbox import open_log
 from t2t_jax.system.records import as_line, read_record_lines
@@ -159,7 +160,7 @@ class RunLog:
         )
         self._progress.update(self._bar, figures=line)
         if not self._console.is_terminal:
-            self.say(f"step {step:,}  {line}  {_minutes(seconds_left)} left")
+            self.say(f"step {step:,}  {line}  {duration(seconds_left)} left")
         self._record(step, "train", figures)
         self.look(step)
 
@@ -256,7 +257,3 @@ class RunLog:
         if self._events:
             event = self._tensorboard.proto.event_pb2.Event
             self._events.write_event(event(wall_time=time.time(), step=step, **what))
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -31,9 +31,9 @@ from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout
 from t2t_jax.parallel.processes import bound_together, check_same
 from t2t_jax.parallel.slices import described_slices
-from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
+from t2t_jax.run.history import reason_to_stop
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import TrainingProgress

@@ -13,14 +13,13 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import Agreement, agree, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate_split
-from t2t_jax.run.meter import StepMeter
-from t2t_jax.run.metrics_server import serving_metrics
+from t2t_jax.run.loading import TrainedRun
+from t2t_jax.run.meter import StepMeter, serving_metrics
 from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
-from t2t_jax.run.slow_hosts import SlowHosts, slow_host_warning
-from t2t_jax.run.trained_run import TrainedRun
+from t2t_jax.run.watchdog import SlowHosts
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.cloud import Cloud
 from t2t_jax.system.host import host_name
@@ -218,7 +217,11 @@ class _Saver:
             agreed = self._agreement(proposal, busy)
         if slow := self._slow_hosts.slowest(self._agreement.seconds, lap):
             process, behind = slow
-            text = slow_host_warning(process, hosts()[process], behind)
+            text = (
+                f"process {process} on {hosts()[process]} keeps the others waiting: its host works "
+                f"{1000 * behind:,.0f} ms longer before each step than any other; see what else "
+                "runs there, and how fast it reads"
+            )
             rule = f"slow_host_{process}"
             self._run.log.warn(step, rule, text, process=process, seconds_behind=behind)
         return agreed

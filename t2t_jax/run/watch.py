@@ -1,10 +1,11 @@
-"""Plot the curves of runs in a terminal, once or whenever a log has grown."""
+"""Plot the curves of runs in a terminal, once or whenever a log has grown, by plotext."""
 
 import itertools
+import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import NamedTuple
@@ -15,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError
-from t2t_jax.run.early_stopping import plateau
-from t2t_jax.run.figures import figures_of, unit_of
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.run.goodput import Goodput, read_goodput
-from t2t_jax.run.history import History, score_name
+from t2t_jax.run.history import History, dev_score, plateau, score_name
 from t2t_jax.run.profile import read_profiles
-from t2t_jax.run.terminal_plot import colour_of, marker_of, plot_in_terminal
+from t2t_jax.system.durations import duration
+from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks import task_of
 from t2t_jax.workdir import is_run, log_file, log_signature, read_config, read_log
 
 _UNKNOWN = "–"
@@ -179,14 +180,14 @@ def _cells(run: WatchedRun) -> list[str]:
     """Return the cells of a run's row, without its name."""
     history = run.history
     last = history.training[-1] if history.training else {"step": 0}
-    since = plateau(history.evaluations)
+    since, left = plateau(history.evaluations), _seconds_left(run)
     return [
         f"{last['step']:,} / {run.config.training.num_train_steps:,}",
         _shown(last.get("loss"), ".3f"),
         _UNKNOWN if since is None else f"{since.best:.2f} at {since.best_step:,}",
         _shown(last.get("target_tokens_per_second"), ",.0f"),
         _shown(last.get("data_wait"), ".0%"),
-        "ended" if history.end else _duration(_seconds_left(run)),
+        "ended" if history.end else _UNKNOWN if left is None else duration(left),
         f"{len(history.warnings)}",
     ]
 
@@ -207,13 +208,6 @@ def _seconds_left(run: WatchedRun) -> float | None:
     if not per_step:
         return None
     return statistics.median(per_step) * (run.config.training.num_train_steps - lines[-1][0])
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return _UNKNOWN
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
 
 
 def _told(runs: Sequence[WatchedRun]) -> list[Text]:
@@ -248,3 +242,114 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     for first in range(0, len(drawn), columns):
         rows.add_row(*drawn[first : first + columns])
     return [rows] if drawn else [Text("nothing to draw yet")]
+
+
+class Figure(NamedTuple):
+    """A figure in the records of a run."""
+
+    title: str
+    """The name of the figure, with its unit."""
+    on_dev: bool
+    """Whether it is of the evaluations on dev, and not of the steps of training."""
+    of: Callable[[Record], float | None]
+    """A function that returns the figure of a record; None if it was not finite."""
+
+    def points(self, history: History) -> list[tuple[int, float]]:
+        """Return the steps at which a run has the figure, rising, each with its value."""
+        records = history.evaluations if self.on_dev else history.training
+        found = ((record["step"], self.of(record)) for record in records)
+        return [(step, one) for step, one in found if one is not None and math.isfinite(one)]
+
+
+def unit_of(configs: Iterable[Config]) -> str:
+    """Return the name of what the models predict, such as token; "target" if it differs."""
+    units = {task_of(one.data.corpus, one.data.task).unit for one in configs}
+    unit = units.pop() if len(units) == 1 else "target"
+    return "token" if unit == "subword" else unit
+
+
+def figures_of(histories: Iterable[History], unit: str) -> list[Figure]:
+    """Return the figures to plot; a run may lack some.
+
+    Args:
+      unit: the name of what the models predict.
+    """
+    evaluations = [record for history in histories for record in history.evaluations]
+    score = score_name(evaluations[-1]) if evaluations else "score"
+    speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
+    return [
+        Figure(f"training loss, nats per {unit}", False, lambda r: r.get("nll")),
+        Figure("perplexity on dev", True, lambda r: r.get("perplexity")),
+        Figure(f"{score} on dev", True, dev_score),
+        Figure("gradient norm", False, lambda r: r.get("gradient_norm")),
+        Figure(speed, False, lambda r: r.get("target_tokens_per_second")),
+        Figure("learning rate", False, lambda r: r.get("learning_rate")),
+    ]
+
+
+_COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green, magenta, ...
+_MARKERS = "*o+x#@=%"
+_TICKS = 4
+
+Curve = Sequence[tuple[int, float]]
+"""The steps of a run at which a curve is known, rising, each with its finite value."""
+
+
+def colour_of(number: int) -> int:
+    """Return the colour of a curve by its index, as one of the terminal's 16 colours."""
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def marker_of(number: int) -> str:
+    """Return the character for a curve by its index, for plots without colours."""
+    return _MARKERS[number % len(_MARKERS)]
+
+
+def plot_in_terminal(
+    title: str, curves: Sequence[Curve], width: int, height: int, coloured: bool
+) -> str:
+    """Draw curves in the same axes.
+
+    Args:
+      title: the title of the plot; the last value of a single curve is added to it.
+      curves: at least one has a value; curves without any are skipped.
+      coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
+        several curves are drawn with their `marker_of`.
+
+    Raises:
+      UserError: plotext is not installed.
+    """
+    with needs_extra("plots", "a plot in the terminal"):
+        import plotext
+
+    # Beyond, the ranges of the axes have no float.
+    curves = [[(step, min(max(y, -1e300), 1e300)) for step, y in curve] for curve in curves]
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(width, height)
+    plotext.title(f"{title}: {_number(curves[0][-1][1])}" if len(curves) == 1 else title)
+    fine = coloured or len(curves) == 1
+    for number, curve in enumerate(curves):
+        if curve:
+            steps, values = map(list, zip(*curve, strict=True))
+            marker = "braille" if fine else marker_of(number)
+            colour = {"color": colour_of(number)} if coloured else {}
+            plotext.plot(steps, values, marker=marker, **colour)
+    places = _ticks([step for curve in curves for step, _ in curve])
+    plotext.xticks(places, [f"{place:,.0f}" for place in places])
+    places = _ticks([value for curve in curves for _, value in curve])
+    plotext.yticks(places, [_number(place) for place in places])
+    drawn = plotext.build()
+    return str(drawn if coloured else plotext.uncolorize(drawn))
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Return the positions of an axis's ticks."""
+    low, high = min(values), max(values)
+    if low == high:
+        return [low]
+    return [low + (high - low) * n / (_TICKS - 1) for n in range(_TICKS)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"

@@ -6,6 +6,10 @@ Python stacks of their threads to `W/hangs`, exchange how far they came, name th
 behind, and end their programs.
 
 Times in which the watchdog itself does not run, as while the program is suspended, do not count.
+
+`SlowHosts` detects a process that keeps the others waiting. All processes take equally long for a
+step, as they wait for each other in its collectives. So each reports how long it worked itself: on
+its batch, its log, its Python.
 """
 
 import json
@@ -13,11 +17,14 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
+from jaxtyping import Float
 
 from t2t_jax.parallel import processes
 from t2t_jax.parallel.liveness import SECONDS_TO_WRITE, end_program, liveness, ticks, within
@@ -205,3 +212,46 @@ def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
         f"{who} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "
         f"launched {launched} steps since its start, and others {most}"
     )
+
+
+_WINDOW = 10
+_UNUSUAL = 2  # steps of a window that may be different, such as one in which the log is written
+_LEAST_SECONDS, _LEAST_SHARE = 0.01, 0.1
+
+
+class SlowHosts:
+    """The times of the processes in the last steps."""
+
+    def __init__(self) -> None:
+        """Begin without any times."""
+        self._times: deque[Float[np.ndarray, " processes"]] = deque(maxlen=_WINDOW)
+        self._named: set[int] = set()
+
+    def slowest(
+        self, seconds: Float[np.ndarray, " processes"] | None, seconds_per_step: float
+    ) -> tuple[int, float] | None:
+        """Return a process that is slower than all others beyond noise, once for each process.
+
+        In 9 of the last 10 steps it took longer than any other process did in 9 of them, by a tenth
+        of a step, or by 10 ms if that is more.
+
+        Args:
+          seconds: each process's work for a step; None for a single process.
+          seconds_per_step: the time of a step, including waits.
+
+        Returns:
+          Its index, and the seconds of a step by which it is slower.
+        """
+        if seconds is None:
+            return None
+        self._times.append(seconds)
+        if len(self._times) < _WINDOW:
+            return None
+        times = np.sort(np.stack(self._times), axis=0)  # [steps, processes]
+        least, most = times[_UNUSUAL - 1], times[-_UNUSUAL]
+        slow = int(np.argmax(least))
+        behind = float(least[slow] - np.delete(most, slow).max())
+        if slow in self._named or behind < max(_LEAST_SECONDS, _LEAST_SHARE * seconds_per_step):
+            return None
+        self._named.add(slow)
+        return slow, behind

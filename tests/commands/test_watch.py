@@ -16,7 +16,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.run import watch
-from t2t_jax.run.terminal_plot import plot_in_terminal
+from t2t_jax.run.watch import plot_in_terminal
 
 STEPS = 1000
 

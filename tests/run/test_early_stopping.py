@@ -9,8 +9,8 @@ import pytest
 from t2t_jax.config import TrainingConfig
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.run.early_stopping import plateau, reason_to_stop
 from t2t_jax.run.evaluation import CorpusLoss, Evaluation
+from t2t_jax.run.history import plateau, reason_to_stop
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train

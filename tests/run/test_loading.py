@@ -17,8 +17,7 @@ from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.run.history import History
-from t2t_jax.run.loading import load
-from t2t_jax.run.trained_run import TrainedRun
+from t2t_jax.run.loading import TrainedRun, load
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state

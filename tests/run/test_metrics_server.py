@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.run import trainer
-from t2t_jax.run.metrics_server import serving_metrics
+from t2t_jax.run.meter import serving_metrics
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import pytest
 from t2t_jax.parallel import liveness
 from t2t_jax.run import watchdog
 from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
-from t2t_jax.run.slow_hosts import SlowHosts
-from t2t_jax.run.watchdog import Account, Watchdog, described, those_behind
+from t2t_jax.run.watchdog import Account, SlowHosts, Watchdog, described, those_behind
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from tests.conftest import TinyRun
 

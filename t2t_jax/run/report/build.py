@@ -9,8 +9,7 @@ from t2t_jax.run.goodput import read_goodput
 from t2t_jax.run.history import History
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.provenance import COMPUTING, changes, read_provenance
-from t2t_jax.run.report.cost import cost_section
-from t2t_jax.run.report.goodput import goodput_sections
+from t2t_jax.run.report.cost import cost_section, goodput_sections
 from t2t_jax.run.report.page import UNKNOWN, Row, RunReport, Section, curves_section
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
 from t2t_jax.run.report.settings import published_settings, settings_section
@@ -66,7 +65,7 @@ def build_report(
 
 
 def health_sections(
-    config: Config, log: Sequence[Record], profiles: Sequence[Path] = ()
+    config: Config, log: Sequence[Record], profiles: Sequence[Path]
 ) -> list[Section]:
     """Return the section with a run's warnings, its early end and its profiles; [] without any."""
     history = History.of(log)
