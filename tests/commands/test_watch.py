@@ -76,7 +76,7 @@ def test_a_run_is_drawn_with_its_figures_and_warnings(tmp_path, capsys, monkeypa
     assert "\x1b" not in printed  # it is no terminal
     header, row, *_ = printed.splitlines()
     assert "best dev BLEU" in header
-    figures = str(run), "400 / 1,000", "4.600", "11.25 at 200", "12,345", "7%", "1 h 00 min"
+    figures = str(run), "400 / 1,000", "4.600", "11.25 at 200", "12,345", "7%", "60 min"
     assert [figure for figure in figures if figure not in row] == []
     assert "step 400: warning: half of it is padding" in printed
     for title in (
