@@ -32,7 +32,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import DEMO, opened
 from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, append_line, read_records, schema
 from t2t_jax.system.regular_file import regular
 from t2t_jax.system.sums import SUMS, digest_of
@@ -112,6 +112,8 @@ def _no_run(workdir: Path) -> UserError:
     names: list[str] = []
     with suppress(OSError):
         names = [path.name for path in workdir.parent.iterdir()]
+    if workdir == Path(workdir.name):
+        names.append(DEMO)
     hint = did_you_mean(workdir.name, names, "check the path")
     return UserError(f"{workdir} does not exist; {hint}")
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from t2t_jax.commands.flag_table import RunToRead
 from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError
 
@@ -20,7 +21,7 @@ class FiguresCommand:
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
     """Directory for the files, which is made if missing; files of the same names are replaced."""
-    workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    workdir: Annotated[RunToRead | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """Directory of the run to draw; None is the paper's base model, without attention."""
     text: str | None = None
     """Sentence whose attention is drawn; None is "No devices were found."."""

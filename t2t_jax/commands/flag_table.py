@@ -4,21 +4,43 @@ import dataclasses
 import shlex
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
+from t2t_jax.system.opening import opened
 
-OneRun: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-"""The type of the field `workdir` with which a command takes a run: as RUN, or as --workdir RUN."""
 
-Runs: TypeAlias = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-"""The type of the field `workdir` of a command that takes several runs."""
+def path_by(find: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
+    """Return tyro's rule for a path that a function finds by the word on the command line."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: find(words[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda path: [str(path)],
+    )
+
+
+NewRun: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The type of the field `workdir` with which a command takes the directory of a run to write."""
+
+RunToRead: TypeAlias = Annotated[Path, path_by(opened)]
+"""The type of a run that a command reads, by any name that `opened` takes."""
+
+OneRun: TypeAlias = Annotated[RunToRead, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The type of the field `workdir` with which a command reads a run: as RUN, or as --workdir RUN."""
+
+Runs: TypeAlias = Annotated[
+    tuple[RunToRead, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")
+]
+"""The type of the field `workdir` of a command that reads several runs."""
 
 ConfigFields: TypeAlias = Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
 """The type of the field of a command that makes each field of a config a flag, without a prefix."""

@@ -18,12 +18,12 @@ from typing import NamedTuple, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of, path_by
 from t2t_jax.commands.foreign_flags import ALIASES, foreign_hint
 from t2t_jax.config import Config
 from t2t_jax.config.families import fields_of, foreign_field, network_config, values_in_family
 from t2t_jax.errors import UserError
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import local_path
 from t2t_jax.version import REMOVED, removed_feature
 
 _T = TypeVar("_T")
@@ -42,16 +42,8 @@ _REGISTRY = ConstructorRegistry()
 
 @_REGISTRY.primitive_rule
 def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
-    """Return the rule for a path, which may be any that `opened` takes."""
-    if info.type is not Path:
-        return None
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="PATH",
-        instance_from_str=lambda words: opened(words[0]),
-        is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda path: [str(path)],
-    )
+    """Return the rule for a path, which may be any that `local_path` takes."""
+    return path_by(local_path) if info.type is Path else None
 
 
 class CommandLine(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.flag_table import NewRun
 from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import FORMATS, READ, check_format, described_formats, read_model
 
@@ -27,7 +27,7 @@ class ImportCommand:
     )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """Directory of the model."""
-    workdir: OneRun = tyro.MISSING
+    workdir: NewRun = tyro.MISSING
     """The run directory to write."""
 
     positions: Literal["huggingface", "marian"] = "huggingface"

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields, OneRun
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields, NewRun
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with_family
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
@@ -29,7 +29,7 @@ class TrainCommand:
         "runs/mine --training.num-train-steps 200000",
         "--config configs/big.py --compile-only h100:8",
     )
-    workdir: OneRun = tyro.MISSING
+    workdir: NewRun = tyro.MISSING
     """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME; or the directory of another run, for a

@@ -1,4 +1,4 @@
-"""Paths of read-only copies in a cache."""
+"""Paths of read-only copies of runs."""
 
 from pathlib import Path, PosixPath
 
@@ -6,17 +6,17 @@ from t2t_jax.errors import UserError
 
 
 class FetchedPath(PosixPath):
-    """A file or a directory of a run that was downloaded or unpacked into a cache."""
+    """A file or a directory of a run that nothing changes: in a cache, or in the package."""
 
 
 def check_own(path: Path) -> None:
-    """Refuse to write to a read-only copy in a cache.
+    """Refuse to write to a read-only copy.
 
     Raises:
       UserError: the path is a `FetchedPath`.
     """
     if isinstance(path, FetchedPath):
         raise UserError(
-            f"{path} is a copy of a run in a cache, which is not changed; write to a directory of "
-            "your own, where t2t-jax publish RUN DIRECTORY makes a copy"
+            f"{path} is a copy of a run, which is not changed; write to a directory of your own, "
+            "where t2t-jax publish RUN DIRECTORY makes a copy"
         )

@@ -1,4 +1,4 @@
-"""Open a run by any name: a path, a bucket, the hub or an archive."""
+"""Open a run by any name: the demo of the package, a path, a bucket, the hub or an archive."""
 
 import os
 import shlex
@@ -21,6 +21,9 @@ from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.sums import digest_of, listed_sums
 
+DEMO = "demo"
+"""The name of the run that comes with the package."""
+_DEMO_DIRECTORY = Path(__file__).parents[1] / "demo"
 _ARCHIVES = ".tar.gz", ".tgz", ".tar", ".zip"
 _MOST_MEMBERS, _MOST_BYTES, _MOST_NAMES = 100_000, 1 << 38, 1 << 24
 _MOST_HEADER = 1 << 16
@@ -34,6 +37,29 @@ _DAMAGE = (
 
 
 def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
+    """Return the path of a run for reading.
+
+    "demo" is the run that comes with the package, unless there is a file or directory of this name.
+    Any other name is as for `local_path`.
+
+    Args:
+      with_state: whether to download also the training state for resuming.
+
+    Raises:
+      UserError: see `local_path`; or this copy of the package has no demo.
+    """
+    if os.fspath(name) != DEMO or Path(name).exists():
+        return local_path(name, with_state=with_state)
+    for file in hub.NEEDED_FILES:
+        if not (_DEMO_DIRECTORY / file).is_file():
+            raise UserError(
+                f"this copy of t2t_jax has no demo: {_DEMO_DIRECTORY / file} is missing; install "
+                "t2t_jax again, or train it in an hour: t2t-jax train --config configs/demo.py demo"
+            )
+    return FetchedPath(_DEMO_DIRECTORY)
+
+
+def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
     """Return a path for reading, downloaded or unpacked if needed.
 
     A name `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` is downloaded from the hub, and an

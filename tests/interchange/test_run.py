@@ -203,7 +203,7 @@ def _packed(directory, archive):
     [
         ("small", "a.zip", "holds a model that was exported"),
         pytest.param(
-            *("run", "b.tar.gz", "is a copy of a run in a cache, which is not changed"),
+            *("run", "b.tar.gz", "is a copy of a run, which is not changed"),
             marks=pytest.mark.thorough,
         ),
     ],
