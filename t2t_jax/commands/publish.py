@@ -27,6 +27,8 @@ class PublishCommand(LoadFlags):
     """Make a new model on the hub private."""
     revision: str | None = None
     """Branch on the hub to publish to; None is main."""
+    dtype: str | None = None
+    """Dtype of the parameters: float32, or bfloat16 for half the size; None is float32."""
     with_state: bool = False
     """Publish the newest checkpoint too, from which train goes on elsewhere."""
     dry_run: Path | None = None

@@ -57,10 +57,14 @@ def _seq2seq(model: str, name: str) -> Format:
 
 
 FORMATS = Rows(
-    run=Format("the run without its checkpoints, which opens as the run does"),
+    run=Format(
+        "the run without its checkpoints, which opens as the run does",
+        dtypes=("float32", "bfloat16"),
+    ),
     safetensors=Format(
         "every parameter under its name in the paper; goes in again bit for bit",
         "what export --to safetensors wrote",
+        dtypes=("float32", "bfloat16"),
     ),
     ctranslate2=Format(
         "a fast engine for CPUs and GPUs",

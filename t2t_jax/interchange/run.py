@@ -14,14 +14,14 @@ from t2t_jax.interchange.safetensors import carried as carried
 from t2t_jax.system.sums import write_sums
 
 
-def write(model: PortableModel, directory: Path) -> None:
-    """Write a run in its small form."""
-    write_without_sums(model, directory)
+def write(model: PortableModel, directory: Path, dtype: str = "float32") -> None:
+    """Write a run in its small form, with parameters in float32 or bfloat16."""
+    write_without_sums(model, directory, dtype)
     write_sums(directory)
 
 
-def write_without_sums(model: PortableModel, directory: Path) -> None:
+def write_without_sums(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write the files of the small form but for SHA256SUMS, which follows any further files."""
-    safetensors.write(model, directory)
+    safetensors.write(model, directory, dtype)
     for name, content in model.records.items():
         (directory / name).write_bytes(content)

@@ -1,13 +1,13 @@
 """The neutral format: a file of safetensors with one array for every parameter.
 
-    OUT/model.safetensors       the parameters, in float32, under the names of `modules.names`
+    OUT/model.safetensors       the parameters, under the names of `modules.names`
     OUT/config.json             the config of the run
     OUT/vocabulary.model        the vocabulary, a SentencePiece model
     OUT/vocabulary.sha256       its hash
     OUT/README.md               how to read the model
 
-A model that is written and read again is the same, bit for bit. `t2t_jax.load` and every command
-open the directory as a run; `interchange.run` adds what the run recorded.
+A model that is written in float32 and read again is the same, bit for bit. `t2t_jax.load` and every
+command open the directory as a run; `interchange.run` adds what the run recorded.
 """
 
 from pathlib import Path
@@ -53,10 +53,10 @@ def carried(config: Config) -> Carried:
     return dict.fromkeys(("model", "data", "decoding"), ANY)
 
 
-def write(model: PortableModel, directory: Path) -> None:
-    """Write a model in the neutral format."""
+def write(model: PortableModel, directory: Path, dtype: str = "float32") -> None:
+    """Write a model in the neutral format, with parameters in float32 or bfloat16."""
     saved = SavedParameters(model.arrays, model.steps, model.vocabulary.fingerprint)
-    write_parameters(directory / PARAMETERS, saved)
+    write_parameters(directory / PARAMETERS, saved, dtype)
     (directory / CONFIG).write_text(model.config.to_json(), encoding="utf-8")
     write_vocabulary(directory, model.vocabulary)
     (directory / "README.md").write_text(_README, encoding="utf-8")

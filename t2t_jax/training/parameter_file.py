@@ -1,13 +1,14 @@
 """The file `model.safetensors` of a run: parameters that are loaded instead of checkpoints.
 
-It has an array for every parameter, in float32, under the names of `modules.names`. Its metadata
-name their steps and their vocabulary.
+It has an array for every parameter, in float32 or bfloat16, under the names of `modules.names`. Its
+metadata name their steps and their vocabulary.
 """
 
 import json
 from pathlib import Path
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
@@ -46,25 +47,31 @@ def check_vocabulary(file: Path, saved: SavedParameters, fingerprint: str) -> No
         raise UserError(f"{beside} is not the vocabulary that {file} was written with")
 
 
-def write_parameters(file: Path, saved: SavedParameters) -> None:
-    """Write parameters into a new file; the same parameters give the same bytes."""
+def write_parameters(file: Path, saved: SavedParameters, dtype: str = "float32") -> None:
+    """Write parameters into a new file; the same parameters give the same bytes.
+
+    Args:
+      dtype: "float32", or "bfloat16" for half the bytes and parameters that are rounded to it.
+    """
     about = {"version": _VERSION, "steps": saved.steps, "vocabulary": saved.vocabulary}
     # One entry alone: safetensors writes several in an order that changes each time.
     metadata = {_ABOUT: json.dumps(about)}
     # safetensors writes the memory of an array, whatever its strides are.
-    arrays = {name: np.asarray(array, order="C") for name, array in saved.arrays.items()}
+    kind = jnp.dtype(dtype)
+    arrays = {name: np.asarray(array, kind, order="C") for name, array in saved.arrays.items()}
     file.write_bytes(save(arrays, metadata))
 
 
 def read_parameters(file: Path) -> SavedParameters:
-    """Read the parameters that `write_parameters` wrote.
+    """Read the parameters that `write_parameters` wrote, in float32.
 
     Raises:
       UserError: the file is missing, damaged or foreign.
     """
     arrays, metadata = read_safetensors(file)
     about = _checked(file, metadata.get(_ABOUT, "{}"))
-    return SavedParameters(arrays, tuple(about["steps"]), about["vocabulary"])
+    whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    return SavedParameters(whole, tuple(about["steps"]), about["vocabulary"])
 
 
 def read_steps(file: Path) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import run as small_form
+from t2t_jax.interchange.formats import check_written
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
 from t2t_jax.parallel.directory_lock import check_free
@@ -39,6 +40,8 @@ class Publication:
     """The step of the last checkpoint, as `t2t_jax.load` takes it."""
     parallel: MeshConfig | None = None
     """The mesh to load the parameters onto."""
+    dtype: str | None = None
+    """The dtype of the parameters, "float32" or "bfloat16"; None is float32."""
     with_state: bool = False
     """Whether to publish what a training goes on from, too."""
     private: bool = False
@@ -65,6 +68,7 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
         raise UserError(
             "--with-state publishes the run as it is; leave --average and --step out, or the state"
         )
+    check_written("run", asked.dtype)
     target = _target(asked)
     source = opened(asked.workdir, with_state=asked.with_state)
     licence = _licence(asked, source)
@@ -114,17 +118,17 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         check_free(source)
         _copy_state(source, place)
     if licence is None:
-        if (asked.average, asked.step) != (None, None):
+        if (asked.average, asked.step, asked.dtype) != (None, None, None):
             raise UserError(
-                f"{asked.workdir} is published, and has one set of parameters; leave --average and "
-                "--step out"
+                f"{asked.workdir} is published, and has one set of parameters; leave --average, "
+                "--step and --dtype out"
             )
         check_sums(source, NEEDED_FILES)
         _copy((source / name for name in RUN_FILES), place)
     else:
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
         model = portable_model(source, parallel=asked.parallel, **chosen)
-        small_form.write_without_sums(model, place)
+        small_form.write_without_sums(model, place, asked.dtype or "float32")
         card = model_card(source, model, asked.destination, licence)
         (place / CARD).write_text(card, encoding="utf-8")
     write_sums(place)
