@@ -67,6 +67,7 @@ def _scan(
         length=depth,
         unroll=depth if remat == "none" and _unrolls(x, context) else 1,
         metadata_params={nn.PARTITION_NAME: "layers"},
+        check_constancy_invariants=False,  # would trace every layer a second time
     )
     return stack(layer, x, None)[0]
 
