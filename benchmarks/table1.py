@@ -36,12 +36,11 @@ from layer_types import Layer, LayerType, layer_types
 from table1_results import DIRECTIONS, Columns, add_exponents, plot, print_tables
 from workload import jax
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, check_installed
 from t2t_jax.kernels.choice import Kernels, kernels_of
-from t2t_jax.parallel.device_memory import memory_of_a_device
+from t2t_jax.parallel.devices import memory_of_a_device
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.installed import check_installed
 from t2t_jax.system.program import run
 
 

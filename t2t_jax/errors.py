@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 _WAYS_OUT = {
@@ -125,3 +126,24 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 def way_out_of(error: OSError) -> str:
     """Return the way out of an error of the system, such as a full disk, as part of a message."""
     return _WAYS_OUT.get(error.errno or 0, "check the place, its permissions and room")
+
+
+OF_SCORES = "sacrebleu", "sacremoses"
+"""The packages with which translations are scored."""
+OF_TRAINING = ("tensorboardX", "grain", *OF_SCORES)
+"""The packages that a training imports at some time."""
+
+
+def check_installed(extra: str, purpose: str, *packages: str) -> None:
+    """Refuse work that needs a missing package of an extra, without importing the packages.
+
+    Args:
+      extra, purpose: as for `needs_extra`.
+
+    Raises:
+      UserError: one of the packages is not installed.
+    """
+    for package in packages:
+        with needs_extra(extra, purpose):
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)

@@ -22,10 +22,9 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import check_functions
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
-from t2t_jax.parallel.device_memory import bytes_of_a_device
+from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
-from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
-from t2t_jax.parallel.slices import described_slices
+from t2t_jax.parallel.mesh import BatchLayout, batch_layout, described_slices, make_mesh
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.tasks import task_of
 from t2t_jax.training.settling import settled

@@ -21,7 +21,7 @@ from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proce
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.axes import RULES
-from t2t_jax.parallel.device_memory import bytes_of_a_device
+from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import Hardware, peaks
 from t2t_jax.parallel.mesh import make_mesh, row_parts
 from t2t_jax.training.settling import settled

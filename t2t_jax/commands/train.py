@@ -14,7 +14,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path
-from t2t_jax.system.cloud import Cloud
+from t2t_jax.system.host import Cloud
 from t2t_jax.system.opening import opened
 
 

@@ -9,7 +9,7 @@ from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.programs import Sizes
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
-from t2t_jax.parallel.device_memory import memory_of_a_device
+from t2t_jax.parallel.devices import memory_of_a_device
 from t2t_jax.parallel.mesh import row_parts
 
 

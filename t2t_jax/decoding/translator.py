@@ -30,7 +30,7 @@ from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_scoring_model
 from t2t_jax.modules.sources import TokenSources
-from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.mesh import mesh_of
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())

@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.token_network import TokenNetwork
-from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 from t2t_jax.tasks import task_of
 

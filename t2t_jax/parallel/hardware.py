@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
-from t2t_jax.parallel.device_memory import attached_memory
+from t2t_jax.parallel.devices import attached_memory
 
 _GIB = 1 << 30
 

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from types import TracebackType
+from typing import TypeVar
 
 import jax
 
@@ -23,6 +24,7 @@ from t2t_jax.system.exit_codes import FINAL, HUNG, exit_code_of
 from t2t_jax.system.host import host_name
 from t2t_jax.system.program import at_failure
 
+_T = TypeVar("_T")
 _TICK = 0.5
 _GRACE = 1.5  # seconds in which a process may end by the same error as another one
 _SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # of the failure of another process
@@ -189,13 +191,21 @@ def _serve_board() -> None:
         time.sleep(_HOLD)
 
 
-def within(seconds: float, work: Callable[[], None]) -> None:
-    """Do optional work for at most some seconds: a disk or another process may hang."""
+def within(seconds: float, work: Callable[[], _T]) -> Future[_T]:
+    """Do work for at most some seconds, as a disk or another process may hang.
+
+    Returns:
+      The result or the error of the work; not done if its thread goes on.
+    """
+    result: Future[_T] = Future()
 
     def attempt() -> None:
-        with suppress(Exception):
-            work()
+        try:
+            result.set_result(work())
+        except Exception as error:
+            result.set_exception(error)
 
-    thread = threading.Thread(target=attempt, daemon=True, name="optional work")
+    thread = threading.Thread(target=attempt, daemon=True, name="work with a deadline")
     thread.start()
     thread.join(seconds)
+    return result

@@ -8,7 +8,10 @@ decision about the next program must be the same in all processes: these functio
 import hashlib
 import inspect
 import os
+import re
+import socket
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,14 +21,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
-from t2t_jax.parallel.liveness import liveness, watch_processes
-from t2t_jax.parallel.open_mpi import is_open_mpi_5, open_mpi_arguments
-from t2t_jax.parallel.roll_call import RollCall
+from t2t_jax.parallel.liveness import liveness, watch_processes, within
 from t2t_jax.system.host import host_name, let_devices_wait
 
 _LAG = 2
@@ -154,32 +156,22 @@ def _is_in_kubernetes_job() -> bool:
 
 def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: float) -> None:
     """Run `initialize` in a thread, which can be abandoned: JAX aborts the program on a timeout."""
-    failures: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            initialize()
-        except Exception as error:  # of many kinds: the environment is not what JAX expects
-            failures.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
     with RollCall() as roll_call:
-        thread.join(seconds)
+        met = within(seconds, initialize)
     place = f"at {coordinator}" if coordinator else "where the environment says"
-    if thread.is_alive():
+    if not met.done():
         raise LostProcessError(
             f"the processes did not meet {place} within {seconds / 60:g} min "
             f"(parallel.rendezvous_minutes): {roll_call.result()}; start all, each with its "
             "own --process-id, where they can reach that host and port"
         )
-    if failures:
-        reason = in_one_line(failures[0])
+    if error := met.exception():  # of many kinds: the environment is not what JAX expects
+        reason = in_one_line(error)
         if "Kubernetes API Error: 403" in reason:  # JAX's own words, of which the rest is long
             reason = "the service account of this pod may not read pods, services and jobs"
         raise UserError(
             f"cannot meet the other processes {place} ({reason}); {_BY_HAND}"
-        ) from failures[0]
+        ) from error
 
 
 def is_main() -> bool:
@@ -330,3 +322,123 @@ def bound_together() -> Iterator[None]:
             f"another process of this run is gone ({reason}); see what it said, and start all "
             "again: they go on from the last checkpoint"
         ) from error
+
+
+_FIRST_PORT, _NUM_PORTS = 61440, 4096  # JAX takes the ports of jobs from this range
+
+
+def is_open_mpi_5() -> bool:
+    """Return whether `mpirun` of Open MPI 5 started this process, as one of several."""
+    names = os.environ.keys()
+    return {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"} <= names and not any(
+        name.startswith("OMPI_MCA_orte_") for name in names
+    )
+
+
+def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
+    """Return the coordinator, the number of processes and the index of this process.
+
+    JAX itself reads the variables of Open MPI 4 only.
+
+    Without a coordinator, process 0 has to run on the host of `mpirun`, whose name is in the name
+    of the job, such as `prterun-node1-4711@1`.
+
+    Raises:
+      UserError: no coordinator is given, and process 0 runs on another host.
+    """
+    size, rank = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK"))
+    if coordinator is None:
+        job = os.environ.get("PMIX_NAMESPACE", "")
+        if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
+            host = "127.0.0.1"
+        else:
+            launcher = re.fullmatch(r"\w+-(.+)-\d+@\d+", job)
+            host = launcher[1] if launcher else ""
+        is_elsewhere = host.partition(".")[0] != socket.gethostname().partition(".")[0]
+        if not job or not host or (rank == 0 and host != "127.0.0.1" and is_elsewhere):
+            raise UserError(
+                "Open MPI does not say where process 0 is; add --coordinator HOST:PORT with its "
+                "host and a free port"
+            )
+        coordinator = f"{host}:{_FIRST_PORT + zlib.crc32(job.encode()) % _NUM_PORTS}"
+    return coordinator, size, rank
+
+
+_CALL_SECONDS = 1.0
+_MOST_NAMED = 16
+
+
+class RollCall:
+    """The processes that have connected so far, as JAX does not report whom it waits for.
+
+    Process 0 listens on the port after the one of JAX's service, on the coordinator's address only.
+    The others connect and send their index. This only serves the error that names the missing
+    processes: if the port is unavailable, the error says less, and nothing else changes.
+    """
+
+    def __init__(self) -> None:
+        """Start with no process present."""
+        self._present: set[int] = set()
+        self._is_answered = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
+
+    def __enter__(self) -> "RollCall":
+        """Start to listen, or to connect, once JAX knows the address of process 0."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop listening or connecting."""
+        self._over.set()
+        self._thread.join(2 * _CALL_SECONDS)
+
+    def result(self) -> str:
+        """Return which processes are missing, as far as this process knows."""
+        count, own = global_state.num_processes, global_state.process_id
+        if not global_state.coordinator_address:
+            return "the place of process 0 is not known yet"
+        if own != 0:
+            if self._is_answered:
+                return "process 0 is there, and says who is missing"
+            return f"process 0 does not answer process {own}"
+        missing = sorted({*range(count)} - self._present - {0})
+        if not self._is_answered:
+            return f"process 0 waits for {count - 1} others"
+        named = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        return f"{len(missing)} of {count} processes are missing: {named}{more}"
+
+    def _run(self) -> None:
+        while not global_state.coordinator_address or global_state.client is None:
+            if self._over.wait(0.1):
+                return
+        host, _, port = global_state.coordinator_address.rpartition(":")
+        with suppress(OSError, OverflowError):
+            if global_state.process_id == 0:
+                self._listen(host.strip("[]"), int(port) + 1)
+            else:
+                self._call(host.strip("[]"), int(port) + 1)
+
+    def _listen(self, host: str, port: int) -> None:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if str(address[0]).startswith("127.0.1."):  # Debian's address of a host for itself only
+            return
+        with socket.create_server((str(address[0]), port), family=family) as server:
+            server.settimeout(_CALL_SECONDS)
+            self._is_answered = True
+            while not self._over.is_set():
+                with suppress(OSError, ValueError):
+                    caller, _ = server.accept()
+                    with caller:
+                        caller.settimeout(_CALL_SECONDS)
+                        self._present.add(int(caller.recv(16)))
+
+    def _call(self, host: str, port: int) -> None:
+        while not self._over.wait(_CALL_SECONDS if not self._is_answered else 30 * _CALL_SECONDS):
+            with (
+                suppress(OSError),
+                socket.create_connection((host, port), timeout=_CALL_SECONDS) as line,
+            ):
+                line.sendall(str(global_state.process_id).encode())
+                self._is_answered = True

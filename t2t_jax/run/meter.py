@@ -14,7 +14,7 @@ import numpy as np
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import DivergedError, UserError, needs_extra
-from t2t_jax.parallel.device_memory import peak_memory
+from t2t_jax.parallel.devices import peak_memory
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.preparing import Run

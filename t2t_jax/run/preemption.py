@@ -14,7 +14,7 @@ from http.client import HTTPException
 from threading import Event, Thread
 
 from t2t_jax.errors import warn
-from t2t_jax.system.cloud import Cloud
+from t2t_jax.system.host import Cloud
 
 _POLL_SECONDS = 5.0
 _TIMEOUT = 3.0

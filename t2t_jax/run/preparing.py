@@ -21,16 +21,15 @@ from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.shards.engines import Engine
 from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import check_functions, function_problems
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
-from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.directory_lock import locked
-from t2t_jax.parallel.mesh import BatchLayout, batch_layout
+from t2t_jax.parallel.mesh import BatchLayout, batch_layout, described_slices
 from t2t_jax.parallel.processes import bound_together, check_same
-from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.history import reason_to_stop
@@ -41,7 +40,6 @@ from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.turns import in_turn
 from t2t_jax.run.watchdog import Watchdog
-from t2t_jax.system.installed import OF_TRAINING, check_installed
 from t2t_jax.system.outbox import begin_outbox
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal

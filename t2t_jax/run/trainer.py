@@ -21,8 +21,7 @@ from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
 from t2t_jax.run.watchdog import SlowHosts
 from t2t_jax.system.bucket import as_path
-from t2t_jax.system.cloud import Cloud
-from t2t_jax.system.host import host_name
+from t2t_jax.system.host import Cloud, host_name
 from t2t_jax.system.outbox import UnsentError
 from t2t_jax.system.program import command_line
 from t2t_jax.system.signals import SignalRequest

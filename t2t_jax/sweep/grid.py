@@ -14,7 +14,7 @@ from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import SPLIT, Cell, WholeGrid, check_cells
 from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
@@ -33,7 +33,6 @@ from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_res
 from t2t_jax.sweep.tables import write_tables
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
-from t2t_jax.system.installed import OF_TRAINING, check_installed
 from t2t_jax.system.records import Record
 
 _DEV_SET_FIELDS = (

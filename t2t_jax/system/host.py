@@ -1,4 +1,4 @@
-"""The host: its name, and its processor, memory and threads, where JAX computes on its CPU."""
+"""The host: its name, its cloud, and its processor, memory and threads, as JAX uses them."""
 
 import ctypes
 import gc
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from t2t_jax.errors import UserError
 
@@ -204,3 +205,7 @@ def check_threads() -> None:
 def host_name() -> str:
     """Return the name of this host, as Slurm knows it under Slurm."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+Cloud = Literal["gce", "aws"]
+"""The name of a cloud, as in `--preemption-notices`."""

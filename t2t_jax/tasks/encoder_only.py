@@ -34,7 +34,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.mesh import batch_layout, on_host, one_ahead
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task

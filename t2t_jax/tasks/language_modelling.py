@@ -20,7 +20,7 @@ from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
-from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel.devices import within_memory
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
 

@@ -8,7 +8,7 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.languages import language_of
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.system.installed import OF_SCORES, check_installed
+from t2t_jax.errors import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
 from t2t_jax.tasks.measures import bleu

@@ -61,18 +61,13 @@ def load_parameters(
       UserError: an argument has a wrong type, or a checkpoint is missing, damaged or foreign.
     """
     average, step = _checked(average, step)
-    if _is_in_a_file(workdir, average, step):
+    prefers_file = (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
+    if prefers_file and (workdir / PARAMETERS).is_file():
         return _of_file(workdir, like, average, step)
     # Orbax takes long to import, and an exported run does not need it.
     from t2t_jax.training.averaging import average_checkpoints
 
     return average_checkpoints(workdir, like, average, step)
-
-
-def _is_in_a_file(workdir: Path, average: int | None, step: int | str | None) -> bool:
-    if not (workdir / PARAMETERS).is_file():
-        return False
-    return (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
 
 
 def _of_file(

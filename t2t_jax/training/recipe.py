@@ -1,19 +1,31 @@
-"""The recipe of a run by its config: the optimiser, clipping and a moving average."""
+"""The recipe of a run by its config: the optimiser, clipping and a moving average.
+
+Frozen parameters (`training.freeze`) have no gradient, no moments and no update.
+"""
 
 import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.matrices import Parameters, is_matrix, is_matrix_of_layers, is_stacked, of_each
-from t2t_jax.training.freezing import are_frozen, without_frozen
-from t2t_jax.training.optimizer import Optimizer, parted, rescaled, with_weight_decay
+from t2t_jax.training.optimizer import (
+    Optimizer,
+    joined_parameters,
+    parted,
+    rescaled,
+    with_weight_decay,
+)
 
 
 def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
@@ -99,3 +111,49 @@ def moving_average(
     weights = -jnp.expm1(updates.astype(jnp.float32) * math.log(decay))
     share: Float[Array, ""] = (1 - decay) / weights
     return jax.tree.map(lambda a, p: a + share * (p - a), average, params)
+
+
+def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
+    """Return for every parameter whether it is frozen.
+
+    Args:
+      patterns: paths of parameters or of modules, such as `encoder/layers/self_attention`, in which
+        `*` matches anything.
+      params: the parameters, or the boxes that declare them.
+
+    Raises:
+      UserError: a pattern matches no parameter, or no parameter is left to train.
+    """
+    paths = flatten_dict(params, sep="/")
+    for pattern in patterns:
+        if not any(_matches(path, pattern) for path in paths):
+            raise UserError(
+                f"training.freeze={quote(pattern)} is no parameter of this model; those are, for "
+                f"example, {', '.join(list(paths)[:3])}"
+            )
+    frozen = {path: any(_matches(path, one) for one in patterns) for path in paths}
+    if all(frozen.values()):
+        raise UserError(f"training.freeze={list(patterns)} leaves no parameter to train")
+    return unflatten_dict(frozen, sep="/")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+
+
+def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
+    """Extend an optimiser of the trained parameters to all; frozen ones never change.
+
+    Args:
+      frozen: the result of `are_frozen`.
+    """
+
+    def init(params: Parameters) -> Any:
+        return optimizer.init(parted(params, frozen)[1])
+
+    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
+        fixed, trained = parted(params, frozen)
+        still = jax.tree.map(jnp.zeros_like, fixed)
+        return joined_parameters(still, optimizer.direction(gradients, state, trained))
+
+    return optimizer._replace(init=init, direction=direction)

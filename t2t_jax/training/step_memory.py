@@ -16,7 +16,7 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import MatrixBox, Parameters
-from t2t_jax.parallel.device_memory import LESS_MEMORY, gib, memory_of_a_device
+from t2t_jax.parallel.devices import LESS_MEMORY, gib, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
 
 _VECTOR = 1 << 30
@@ -132,7 +132,7 @@ def check_memory(
     """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
 
     The estimate is a lower bound (`training_memory`): a run that passes may still need up to about
-    twice the memory, and then ends with the error of `parallel.device_memory.within_memory`.
+    twice the memory, and then ends with the error of `parallel.devices.within_memory`.
 
     Args:
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only

@@ -131,7 +131,7 @@ SEARCHES = {
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_that_cannot_fit_is_refused_before_it_starts(search, tiny, monkeypatch):
     monkeypatch.setattr("t2t_jax.decoding.translator.decode", None)
-    monkeypatch.setattr("t2t_jax.parallel.device_memory.usable_host_memory", lambda: 2**30)
+    monkeypatch.setattr("t2t_jax.parallel.devices.usable_host_memory", lambda: 2**30)
     with pytest.raises(
         UserError,
         match=r"would keep [\d,.]+ GiB on each device, but there are 1\.0: lower decoding",

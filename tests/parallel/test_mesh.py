@@ -53,7 +53,7 @@ def test_data_takes_what_the_other_axes_leave(changes, num_devices, shape):
         chosen.extend(devices)
         return np.broadcast_to(jax.devices()[0], shape)
 
-    with mock.patch("t2t_jax.parallel.slices.mesh_utils.create_device_mesh", place):
+    with mock.patch("t2t_jax.parallel.mesh.mesh_utils.create_device_mesh", place):
         mesh = make_mesh(MeshConfig(**changes), list(range(num_devices)))
     assert dict(mesh.shape) == dict(zip(("data", "fsdp", "tensor"), shape, strict=True))
     assert chosen == list(range(np.prod(shape)))

@@ -17,7 +17,7 @@ from jax._src.clusters.k8s_cluster import K8sCluster
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
-from t2t_jax.parallel.roll_call import RollCall
+from t2t_jax.parallel.processes import RollCall
 from tests.programs import free_port
 
 # What the processes of these tests do, and the checkpoints that the tests themselves write and

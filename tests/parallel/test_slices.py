@@ -9,8 +9,7 @@ from jax.sharding import Mesh
 
 from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import ParallelConfig
-from t2t_jax.parallel.mesh import AXES, make_mesh
-from t2t_jax.parallel.slices import between_slices, laid_out
+from t2t_jax.parallel.mesh import AXES, between_slices, laid_out, make_mesh
 from tests.refusals import refused
 from tests.selection import needs_cuda
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.parallel.device_memory import peak_memory
+from t2t_jax.parallel.devices import peak_memory
 from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter

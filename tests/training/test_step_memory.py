@@ -22,8 +22,8 @@ from t2t_jax.config.tables import OPTIMIZERS, OptimizerFacts
 from t2t_jax.data.layout import batch_shape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
-from t2t_jax.parallel import device_memory as memory_module
-from t2t_jax.parallel.device_memory import within_memory
+from t2t_jax.parallel import devices as memory_module
+from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.optimizer import Optimizer
 from t2t_jax.training.settling import settled
