@@ -8,14 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from jax.sharding import Mesh
-
 from t2t_jax.config import Config, MeshConfig
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, quote, warn
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.modules.network import abstract_parameters
@@ -72,8 +69,16 @@ def load(
     for run in runs:
         for problem in function_problems(run.config):
             warn(f"{run.workdir}: {problem}")
-    mesh = make_mesh(_checked(parallel), local_devices())
-    loaded = [_parameters(run, mesh, average, step) for run in runs]
+    if not isinstance(parallel, MeshConfig | None):
+        raise UserError(
+            f"parallel={quote(parallel)} is a {type(parallel).__name__}; give a "
+            "t2t_jax.MeshConfig, as MeshConfig(fsdp=2)"
+        )
+    mesh = make_mesh(parallel or MeshConfig(), local_devices())
+    loaded: list[tuple[Parameters, list[int]]] = []
+    for run in runs:
+        like = abstract_parameters(make_model(run.config, len(run.vocabulary), mesh), mesh)
+        loaded.append(load_parameters(run.workdir, like, average=average, step=step))
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]
     decays = [run.config.training.ema_decay for run in runs if reads_ema(run.config, average)]
@@ -94,15 +99,6 @@ def _score(workdir: Path, step: int) -> str:
     with suppress(UserError, OSError):  # the log may be gone since the run was loaded
         return score_at(History.of(read_log(workdir)).evaluations, step)
     return ""
-
-
-def _checked(parallel: MeshConfig | None) -> MeshConfig:
-    if parallel is None or isinstance(parallel, MeshConfig):
-        return parallel or MeshConfig()
-    raise UserError(
-        f"parallel={quote(parallel)} is a {type(parallel).__name__}; give a t2t_jax.MeshConfig, "
-        "as MeshConfig(fsdp=2)"
-    )
 
 
 class _Run(NamedTuple):
@@ -128,15 +124,6 @@ def _check_same(first: _Run, other: _Run) -> None:
             f"{both} translate different languages ({' and '.join(languages)}); an ensemble takes "
             "runs of one language pair"
         )
-
-
-def _parameters(
-    run: _Run, mesh: Mesh, average: int | None, step: int | Literal["best"] | None
-) -> tuple[Parameters, list[int]]:
-    """Load the parameters of a run onto a mesh, with the steps of `load_parameters`."""
-    model = make_model(run.config, len(run.vocabulary), mesh)
-    like = abstract_parameters(model, mesh)
-    return load_parameters(run.workdir, like, average=average, step=step)
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,23 @@ def profiled(
       say: prints a line.
       requested: returns whether a trace was requested since its last call.
     """
+
+    def traced(first: int, last: int) -> Generator[_T, None, None]:
+        process = f"_process_{jax.process_index()}" if jax.process_index() else ""
+        name, folder = f"steps_{first}_{last}{process}", profiles_folder(workdir)
+        names = chain([name], (f"{name}_{number}" for number in count(2)))
+        path = next(folder / name for name in names if not (folder / name).exists())
+        with ExitStack() as trace:
+            with pause():
+                _attempt(lambda: _begin(trace, path))
+            for step, batch in enumerate(islice(batches, last - first + 1), first):
+                with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                    yield batch
+            with pause():
+                _attempt(trace.close)
+        if path.exists():
+            say(f"profile of steps {first:,} to {last:,}: {path}")
+
     if not is_main():
         steps = None
     elif steps and steps[1] <= first_step:
@@ -97,33 +114,8 @@ def profiled(
             yield from islice(batches, 1)
             step += 1
         else:
-            yield from _traced(islice(batches, last - step), step + 1, last, workdir, pause, say)
+            yield from traced(step + 1, last)
             step = last
-
-
-def _traced(
-    batches: Iterator[_T],
-    first: int,
-    last: int,
-    workdir: Path,
-    pause: Callable[[], AbstractContextManager[None]],
-    say: Callable[[str], None],
-) -> Generator[_T, None, None]:
-    """Trace the steps from `first` to `last`."""
-    process = f"_process_{jax.process_index()}" if jax.process_index() else ""
-    name, folder = f"steps_{first}_{last}{process}", profiles_folder(workdir)
-    names = chain([name], (f"{name}_{number}" for number in count(2)))
-    path = next(folder / name for name in names if not (folder / name).exists())
-    with ExitStack() as trace:
-        with pause():
-            _attempt(lambda: _begin(trace, path))
-        for step, batch in enumerate(batches, first):
-            with jax.profiler.StepTraceAnnotation("train", step_num=step):
-                yield batch
-        with pause():
-            _attempt(trace.close)
-    if path.exists():
-        say(f"profile of steps {first:,} to {last:,}: {path}")
 
 
 def _begin(trace: ExitStack, path: Path) -> None:

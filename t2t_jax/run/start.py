@@ -6,7 +6,6 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.errors import UserError
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network, abstract_parameters
 from t2t_jax.system.opening import opened
@@ -75,25 +74,13 @@ def initial_state(
     state, start = create_state(config, model, mesh), config.training
     if start.init_from is None:
         return state
-    params = _parameters_of(config, mesh, state.params)
+    workdir = opened(start.init_from)
+    other = read_config(workdir).replace({"parallel.remat": config.parallel.remat})
+    like_other = abstract_parameters(make_model(other, len(read_vocabulary(workdir)), mesh), mesh)
+    params, _ = load_parameters(workdir, like_other, step=start.init_step)
+    if config.data.facts.predicts_labels:  # the labels may differ, and with them the head
+        own = state.params.items()
+        params = {name: x if name in _HEAD else params.get(name, x) for name, x in own}
     # A copy, as a step overwrites both.
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
     return state._replace(params=params, ema=ema)
-
-
-def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
-    """Return the parameters of the run `training.init_from`, which replace a run's `own`.
-
-    A model that predicts labels keeps its own parameters after the stack of layers, as its labels
-    may differ.
-    """
-    start = config.training
-    assert start.init_from is not None
-    workdir = opened(start.init_from)
-    other, size = read_config(workdir), len(read_vocabulary(workdir))
-    other = other.replace({"parallel.remat": config.parallel.remat})
-    like = abstract_parameters(make_model(other, size, mesh), mesh)
-    found, _ = load_parameters(workdir, like, step=start.init_step)
-    if not config.data.facts.predicts_labels:
-        return found
-    return {name: found.get(name, x) if name not in _HEAD else x for name, x in own.items()}

@@ -86,16 +86,10 @@ def _wait(barrier: str, turn: int, corpus: str) -> None:
         waiting = min((number for number in turns if turns[number] >= turn), default=-1)
         if earlier and not is_announced and time.monotonic() > since + _SILENT_SECONDS:
             is_announced = True
-            if waiting == jax.process_index():
-                _say(earlier[0], waiting, corpus)
+            if waiting == jax.process_index() and sys.stderr is not None:
+                message = (
+                    f"process {waiting} waits for process {earlier[0]} on {hosts()[earlier[0]]}, "
+                    f"which prepares the vocabulary and the tokens of {corpus}"
+                )
+                print(message, file=sys.stderr, flush=True)
         time.sleep(1.0 if is_announced else 0.1)
-
-
-def _say(number: int, waiting: int, corpus: str) -> None:
-    if sys.stderr is not None:
-        print(
-            f"process {waiting} waits for process {number} on {hosts()[number]}, which prepares "
-            f"the vocabulary and the tokens of {corpus}",
-            file=sys.stderr,
-            flush=True,
-        )

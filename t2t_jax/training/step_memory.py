@@ -158,17 +158,10 @@ def least_memory(
     Args:
       shapes: as in `check_memory`.
     """
-    return max(
-        (_of_batch(config, vocab_size, mesh, shape) for shape in shapes),
-        key=lambda memory: memory.total,
-        default=training_memory(config, vocab_size),
-    )
-
-
-def _of_batch(
-    config: Config, vocab_size: int, mesh: Mesh, shape: tuple[int, int, int]
-) -> TrainingMemory:
-    rows, source, target = shape
-    layout = batch_layout(mesh, rows, max(source, target), config.parallel.pass_tokens)
-    rows = layout.rows_per_pass // row_parts(mesh)
-    return training_memory(config, vocab_size, (rows, source, target), layout.passes)
+    memories = []
+    for rows, source, target in shapes:
+        layout = batch_layout(mesh, rows, max(source, target), config.parallel.pass_tokens)
+        shape = layout.rows_per_pass // row_parts(mesh), source, target
+        memories.append(training_memory(config, vocab_size, shape, layout.passes))
+    memories.append(training_memory(config, vocab_size))  # the least, which counts without shapes
+    return max(memories, key=lambda memory: memory.total)
