@@ -13,6 +13,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, quote, warn
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.modules.network import abstract_parameters

@@ -18,6 +18,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 
+from t2t_jax import workdir as run_files
 from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.history import scalars
@@ -27,16 +28,7 @@ from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.lock import holding
 from t2t_jax.system.records import Record, as_line, read_object, schema
 from t2t_jax.system.signals import ENDING, StopSignal
-from t2t_jax.workdir import (
-    CHECKPOINT,
-    END,
-    TRACKERS_FOLDER,
-    WARNING,
-    is_run,
-    log_file,
-    log_signature,
-    read_log,
-)
+from t2t_jax.workdir import CHECKPOINT, END, TRACKERS_FOLDER, WARNING
 
 _SCHEMA = schema({"tracker": str, "id": str})
 _INTERVAL = 2.0  # seconds between two looks at the log
@@ -113,7 +105,7 @@ def _end(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -
         code = process.poll()
         process.kill()
         process.wait()
-        if code != 0 and is_run(workdir):
+        if code != 0 and run_files.is_run(workdir):
             command = shlex.join(["t2t-jax", "track", str(workdir), str(target)])
             warn(
                 f"{target} has not got all of the log, see {TRACKERS_FOLDER}/{target.tracker}.log; "
@@ -134,7 +126,7 @@ def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
         opened, seen, is_over = None, None, False
         while not is_over:
             is_over = ended.wait(_INTERVAL)
-            signature = log_signature(workdir)
+            signature = run_files.log_signature(workdir)
             if signature == seen and not is_over:
                 continue
             try:
@@ -175,7 +167,7 @@ def _held(workdir: Path, target: Target) -> Iterator[str]:
 def _sendable(workdir: Path, is_over: bool) -> tuple[list[Record], str | None]:
     """Return the records whose steps no run can repeat, and why the training ended."""
     with redirect_stderr(None):  # a training warns of damaged lines by itself
-        records = read_log(workdir)
+        records = run_files.read_log(workdir)
     ends = [str(record.get("text", "")) for record in records if record["of"] == END]
     steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
     last = float("inf") if is_over and ends else max(steps, default=-1)
@@ -222,7 +214,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     workdir, ended = as_path(arguments[1]), threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
-    while not (is_run(workdir) and log_file(workdir).is_file()):
+    while not (run_files.is_run(workdir) and run_files.log_file(workdir).is_file()):
         if ended.wait(_INTERVAL):
             return 0
     folder = on_this_machine(workdir / TRACKERS_FOLDER)
