@@ -205,9 +205,6 @@ def abstract_arrays(mesh: Mesh, boxed: Any) -> Any:
     Args:
       mesh: the devices, which may be descriptions of absent devices.
       boxed: the tree, with arrays or their shapes in boxes that name their logical axes.
-
-    Raises:
-      UserError: an array cannot be divided equally among the devices.
     """
     plain = nn.unbox(boxed)
     places = shardings(mesh, nn.get_partition_spec(boxed), plain)
@@ -222,9 +219,6 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
     Args:
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
       shapes: the same tree, of arrays or of anything that has their shapes.
-
-    Raises:
-      UserError: an axis cannot be cut into that many equal parts.
     """
 
     def lay_out(path: Any, axes: PartitionSpec, array: Any) -> NamedSharding:

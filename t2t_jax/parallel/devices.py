@@ -16,22 +16,13 @@ from t2t_jax.system.host import check_threads, keep_libtpu_quiet, processor_name
 
 
 def all_devices() -> Sequence[Any]:
-    """Return the devices of all connected processes.
-
-    Raises:
-      UserError: JAX finds no device of the requested platform, or computes in 64 bits, or the
-        system's limit on threads is too low.
-    """
+    """Return the devices of all connected processes."""
     _check()
     return jax.devices()
 
 
 def local_devices() -> Sequence[Any]:
-    """Return the devices of this process.
-
-    Raises:
-      UserError: as for `all_devices`.
-    """
+    """Return the devices of this process."""
     _check()
     return jax.local_devices()
 
@@ -104,9 +95,6 @@ def within_memory(*, decoding: bool = False) -> Iterator[None]:
 
     Args:
       decoding: whether the work is decoding, and not training.
-
-    Raises:
-      UserError: memory did not suffice.
     """
     try:
         yield

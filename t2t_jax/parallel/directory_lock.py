@@ -39,11 +39,7 @@ def locked(workdir: Path) -> Iterator[None]:
 
 
 def check_free(workdir: Path) -> None:
-    """Refuse a directory in which another process trains.
-
-    Raises:
-      UserError: a process trains in it, here or on a host that shares the file system's locks.
-    """
+    """Refuse a directory in which another process trains."""
     if is_held(workdir / _LOCK):
         raise _is_held(workdir)
 

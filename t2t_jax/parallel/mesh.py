@@ -36,9 +36,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
     Args:
       devices: None is all devices of all processes.
-
-    Raises:
-      UserError: the sizes do not fit the number of devices or their slices.
     """
     devices = all_devices() if devices is None else devices
     shape = mesh_shape(config, len(devices), jax.process_count())
@@ -46,11 +43,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def mesh_shape(config: MeshConfig, num_devices: int, num_processes: int) -> tuple[int, int, int]:
-    """Return the sizes of the axes of a mesh, without access to any device.
-
-    Raises:
-      UserError: the sizes of the config do not fit the number of devices.
-    """
+    """Return the sizes of the axes of a mesh, without access to any device."""
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
     if config.data == -1 and num_devices % inner:
@@ -208,10 +201,6 @@ def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
 
     Returns:
       The devices as an array of that shape.
-
-    Raises:
-      UserError: slices have different numbers of devices, which `fsdp` times `tensor` does not
-        divide.
     """
     attribute, found = _slice_indices(devices)
     counts = {index: found.count(index) for index in sorted(set(found))}

@@ -60,9 +60,6 @@ def join(
       process_id: index of this process, from 0.
       minutes: how long to wait for the others.
       hang_minutes: after half of this time without a sign of another process, the program ends.
-
-    Raises:
-      UserError: the arguments do not fit, or the processes did not connect.
     """
     if num_processes == 1:
         return
@@ -138,9 +135,6 @@ def _is_in_kubernetes_job() -> bool:
     """Return whether this is a pod of an indexed job, for which JAX queries Kubernetes.
 
     A pod with TPUs learns of the others from its environment.
-
-    Raises:
-      UserError: the package for JAX's query is missing, so every pod would train separately.
     """
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
         return False
@@ -342,9 +336,6 @@ def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
 
     Without a coordinator, process 0 has to run on the host of `mpirun`, whose name is in the name
     of the job, such as `prterun-node1-4711@1`.
-
-    Raises:
-      UserError: no coordinator is given, and process 0 runs on another host.
     """
     size, rank = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK"))
     if coordinator is None:

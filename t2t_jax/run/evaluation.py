@@ -118,9 +118,6 @@ def evaluate_split(
     Args:
       num_sentences: how many sentences to decode, from the first on; None means all. A task whose
         scores need no search may score all.
-
-    Raises:
-      UserError: `prepare_evaluation` or the translator refuses.
     """
     start = time.monotonic()
     config = translator.configured(**overrides)
@@ -182,10 +179,6 @@ def prepare_evaluation(
 
     Args:
       longest: the most tokens of a sentence; None is the limit of the config's model.
-
-    Raises:
-      UserError: the split is missing or empty, or a sentence is too long for the model's learned
-        positions: to be scored, or, unless it may be split, to be translated.
     """
     if longest is None:
         longest = config.model.longest_sentence

@@ -19,11 +19,7 @@ _REQUESTED_STEPS = 10
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """Parse the first and the last step from a text such as `100:105`.
-
-    Raises:
-      UserError: the text does not name two steps in order.
-    """
+    """Parse the first and the last step from a text such as `100:105`."""
     found = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise UserError(
@@ -33,11 +29,7 @@ def steps_of(text: str) -> tuple[int, int]:
 
 
 def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
-    """Refuse to profile steps beyond the last one of the training.
-
-    Raises:
-      UserError: the last of the steps is too large.
-    """
+    """Refuse to profile steps beyond the last one of the training."""
     if steps and steps[1] > num_train_steps:
         raise UserError(
             f"--profile-steps {steps[0]}:{steps[1]} goes beyond the last step, "

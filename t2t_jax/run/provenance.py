@@ -131,11 +131,7 @@ def changes(before: Record, now: Record, packages: Collection[str] | None = None
 
 
 def read_provenance(workdir: Path) -> list[Record]:
-    """Return the software that trained a run, oldest first, each with its `first_step`.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """Return the software that trained a run, oldest first, each with its `first_step`."""
     path = workdir / PROVENANCE
     if not path.exists():
         return []

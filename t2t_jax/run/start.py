@@ -26,12 +26,7 @@ _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "co
 
 
 def check_start(config: Config) -> None:
-    """Refuse a new run that starts from the parameters of a run with a different model.
-
-    Raises:
-      UserError: `training.init_from` is not a run, or lacks the checkpoint, or has a different
-        network or vocabulary size.
-    """
+    """Refuse a new run that starts from the parameters of a run with a different model."""
     if config.training.init_from is None:
         return
     workdir, step = opened(config.training.init_from), config.training.init_step
@@ -63,11 +58,7 @@ def check_start(config: Config) -> None:
 def initial_state(
     config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
 ) -> TrainState:
-    """Return the state to continue from: the newest checkpoint, or the one before step 1.
-
-    Raises:
-      UserError: the checkpoints of the run, or those of `training.init_from`, cannot be read.
-    """
+    """Return the state to continue from: the newest checkpoint, or the one before step 1."""
     like = abstract_state(config, model, mesh)
     if restored := checkpoints.restore(like):
         return restored

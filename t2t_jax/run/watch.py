@@ -55,9 +55,6 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
     Args:
       places: the run directories, or directories of grids, which hold runs.
       console: if it is not a terminal, the page is plain text.
-
-    Raises:
-      UserError: a path is no run or grid, a run is damaged, or a run in `places` has no log yet.
     """
     workdirs = _runs_in(places)
     runs = _read(workdirs)
@@ -81,9 +78,6 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
 
     Returns:
       The number of the signal that ended the drawing; 0 if all runs have ended.
-
-    Raises:
-      UserError: a path is neither a run nor a grid, or a run is damaged.
     """
     seen = _signature(places)  # before the logs are read, so that nothing they get is missed
     runs = _read(_runs_in(places))  # warns of damaged lines, only this time
@@ -315,9 +309,6 @@ def plot_in_terminal(
       curves: at least one has a value; curves without any are skipped.
       coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
         several curves are drawn with their `marker_of`.
-
-    Raises:
-      UserError: plotext is not installed.
     """
     with needs_extra("plots", "a plot in the terminal"):
         import plotext

@@ -10,11 +10,7 @@ class FetchedPath(PosixPath):
 
 
 def check_own(path: Path) -> None:
-    """Refuse to write to a read-only copy.
-
-    Raises:
-      UserError: the path is a `FetchedPath`.
-    """
+    """Refuse to write to a read-only copy."""
     if isinstance(path, FetchedPath):
         raise UserError(
             f"{path} is a copy of a run, which is not changed; write to a directory of your own, "

@@ -50,11 +50,7 @@ class Address(NamedTuple):
 
 
 def address(name: str | os.PathLike[str]) -> Address | None:
-    """Parse the name of a run on the hub; None for any other name.
-
-    Raises:
-      UserError: the name begins with hf://, and is not that of a model.
-    """
+    """Parse the name of a run on the hub; None for any other name."""
     # A path that was made of such a name has lost one of the two slashes.
     text = re.sub("^hf:/+", "hf://", os.fspath(name)).rstrip("/")
     if not text.startswith("hf://"):
@@ -71,9 +67,6 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
 
     Args:
       with_state: whether to download also the training state for resuming.
-
-    Raises:
-      UserError: there is no such run or no right to read it, or it is neither reachable nor cached.
     """
     patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
     with reaching(run) as library:
@@ -104,10 +97,6 @@ def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
 
     Returns:
       The path of the files on this machine, with wildcards.
-
-    Raises:
-      UserError: `place` has another form, there is no such data set or no right to read it, or it
-        is neither reachable nor cached.
     """
     found = _DATASET.fullmatch(place)
     if not found:
@@ -126,12 +115,7 @@ def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
 
 @contextmanager
 def reaching(run: Address) -> Iterator[ModuleType]:
-    """Return a context with huggingface_hub, which turns its errors into messages of one line.
-
-    Raises:
-      UserError: the library is not installed, there is no such model or no right to it, or the hub
-        does not answer.
-    """
+    """Return a context with huggingface_hub, which turns its errors into messages of one line."""
     with needs_extra("hub", f"{run}"):
         import huggingface_hub
         from huggingface_hub import constants, errors

@@ -44,9 +44,6 @@ def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
 
     Args:
       with_state: whether to download also the training state for resuming.
-
-    Raises:
-      UserError: see `local_path`; or this copy of the package has no demo.
     """
     if os.fspath(name) != DEMO or Path(name).exists():
         return local_path(name, with_state=with_state)
@@ -68,9 +65,6 @@ def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Pat
 
     Args:
       with_state: whether to download also the training state for resuming.
-
-    Raises:
-      UserError: the run cannot be downloaded, or the archive is damaged or unsafe to unpack.
     """
     if isinstance(name, FetchedPath):
         return name
@@ -81,11 +75,7 @@ def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Pat
 
 
 def check_directory_name(path: Path) -> None:
-    """Refuse a name for a new directory that ends like an archive's.
-
-    Raises:
-      UserError: it ends so.
-    """
+    """Refuse a name for a new directory that ends like an archive's."""
     if path.name.endswith(_ARCHIVES):
         base = path.name.partition(".")[0]
         raise UserError(

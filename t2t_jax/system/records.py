@@ -82,11 +82,7 @@ def check(record: Any, schema: Schema) -> None:
 
 
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
-    """Read the object in a JSON file of a run.
-
-    Raises:
-      UserError: the file cannot be read, or does not fit the schema; then it names the remedy.
-    """
+    """Read the object in a JSON file of a run."""
     try:
         return parse_object(regular(path).read_bytes(), schema)
     except OSError as error:
@@ -105,9 +101,6 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
     A last line without its end was cut by a kill, or is still being written: it is skipped. So is
     a line that does not fit the schema, with a warning that names it.
-
-    Raises:
-      UserError: the file cannot be read.
     """
     try:
         lines = regular(path).read_bytes().split(b"\n")[:-1]

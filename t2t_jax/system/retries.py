@@ -13,11 +13,7 @@ PAUSES = 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0
 
 
 def with_retries(write: Callable[[], _T]) -> _T:
-    """Write something, again and again for three minutes after storage faults that may pass.
-
-    Raises:
-      UserError: the last error of `write`.
-    """
+    """Write something, again and again for three minutes after storage faults that may pass."""
     pauses = iter(PAUSES)
     while True:
         try:

@@ -17,11 +17,7 @@ _READABLE = {"F64", "F32", "F16", "BF16", "BOOL", *_INTEGERS}  # buffers may be 
 
 
 def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-    """Read the arrays and the metadata of a safetensors file.
-
-    Raises:
-      UserError: the file is missing or damaged, or has an unreadable dtype.
-    """
+    """Read the arrays and the metadata of a safetensors file."""
     with _reading(file) as opened:
         names = opened.keys()
         for name in names:
@@ -34,11 +30,7 @@ def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, st
 
 
 def read_metadata(file: Path) -> Mapping[str, str]:
-    """Read the metadata of a safetensors file.
-
-    Raises:
-      UserError: the file is missing or damaged.
-    """
+    """Read the metadata of a safetensors file."""
     with _reading(file) as opened:
         return opened.metadata() or {}
 

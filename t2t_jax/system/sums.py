@@ -29,9 +29,6 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
     """Refuse a directory in which one of some files does not match its SHA256SUMS.
 
     A directory without SHA256SUMS is not checked.
-
-    Raises:
-      UserError: a file is missing, or its hash is different or missing.
     """
     if not (directory / SUMS).is_file():
         return

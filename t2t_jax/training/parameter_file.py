@@ -38,9 +38,6 @@ def check_vocabulary(file: Path, saved: SavedParameters, fingerprint: str) -> No
 
     Args:
       fingerprint: the hash of the vocabulary beside the file.
-
-    Raises:
-      UserError: the vocabularies differ.
     """
     if saved.vocabulary != fingerprint:
         beside = file.parent / VOCABULARY
@@ -63,11 +60,7 @@ def write_parameters(file: Path, saved: SavedParameters, dtype: str = "float32")
 
 
 def read_parameters(file: Path) -> SavedParameters:
-    """Read the parameters that `write_parameters` wrote, in float32.
-
-    Raises:
-      UserError: the file is missing, damaged or foreign.
-    """
+    """Read the parameters that `write_parameters` wrote, in float32."""
     arrays, metadata = read_safetensors(file)
     about = _checked(file, metadata.get(_ABOUT, "{}"))
     whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
@@ -75,11 +68,7 @@ def read_parameters(file: Path) -> SavedParameters:
 
 
 def read_steps(file: Path) -> list[int]:
-    """Read the steps of the parameters in a file, oldest first; [0] if they are unknown.
-
-    Raises:
-      UserError: the file is missing, damaged or foreign.
-    """
+    """Read the steps of the parameters in a file, oldest first; [0] if they are unknown."""
     return _checked(file, read_metadata(file).get(_ABOUT, "{}"))["steps"] or [0]
 
 

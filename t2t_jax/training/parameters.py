@@ -56,9 +56,6 @@ def load_parameters(
 
     Returns:
       The parameters, and the steps of their checkpoints.
-
-    Raises:
-      UserError: an argument has a wrong type, or a checkpoint is missing, damaged or foreign.
     """
     average, step = _checked(average, step)
     prefers_file = (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()

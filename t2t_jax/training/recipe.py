@@ -120,9 +120,6 @@ def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
       patterns: paths of parameters or of modules, such as `encoder/layers/self_attention`, in which
         `*` matches anything.
       params: the parameters, or the boxes that declare them.
-
-    Raises:
-      UserError: a pattern matches no parameter, or no parameter is left to train.
     """
     paths = flatten_dict(params, sep="/")
     for pattern in patterns:

@@ -69,9 +69,6 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
 
     Args:
       mesh: the devices, which may be descriptions of absent devices.
-
-    Raises:
-      UserError: an array cannot be divided equally among the devices.
     """
     network.abstract_parameters(model, mesh)  # which refuses a mesh by the names of the model
     return abstract_arrays(

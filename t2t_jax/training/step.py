@@ -292,12 +292,7 @@ def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:
-    """Make the mesh of a training run, by default of all devices of all processes.
-
-    Raises:
-      UserError: the sizes do not fit the number of devices, or the backend does not fit several
-        processes.
-    """
+    """Make the mesh of a training run, by default of all devices of all processes."""
     if config.backend == "pmap" and jax.process_count() > 1:
         raise UserError(
             f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "

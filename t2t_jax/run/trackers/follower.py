@@ -189,11 +189,7 @@ def _rows(
 
 
 def remembered(workdir: Path) -> dict[Target, str]:
-    """Return the targets of earlier starts of a run, with the id of the run there.
-
-    Raises:
-      UserError: a file that names one is damaged.
-    """
+    """Return the targets of earlier starts of a run, with the id of the run there."""
     files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS]
     way_out = "remove it, and the run is sent again, under a new id"
     records = [read_object(file, _SCHEMA, way_out) for file in files if file.exists()]

@@ -169,11 +169,7 @@ class Target(NamedTuple):
         return f"{self.tracker}:{self.project}"
 
     def check(self) -> None:
-        """Refuse a target that this machine cannot send to; takes the seconds of an import.
-
-        Raises:
-          UserError: the library is not installed, or there are no credentials for W&B.
-        """
+        """Refuse a target that this machine cannot send to; takes the seconds of an import."""
         with needs_extra(self.tracker, str(self)):
             library = import_module(self.tracker)
         if self.tracker != "wandb" or library.setup().settings.mode in _OFFLINE:
@@ -194,9 +190,6 @@ def targets_of(texts: Sequence[str], known: Iterable[Target] = ()) -> list[Targe
 
     Args:
       known: the targets of earlier starts of the run; see `follower.remembered`.
-
-    Raises:
-      UserError: a text names no tracker or no project, or a second project of a tracker.
     """
     targets, projects = [], {target.tracker: target.project for target in known}
     for text in ",".join(texts).split(",") if texts else ():
