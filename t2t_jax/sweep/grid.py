@@ -1,7 +1,5 @@
 """Train and score every variant of a grid, and compare them in a table."""
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +31,7 @@ from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_res
 from t2t_jax.sweep.tables import write_tables
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
-from t2t_jax.system.records import Record
+from t2t_jax.system.records import Record, digest
 
 _DEV_SET_FIELDS = (
     *("data.corpus", "data.source_language", "data.target_language", "data.task"),
@@ -323,4 +321,4 @@ class SplitScoring(NamedTuple):
 def _fingerprint(result: Record) -> str:
     """Return a hash of a dev result that changes with the scored model and its decoding."""
     facts = [result["config"], result.get("checkpoints"), result["perplexity"]]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return digest(facts)

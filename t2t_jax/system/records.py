@@ -5,6 +5,7 @@ possible values. Somebody may be writing the file, a kill may have cut it, a dis
 it, and an imported model may come from anybody.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -51,6 +52,11 @@ def schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
 def as_line(record: Mapping[str, Any]) -> str:
     """Return a record as one line of JSON, with null instead of NaN and infinity."""
     return json.dumps(_finite(record), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value in hexadecimal digits, whatever the order of its names."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _finite(value: Any) -> Any:

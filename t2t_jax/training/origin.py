@@ -5,8 +5,6 @@ Every checkpoint records all four, so that it is not mistaken for one of another
 if its directory was renamed or copied.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +16,7 @@ from jaxtyping import Array, UInt32
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError
-from t2t_jax.system.records import Record, Schema, check, schema
+from t2t_jax.system.records import Record, Schema, check, digest, schema
 from t2t_jax.training.storage import Manager, UnreadableError, restore
 
 NO_STEPS = 0.0, 0.0, 0.0
@@ -42,7 +40,7 @@ class Identity(NamedTuple):
 
 def seal(record: Record) -> Record:
     """Add a hash of its contents to a record, so that `unseal` detects any change."""
-    return {**record, _SEAL: _digest(record)}
+    return {**record, _SEAL: digest(record)}
 
 
 def unseal(stored: Any, schema: Schema, place: Path) -> Record:
@@ -56,13 +54,9 @@ def unseal(stored: Any, schema: Schema, place: Path) -> Record:
     except ValueError as error:
         raise UnreadableError(place, str(error)) from error
     record = {name: value for name, value in stored.items() if name != _SEAL}
-    if stored.get(_SEAL) != _digest(record):
+    if stored.get(_SEAL) != digest(record):
         raise UnreadableError(place, "what it says of itself is not what was written")
     return record
-
-
-def _digest(record: Record) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def make_origin(
