@@ -148,10 +148,10 @@ OPTIMIZERS = Rows(
     adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False, width_exponent=-1),
     # Weight decay is the same for all.
     adamw=OptimizerFacts("t2t_jax.training.optimizer:adam", width_exponent=-1),
-    adafactor=OptimizerFacts("t2t_jax.training.adafactor:adafactor"),
+    adafactor=OptimizerFacts("t2t_jax.training.optimizer:adafactor"),
     lion=OptimizerFacts("t2t_jax.training.optimizer:lion", least_beta2=0.1, width_exponent=-1),
     # The largest singular value of its updates is 0.2 sqrt(max(m, n)), which grows with the root.
-    muon=OptimizerFacts("t2t_jax.training.muon:muon", width_exponent=-0.5),
+    muon=OptimizerFacts("t2t_jax.training.optimizer:muon", width_exponent=-0.5),
 )
 """The optimisers, by the value of `training.optimizer`."""
 

@@ -1,15 +1,19 @@
-"""The interface of an optimiser; Adam of section 5.3, Lion, and combinations of optimisers."""
+"""The interface of an optimiser; Adam of section 5.3, Lion, Muon, Adafactor and combinations."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Float, Int32
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.matrices import Parameters, is_matrix, is_matrix_of_layers, is_stacked, of_each
 
 
 class Optimizer(NamedTuple):
@@ -164,3 +168,185 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
         return joined_parameters(*(one.direction(*arguments) for one, *arguments in parts))
 
     return Optimizer(init, accumulate, direction)
+
+
+_MOMENTUM = 0.95
+# The root mean square of an update of Adam's, so that both go with one learning rate (Liu et al.
+# 2025, "Muon is Scalable for LLM Training", equation 4).
+_ROOT_MEAN_SQUARE = 0.2
+
+
+class MomentumState(NamedTuple):
+    """The momentum of matrices.
+
+    Attributes:
+      updates: number of steps that the momentum covers.
+      mean: a moving average of the gradients.
+    """
+
+    updates: Int32[Array, ""]
+    mean: Parameters
+
+
+def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
+    """Make an optimiser that uses Muon for the matrices of layers, and Adam for all others.
+
+    Muon (Jordan et al. 2024) is momentum whose matrices are orthogonalized one by one.
+
+    The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
+    singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
+    """
+    of_layers = of_each(is_matrix_of_layers, declared)
+    return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
+
+
+def _orthogonal_momentum() -> Optimizer:
+    def init(params: Parameters) -> MomentumState:
+        return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
+
+    def accumulate(gradients: Parameters, state: MomentumState) -> MomentumState:
+        mean = optax.tree.update_moment(gradients, state.mean, _MOMENTUM, 1)
+        return MomentumState(optax.safe_increment(state.updates), mean)
+
+    def direction(gradients: Parameters, state: MomentumState, params: Parameters) -> Parameters:
+        ahead = jax.tree.map(
+            lambda m, g: _MOMENTUM * m + (1 - _MOMENTUM) * g,
+            optax.tree.bias_correction(state.mean, _MOMENTUM, state.updates + 1),
+            optax.tree.bias_correction(gradients, _MOMENTUM, state.updates),
+        )
+        return jax.tree.map(
+            lambda x: _ROOT_MEAN_SQUARE * max(x.shape[-2:]) ** 0.5 * orthogonalized(x), ahead
+        )
+
+    return Optimizer(init, accumulate, direction)
+
+
+def orthogonalized(x: Float[Array, "*layers m n"]) -> Float[Array, "*layers m n"]:
+    """Return matrices with the singular vectors of `x`, and singular values near 1.
+
+    Args:
+      x: a matrix, or a stack of independent matrices.
+    """
+    # Optax's Muon without its momentum does nothing else.
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
+    alone = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, weight_dimension_numbers=axes)
+    return alone.update(x, alone.init(x))[0]
+
+
+_EPSILON = 1e-30  # epsilon_1 of the paper, added to squares
+_EXPONENT = 0.8  # of the decay 1 - t^-0.8 (section 7.2)
+
+
+class FactoredState(NamedTuple):
+    """The factored second moments of matrices.
+
+    Attributes:
+      updates: number of steps that the moments cover.
+      rows: for each row of every matrix, a moving average of the mean square of its gradients.
+      columns: the same for each column.
+    """
+
+    updates: Int32[Array, ""]
+    rows: Parameters
+    columns: Parameters
+
+
+class SquaresState(NamedTuple):
+    """The second moments of parameters that are not matrices.
+
+    Attributes:
+      updates: number of steps that the moments cover.
+      squares: moving averages of the squares of the gradients.
+    """
+
+    updates: Int32[Array, ""]
+    squares: Parameters
+
+
+def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
+    """Make Adafactor without momentum, and with the learning rate of the schedule.
+
+    Adafactor (Shazeer and Stern 2018) keeps second moments as one row and one column per matrix.
+
+    Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
+    matrix has columns, these are not the axes of a matrix.
+    """
+    are_stacked = of_each(is_stacked, declared)
+    scaled = by_kind(of_each(is_matrix, declared), _factored(), _unfactored())
+
+    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
+        directions = scaled.direction(gradients, state, params)
+        return jax.tree.map(_clipped, directions, are_stacked)
+
+    return scaled._replace(direction=direction)
+
+
+def _factored() -> Optimizer:
+    def init(params: Parameters) -> FactoredState:
+        rows, columns = (_zeros_without(axis, params) for axis in (-1, -2))
+        return FactoredState(jnp.zeros((), jnp.int32), rows, columns)
+
+    def direction(gradients: Parameters, state: FactoredState, params: Parameters) -> Parameters:
+        return jax.tree.map(_over_root, gradients, state.rows, state.columns)
+
+    means = (partial(jnp.mean, axis=axis) for axis in (-1, -2))
+    return Optimizer(init, partial(_accumulated, tuple(means)), direction)
+
+
+def _unfactored() -> Optimizer:
+    def init(params: Parameters) -> SquaresState:
+        return SquaresState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
+
+    def direction(gradients: Parameters, state: SquaresState, params: Parameters) -> Parameters:
+        return jax.tree.map(lambda g, v: g * v**-0.5, gradients, state.squares)
+
+    return Optimizer(init, partial(_accumulated, (lambda square: square,)), direction)
+
+
+def _accumulated(
+    reductions: tuple[Callable[[Array], Array], ...], gradients: Parameters, state: Any
+) -> Any:
+    """Return a state with moving averages of the squares of the gradients, each reduced."""
+    updates = optax.safe_increment(state.updates)
+    decay = 1 - updates.astype(jnp.float32) ** -_EXPONENT
+
+    def averaged(kept: Parameters, reduce: Callable[[Array], Array]) -> Parameters:
+        return jax.tree.map(
+            lambda v, g: decay * v + (1 - decay) * reduce(g**2 + _EPSILON), kept, gradients
+        )
+
+    return type(state)(updates, *map(averaged, state[1:], reductions))
+
+
+def _over_root(
+    gradient: Float[Array, "*layers m n"],
+    rows: Float[Array, "*layers m"],
+    columns: Float[Array, "*layers n"],
+) -> Float[Array, "*layers m n"]:
+    """Divide the gradient by the root of its second moment, rows x columns / mean(rows)."""
+    relative = rows / rows.mean(-1, keepdims=True)
+    # One after the other: the product of two small numbers would be 0.
+    return gradient * relative[..., :, None] ** -0.5 * columns[..., None, :] ** -0.5
+
+
+def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "..."]:
+    """Scale the direction of each layer so that its root mean square is at most 1 (section 6)."""
+    axes = tuple(range(int(is_stacked), direction.ndim))
+    square = (direction**2).mean(axes, keepdims=True)
+    return direction / jnp.maximum(1, square**0.5)
+
+
+def _zeros_without(axis: int, params: Parameters) -> Parameters:
+    """Return zeros of each matrix's shape without one axis, in boxes that name the other axes."""
+
+    def make(x: Any) -> Any:
+        if isinstance(x, nn.LogicallyPartitioned):
+            return nn.LogicallyPartitioned(make(x.value), _without(axis, x.names))
+        return jnp.zeros(_without(axis, x.shape), x.dtype)
+
+    return jax.tree.map(make, params, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def _without(axis: int, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+    place = axis % len(sizes)
+    return (*sizes[:place], *sizes[place + 1 :])

@@ -19,13 +19,8 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.matrices import Parameters, is_matrix, is_matrix_of_layers, is_stacked, of_each
-from t2t_jax.training.optimizer import (
-    Optimizer,
-    joined_parameters,
-    parted,
-    rescaled,
-    with_weight_decay,
-)
+from t2t_jax.training import optimizer as optimizers
+from t2t_jax.training.optimizer import Optimizer
 
 
 def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
@@ -39,7 +34,7 @@ def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
     """
     if config.training.freeze:
         frozen = are_frozen(config.training.freeze, declared)
-        _, trained = parted(declared, frozen)
+        _, trained = optimizers.parted(declared, frozen)
         return without_frozen(_optimizer(config, trained), frozen)
     return _optimizer(config, declared)
 
@@ -53,7 +48,7 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
     if not training.weight_decay:
         return optimizer
     decayed = of_each(is_matrix_of_layers, declared)
-    return with_weight_decay(optimizer, training.weight_decay, decayed)
+    return optimizers.with_weight_decay(optimizer, training.weight_decay, decayed)
 
 
 def _parametrised(
@@ -79,7 +74,7 @@ def _parametrised(
         return model.width_multiple * depth
 
     rates, enlargements = of_each(rate, declared), of_each(enlargement, declared)
-    return rescaled(optimizer, enlargements, rates)
+    return optimizers.rescaled(optimizer, enlargements, rates)
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
@@ -146,11 +141,11 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     """
 
     def init(params: Parameters) -> Any:
-        return optimizer.init(parted(params, frozen)[1])
+        return optimizer.init(optimizers.parted(params, frozen)[1])
 
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
-        fixed, trained = parted(params, frozen)
+        fixed, trained = optimizers.parted(params, frozen)
         still = jax.tree.map(jnp.zeros_like, fixed)
-        return joined_parameters(still, optimizer.direction(gradients, state, trained))
+        return optimizers.joined_parameters(still, optimizer.direction(gradients, state, trained))
 
     return optimizer._replace(init=init, direction=direction)
