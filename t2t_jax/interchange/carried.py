@@ -29,11 +29,7 @@ _SECTIONS = "model", "data", "decoding"
 
 
 def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
-    """Refuse a model with an option or a vocabulary that the form of a format does not carry.
-
-    Raises:
-      UserError: the format does not carry the model; the message names all that it lacks.
-    """
+    """Refuse a model with an option or a vocabulary that the form of a format does not carry."""
     carried, found = form.carried(model.config), []
     for path, leaf, value in walk(model.config):
         section = path.partition(".")[0]

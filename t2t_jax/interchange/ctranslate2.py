@@ -18,12 +18,9 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.batch import EOS_ID
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import Config, ModelConfig, registry, tables
 from t2t_jax.config.model import Stack
-from t2t_jax.config.registry import load_named
-from t2t_jax.config.tables import RELATIVE_BUCKETS
-from t2t_jax.data.vocabularies.paired import PairedVocabulary
-from t2t_jax.data.vocabularies.shared import SharedVocabulary
+from t2t_jax.data.vocabularies import paired, shared
 from t2t_jax.errors import needs_extra
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.carried import Carried, any_value, common_search
@@ -32,7 +29,7 @@ from t2t_jax.interchange.rewriting import with_all_heads, without_residual_scale
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 
-VOCABULARIES = SharedVocabulary, PairedVocabulary
+VOCABULARIES = shared.SharedVocabulary, paired.PairedVocabulary
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -100,11 +97,7 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model in the format of CTranslate2.
-
-    Raises:
-      UserError: CTranslate2 is not installed.
-    """
+    """Write a model in the format of CTranslate2."""
     spec = _specification(model)
     spec.validate()
     spec.optimize(quantization=dtype)
@@ -223,7 +216,7 @@ def _fill_stack(spec: Any, arrays: Arrays, name: str, side: str, model: ModelCon
         _fill_norm(spec.layernorm_embedding, _part(arrays, f"{side}_embedding_norm."))
     if place := model.positions.sinusoids:
         first, width = model.first_position, model.d_model
-        table = np.asarray(load_named(place)(first + _POSITIONS, width))[first:]
+        table = np.asarray(registry.load_named(place)(first + _POSITIONS, width))[first:]
         spec.position_encodings.encodings = table
     elif model.position == "learned":
         spec.position_encodings.encodings = arrays[f"{side}_position"]
@@ -269,7 +262,7 @@ def _distance_biases(model: ModelConfig, arrays: Arrays, side: str) -> Mapping[s
     """Return the biases by distance of self-attention in the form of T5, if any."""
     if model.position == "relative_bias":
         table, distance = arrays[f"{side}_position"], _T5_DISTANCE
-        assert len(table) == RELATIVE_BUCKETS
+        assert len(table) == tables.RELATIVE_BUCKETS
     elif model.position == "alibi":
         # The first half of the buckets of each direction has one distance each.
         distances = np.arange(2 * _POSITIONS)

@@ -15,41 +15,27 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange import pretrained
+from t2t_jax.interchange import model_files, places, portable, pretrained
 from t2t_jax.interchange.carried import ANY, Carried, sizes_of_transformers, tied_output
-from t2t_jax.interchange.model_files import (
-    DEPTH,
-    ID,
-    RATE,
-    SIZE,
-    NumberedToken,
-    read_json,
-    read_text,
-    vocabulary_of,
-)
-from t2t_jax.interchange.numbering import NONE, new_order
-from t2t_jax.interchange.places import Place, linear_places, norm_places
-from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.tensors import Constants, Tensors
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, schema
 
 VOCABULARIES = (PretrainedVocabulary,)
 
 _FIELDS = {
-    "n_embd": pretrained.Counterpart("d_model", SIZE),
-    "n_layer": pretrained.Counterpart("num_decoder_layers", DEPTH),
-    "n_head": pretrained.Counterpart("num_heads", DEPTH),
-    "n_positions": pretrained.Counterpart("max_positions", SIZE),
+    "n_embd": pretrained.Counterpart("d_model", model_files.SIZE),
+    "n_layer": pretrained.Counterpart("num_decoder_layers", model_files.DEPTH),
+    "n_head": pretrained.Counterpart("num_heads", model_files.DEPTH),
+    "n_positions": pretrained.Counterpart("max_positions", model_files.SIZE),
     "activation_function": pretrained.Counterpart("feed_forward", str, "gelu_new"),
-    "layer_norm_epsilon": pretrained.Counterpart("norm_epsilon", RATE, 1e-5),
-    "resid_pdrop": pretrained.Counterpart("dropout_rate", RATE, 0.1),
-    "attn_pdrop": pretrained.Counterpart("attention_dropout_rate", RATE, 0.1),
+    "layer_norm_epsilon": pretrained.Counterpart("norm_epsilon", model_files.RATE, 1e-5),
+    "resid_pdrop": pretrained.Counterpart("dropout_rate", model_files.RATE, 0.1),
+    "attn_pdrop": pretrained.Counterpart("attention_dropout_rate", model_files.RATE, 0.1),
 }
 _OTHERS = {
-    "vocab_size": SIZE,
-    "eos_token_id": NotRequired[ID | None],
-    "n_inner": NotRequired[SIZE | None],
+    "vocab_size": model_files.SIZE,
+    "eos_token_id": NotRequired[model_files.ID | None],
+    "n_inner": NotRequired[model_files.SIZE | None],
 }
 _FIXED = {
     "scale_attn_weights": True,
@@ -58,12 +44,16 @@ _FIXED = {
     "tie_word_embeddings": True,
 }
 _TOKENIZER = schema(
-    {"model": schema({"vocab": dict[str, ID]}, {"continuing_subword_prefix": str | None})},
-    {"added_tokens": list[NumberedToken]},
+    {
+        "model": schema(
+            {"vocab": dict[str, model_files.ID]}, {"continuing_subword_prefix": str | None}
+        )
+    },
+    {"added_tokens": list[model_files.NumberedToken]},
 )
 _NEVER = -1e9
 """The output bias of padding, which is thus never chosen."""
-_MASKS: Constants = {
+_MASKS: places.Constants = {
     r"(transformer\.)?h\.\d+\.attn\.bias": [
         lambda *shape: np.arange(shape[-2])[:, None] >= np.arange(shape[-1])
     ],
@@ -84,9 +74,9 @@ It needs `pip install transformers torch`.
 """
 
 
-def _places(model: ModelConfig) -> Iterator[Place]:
+def _places(model: ModelConfig) -> Iterator[places.Place]:
     """Yield the places of all parameters but the embedding and the joined Q, K and V."""
-    yield Place("target_position", "transformer.wpe.weight")
+    yield places.Place("target_position", "transformer.wpe.weight")
     for number in range(model.stacks[0].num_layers):
         ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
         for sublayer, letter, name in (
@@ -94,20 +84,20 @@ def _places(model: ModelConfig) -> Iterator[Place]:
             ("feed_forward", "1", "mlp.c_fc"),
             ("feed_forward", "2", "mlp.c_proj"),
         ):
-            yield from linear_places(f"{ours}.{sublayer}", letter, f"{theirs}.{name}", False)
-        yield from norm_places(f"{ours}.self_attention.norm", f"{theirs}.ln_1")
-        yield from norm_places(f"{ours}.feed_forward.norm", f"{theirs}.ln_2")
-    yield from norm_places("decoder.norm", "transformer.ln_f")
+            yield from places.linear_places(f"{ours}.{sublayer}", letter, f"{theirs}.{name}", False)
+        yield from places.norm_places(f"{ours}.self_attention.norm", f"{theirs}.ln_1")
+        yield from places.norm_places(f"{ours}.feed_forward.norm", f"{theirs}.ln_2")
+    yield from places.norm_places("decoder.norm", "transformer.ln_f")
 
 
-def read(path: Path) -> PortableModel:
+def read(path: Path) -> portable.PortableModel:
     """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it."""
     theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
     vocabulary = _read_vocabulary(path, theirs)
     config = _our_config(path, theirs, vocabulary)
     tensors = pretrained.read_tensors(path, _spellings)
     arrays = dict(_our_arrays(tensors, config.model, vocabulary))
-    return PortableModel(config, vocabulary, arrays, ())
+    return portable.PortableModel(config, vocabulary, arrays, ())
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -126,7 +116,7 @@ def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
             f"{file} is missing; make it with transformers: "
             f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
-    content = read_json(file, _TOKENIZER)
+    content = model_files.read_json(file, _TOKENIZER)
     model = content["model"]
     added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
     ids = {**model["vocab"], **added}
@@ -140,9 +130,9 @@ def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
         raise UserError(
             f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
         )
-    _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), [NONE, end])
-    with vocabulary_of(file):
-        return pretrained_vocabulary(read_text(file), order.tolist(), unknown=1)
+    _, order = places.new_order(sorted(ids, key=lambda piece: ids[piece]), [places.NONE, end])
+    with model_files.vocabulary_of(file):
+        return pretrained_vocabulary(model_files.read_text(file), order.tolist(), unknown=1)
 
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
@@ -168,11 +158,11 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
 
 
 def _our_arrays(
-    tensors: Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
+    tensors: places.Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     order, width = np.array(vocabulary.order), model.d_model
     yield "embedding", tensors.rows("transformer.wte.weight", order, width)
-    yield "output_bias", np.where(order != NONE, np.float32(0), np.float32(_NEVER))
+    yield "output_bias", np.where(order != places.NONE, np.float32(0), np.float32(_NEVER))
     for number in range(model.stacks[0].num_layers):
         name = f"transformer.h.{number}.attn.c_attn"
         joined = {
@@ -207,16 +197,12 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path) -> None:
-    """Write a model as a GPT-2 model of transformers.
-
-    Raises:
-      UserError: the model has an output bias that is not 0.
-    """
+def write(model: portable.PortableModel, directory: Path) -> None:
+    """Write a model as a GPT-2 model of transformers."""
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)
-    if model.arrays.get("output_bias", order * 0.0)[order != NONE].any():
+    if model.arrays.get("output_bias", order * 0.0)[order != places.NONE].any():
         raise UserError(
             "gpt2 cannot have this model, whose output_bias is not 0; export it --to safetensors, "
             "or train one with training.freeze=output_bias, which keeps it 0"
@@ -238,7 +224,7 @@ def write(model: PortableModel, directory: Path) -> None:
 def _their_arrays(
     arrays: Arrays, model: ModelConfig, order: np.ndarray
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    there = order != NONE
+    there = order != places.NONE
     embedding = np.zeros((int(there.sum()), model.d_model), np.float32)
     embedding[order[there]] = arrays["embedding"][there]
     yield "transformer.wte.weight", embedding

@@ -40,7 +40,7 @@ from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
-from t2t_jax.interchange import pretrained, rewriting
+from t2t_jax.interchange import places, portable, pretrained, rewriting
 from t2t_jax.interchange.carried import (
     Carried,
     any_value,
@@ -55,10 +55,6 @@ from t2t_jax.interchange.generation import (
     write_search,
 )
 from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json, vocabulary_of
-from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
-from t2t_jax.interchange.places import encoder_decoder_places
-from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, schema
@@ -83,7 +79,7 @@ _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weigh
 _NEVER = -1e4
 
 
-def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
+def read(path: Path, *, positions: Positions = "huggingface") -> portable.PortableModel:
     """Read a Marian model.
 
     Args:
@@ -109,7 +105,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
         bias = arrays["output_bias"].copy()
         bias[PAD_ID] = _NEVER  # padding has no probability
         arrays = {**arrays, "output_bias": bias}
-    return PortableModel(config, vocabulary, arrays, ())
+    return portable.PortableModel(config, vocabulary, arrays, ())
 
 
 def _read_vocabulary(
@@ -127,7 +123,7 @@ def _read_vocabulary(
         pieces = _read_pieces(path / name, size)
         if max(first) >= size or (theirs[_SHARED] and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
-        table, order = new_order(pieces, first)
+        table, order = places.new_order(pieces, first)
         tables.append(table)
         orders.append(order)
     models = read_bytes(path / "source.spm"), read_bytes(path / "target.spm")
@@ -137,7 +133,7 @@ def _read_vocabulary(
 
 def _read_pieces(file: Path, size: int) -> list[str]:
     """Return the subword of each id, from a JSON file with the id of each subword."""
-    ids = read_json(file, schema({UNKNOWN: ID}))
+    ids = read_json(file, schema({places.UNKNOWN: ID}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
         raise UserError(
             f"{file} does not give each of {size} entries an id of its own, as config.json has it"
@@ -146,7 +142,7 @@ def _read_pieces(file: Path, size: int) -> list[str]:
 
 
 def _our_arrays(
-    tensors: Tensors, theirs: Record, model: ModelConfig, orders: list[Int[np.ndarray, " _"]]
+    tensors: places.Tensors, theirs: Record, model: ModelConfig, orders: list[Int[np.ndarray, " _"]]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """Yield the parameters under our names and with our ids, but with channels in the old order."""
     of_sources, of_targets, width = *orders, theirs["d_model"]
@@ -160,8 +156,8 @@ def _our_arrays(
         if not theirs[_TIED]:
             yield "output_projection", tensors.rows("lm_head.weight", of_targets, width)
     bias = tensors.take("final_logits_bias", 1, len(of_targets))[0]
-    yield "output_bias", rows_in(bias, of_targets)
-    for place in encoder_decoder_places(model, "model."):
+    yield "output_bias", places.rows_in(bias, of_targets)
+    for place in places.encoder_decoder_places(model, "model."):
         yield place.ours, place.array(tensors)
     for name in copies:
         tensors.take_copy(name, tensors.take(whole))
@@ -254,7 +250,7 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path) -> None:
+def write(model: portable.PortableModel, directory: Path) -> None:
     """Write a model as a Marian model of transformers."""
     config, size = model.config, len(model.vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
@@ -287,7 +283,7 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, A
     }
 
 
-def _write_tokenizer(model: PortableModel, directory: Path, first: int) -> None:
+def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int) -> None:
     """Write the files from which `MarianTokenizer` of transformers splits text as the model does.
 
     Args:
@@ -323,7 +319,7 @@ def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
 
 
 def _their_arrays(
-    model: PortableModel, first: int
+    model: portable.PortableModel, first: int
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
 
@@ -350,5 +346,5 @@ def _their_arrays(
         yield "model.encoder.embed_tokens.weight", arrays["source_embedding"]
         yield "model.decoder.embed_tokens.weight", arrays["target_embedding"]
     yield "final_logits_bias", arrays["output_bias"][None]
-    for place in encoder_decoder_places(network, "model."):
+    for place in places.encoder_decoder_places(network, "model."):
         yield place.theirs, place.theirs_of(arrays)

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypedDict
 
+import numpy as np
+from jaxtyping import Shaped
 from msgspec import Meta
 from sentencepiece import SentencePieceProcessor
 
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.shared import processor_of
-from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.errors import UserError, in_one_line, way_out_of
 from t2t_jax.system.records import Record, Schema, parse_object
 from t2t_jax.system.regular_file import regular
 
@@ -82,11 +84,7 @@ def read_splitter(path: Path) -> SentencePieceProcessor:
 
 @contextmanager
 def vocabulary_of(file: Path | str) -> Iterator[None]:
-    """Name a file in the error for a vocabulary that is made of it within the block.
-
-    Raises:
-      UserError: a `ValueError` was raised within; the error of a missing library stays as it is.
-    """
+    """Name a file in the error for a vocabulary that is made of it within the block."""
     try:
         yield
     except UserError:
@@ -96,11 +94,7 @@ def vocabulary_of(file: Path | str) -> Iterator[None]:
 
 
 def beside(file: Path, name: str) -> Path:
-    """Return the path of a file that another one names, which has to be in the same directory.
-
-    Raises:
-      UserError: the name leads out of the directory, or no file can have it.
-    """
+    """Return the path of a file that another one names, which has to be in the same directory."""
     relative = PurePosixPath(name)
     if relative.is_absolute() or ".." in relative.parts:
         raise UserError(
@@ -113,12 +107,50 @@ def beside(file: Path, name: str) -> Path:
 
 
 def config_of(file: Path, changes: Mapping[str, Any], base: Config | None = None) -> Config:
-    """Return a config, or the default one, with the changes that follow from a file.
-
-    Raises:
-      UserError: the config refuses them; the message begins with the file.
-    """
+    """Return a config, or the default one, with the changes that follow from a file."""
     try:
         return (base or Config()).replace(changes)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
+
+
+_OLDEST = 2, 6  # earlier versions may execute code in spite of weights_only (CVE-2025-32434)
+
+
+def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Read the tensors of a file that `torch.save` wrote. No code in the file is executed."""
+    try:
+        regular(file)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{file} is read by PyTorch, which is not installed: pip install torch; or load the "
+            "model with transformers elsewhere, and save it as model.safetensors: "
+            "model.save_pretrained(DIRECTORY, safe_serialization=True)"
+        ) from error
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+        raise UserError(
+            f"{file}: PyTorch {torch.__version__} may execute code in the file; upgrade it: "
+            "pip install 'torch>=2.6'"
+        )
+    try:
+        weights = torch.load(file, map_location="cpu", weights_only=True)
+        for name, tensor in weights.items():
+            if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
+                raise TypeError(f"{name!r:.80} is no tensor")
+        arrays = {
+            # NumPy has no bfloat16, and float32 holds each of its values.
+            name: (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).detach().numpy()
+            for name, tensor in weights.items()
+        }
+    except Exception as error:  # a damaged pickle may raise anything
+        why = in_one_line(error) or type(error).__name__
+        raise UserError(
+            f"{file} is damaged, or holds more than weights: {why:.150}; copy it anew"
+        ) from error
+    if not arrays:
+        raise UserError(f"{file} has no dictionary of tensors, which weights are")
+    return arrays

@@ -36,11 +36,7 @@ def portable_model(
     step: int | Literal["best"] | None = None,
     parallel: MeshConfig | None = None,
 ) -> PortableModel:
-    """Return the model of a run, from the checkpoints that `t2t_jax.load` would take.
-
-    Raises:
-      UserError: `workdir` is not a run directory, or its checkpoints are missing or damaged.
-    """
+    """Return the model of a run, from the checkpoints that `t2t_jax.load` would take."""
     translator = load(workdir, average=average, step=step, parallel=parallel)
     decay = next(iter(translator.ema_decays), None)
     there = {name: workdir / name for name in RECORDS}

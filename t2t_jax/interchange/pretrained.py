@@ -16,13 +16,10 @@ from safetensors.numpy import save
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, quote, warn
-from t2t_jax.interchange.formats import READ, REMOVED_FORMATS
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, config_of, read_json
-from t2t_jax.interchange.tensors import Spellings, Tensors, as_written
-from t2t_jax.interchange.torch_file import read_torch_file
+from t2t_jax.interchange import formats, model_files
+from t2t_jax.interchange.places import Spellings, Tensors, as_written
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Record, schema
-from t2t_jax.system.safetensors_file import read_safetensors
+from t2t_jax.system import records, safetensors_file
 from t2t_jax.version import removed_feature
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
@@ -30,7 +27,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": 
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
 _ALIASES = {"d_model": "hidden_size", "num_heads": "num_attention_heads"}
 """Second names by which transformers reads the fields that stand for ours."""
-_INDEX = schema({"weight_map": dict[str, str]})
+_INDEX = records.schema({"weight_map": dict[str, str]})
 
 
 class Counterpart(NamedTuple):
@@ -51,7 +48,7 @@ activation is one of `ACTIVATIONS`."""
 
 def read_pretrained_config(
     path: Path, kind: str, fields: Counterparts, others: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> Record:
+) -> records.Record:
     """Return the fields of config.json, checked.
 
     Args:
@@ -61,17 +58,17 @@ def read_pretrained_config(
       fixed: options with the only value of each that a model of this package can have.
     """
     file = path / "config.json"
-    model_type = read_json(file, schema({"model_type": str}))["model_type"]
-    if model_type in REMOVED_FORMATS:
-        raise removed_feature(str(file), REMOVED_FORMATS[model_type])
+    model_type = model_files.read_json(file, records.schema({"model_type": str}))["model_type"]
+    if model_type in formats.REMOVED_FORMATS:
+        raise removed_feature(str(file), formats.REMOVED_FORMATS[model_type])
     if model_type != kind:
         raise UserError(
             f"{file} has a model of type {model_type!r:.60}, not {kind!r}; the formats that are "
-            f"read are {', '.join(READ)}"
+            f"read are {', '.join(formats.READ)}"
         )
     needed = {name: one.kind for name, one in fields.items() if one.usual is None}
     usual = {name: one.kind for name, one in fields.items() if one.usual is not None}
-    theirs = read_json(file, schema({**needed, **others}, usual))
+    theirs = model_files.read_json(file, records.schema({**needed, **others}, usual))
     aliases = {
         _ALIASES[one.ours]: theirs[name] for name, one in fields.items() if one.ours in _ALIASES
     }
@@ -89,32 +86,34 @@ def encoder_decoder_fields(
 ) -> Counterparts:
     """Return the fields of Marian, M2M100, mBART and BART, with values for missing ones."""
     return {
-        "d_model": Counterpart("d_model", SIZE),
-        "encoder_layers": Counterpart("num_encoder_layers", DEPTH),
-        "decoder_layers": Counterpart("num_decoder_layers", DEPTH),
-        "encoder_attention_heads": Counterpart("num_heads", DEPTH),
-        "encoder_ffn_dim": Counterpart("d_ff", SIZE),
+        "d_model": Counterpart("d_model", model_files.SIZE),
+        "encoder_layers": Counterpart("num_encoder_layers", model_files.DEPTH),
+        "decoder_layers": Counterpart("num_decoder_layers", model_files.DEPTH),
+        "encoder_attention_heads": Counterpart("num_heads", model_files.DEPTH),
+        "encoder_ffn_dim": Counterpart("d_ff", model_files.SIZE),
         "activation_function": Counterpart("feed_forward", str, activation),
-        "dropout": Counterpart("dropout_rate", RATE, 0.1),
-        "attention_dropout": Counterpart("attention_dropout_rate", RATE, attention_dropout),
-        "activation_dropout": Counterpart("activation_dropout_rate", RATE, 0.0),
+        "dropout": Counterpart("dropout_rate", model_files.RATE, 0.1),
+        "attention_dropout": Counterpart(
+            "attention_dropout_rate", model_files.RATE, attention_dropout
+        ),
+        "activation_dropout": Counterpart("activation_dropout_rate", model_files.RATE, 0.0),
         "scale_embedding": Counterpart("scale_embeddings", bool, scaled),
     }
 
 
 def read_encoder_decoder_config(
     path: Path, kind: str, fields: Counterparts, others: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> Record:
+) -> records.Record:
     """Return the fields of config.json, whose decoder has to have the sizes of the encoder.
 
     The arguments and errors are those of `read_pretrained_config`.
     """
     others = {
-        **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), SIZE),
-        "decoder_attention_heads": DEPTH,
-        **dict.fromkeys(("pad_token_id", "eos_token_id"), ID),
+        **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), model_files.SIZE),
+        "decoder_attention_heads": model_files.DEPTH,
+        **dict.fromkeys(("pad_token_id", "eos_token_id"), model_files.ID),
         "tie_word_embeddings": NotRequired[bool],
-        "max_position_embeddings": NotRequired[SIZE],
+        "max_position_embeddings": NotRequired[model_files.SIZE],
         **others,
     }
     theirs = read_pretrained_config(path, kind, fields, others, fixed)
@@ -125,7 +124,7 @@ def read_encoder_decoder_config(
     return theirs
 
 
-def refuse_other_options(file: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
+def refuse_other_options(file: Path, theirs: records.Record, wanted: Mapping[str, Any]) -> None:
     """Refuse a model in which an option has another value than the wanted one."""
     for name, value in wanted.items():
         if theirs.get(name, value) != value:
@@ -138,8 +137,8 @@ def refuse_other_options(file: Path, theirs: Record, wanted: Mapping[str, Any]) 
 def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
     """Read the tensors of a model in a directory, which may lie in several files."""
     readers = {
-        "model.safetensors": lambda file: read_safetensors(file)[0],
-        "pytorch_model.bin": read_torch_file,
+        "model.safetensors": lambda file: safetensors_file.read_safetensors(file)[0],
+        "pytorch_model.bin": model_files.read_torch_file,
     }
     for name, read in readers.items():
         file, index = path / name, path / f"{name}.index.json"
@@ -151,10 +150,10 @@ def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
 
 
 def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    places = read_json(index, _INDEX)["weight_map"]
+    places = model_files.read_json(index, _INDEX)["weight_map"]
     found: dict[str, np.ndarray] = {}
     for part in sorted(set(places.values())):
-        tensors = read(beside(index, part))
+        tensors = read(model_files.beside(index, part))
         names = {name for name, place in places.items() if place == part}
         if other := names ^ tensors.keys():
             raise UserError(
@@ -166,13 +165,9 @@ def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dic
 
 
 def our_config(
-    path: Path, theirs: Record, fields: Counterparts, others: Mapping[str, Any]
+    path: Path, theirs: records.Record, fields: Counterparts, others: Mapping[str, Any]
 ) -> Config:
-    """Return our config for the fields of a config.json, with `others` of our fields beside them.
-
-    Raises:
-      UserError: this package does not have the activation, or the config refuses a value.
-    """
+    """Return our config for the fields of a config.json, with other fields of ours besides."""
     found: dict[str, Any] = {}
     for name, field in fields.items():
         value = theirs.get(name, field.usual)
@@ -183,8 +178,8 @@ def our_config(
             )
         if field.ours == "feed_forward":
             value = _OUR_ACTIVATIONS[value]
-        found[f"model.{field.ours}"] = float(value) if field.kind is RATE else value
-    return config_of(path / "config.json", found | dict(others))
+        found[f"model.{field.ours}"] = float(value) if field.kind is model_files.RATE else value
+    return model_files.config_of(path / "config.json", found | dict(others))
 
 
 def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from jaxtyping import Float32
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.heads import Head, all_heads
-from t2t_jax.interchange.portable import PortableModel, portable_model
-from t2t_jax.interchange.rewriting import with_changed_heads
-from t2t_jax.interchange.runs import write_run
+from t2t_jax.interchange import portable, rewriting, runs
 from t2t_jax.modules.gates import HeadGates
 
 
@@ -25,9 +23,6 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
 
     Args:
       share: the least share of all heads to remove, above 0 and below 1.
-
-    Raises:
-      UserError: so many heads cannot be removed.
     """
     sizes = {name: np.asarray(getattr(importance, name)) for name in PARTS}
     wanted = share * len(all_heads(importance))
@@ -52,15 +47,11 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
     return pruned
 
 
-def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
+def without_heads(model: portable.PortableModel, heads: list[Head]) -> portable.PortableModel:
     """Return a model without some heads, equal to the whole one with their gates at 0.
 
     Args:
       heads: the heads to remove, equally many of each layer of an attention.
-
-    Raises:
-      UserError: the layers would have different numbers of heads; or the config refuses fewer
-        heads, as where heads share keys and values, or positions have numbers for each head.
     """
     network = model.config.model
     gone: dict[tuple[str, int], set[int]] = {}
@@ -81,7 +72,7 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
     ) -> Float32[np.ndarray, "kept ..."]:
         return np.delete(parts, list(gone.get((name, layer), ())), axis=0)
 
-    arrays = with_changed_heads(model.arrays, network, kept)
+    arrays = rewriting.with_changed_heads(model.arrays, network, kept)
     return dataclasses.replace(model, config=config, arrays=arrays)
 
 
@@ -91,11 +82,8 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | 
     Args:
       out: the directory of the new run, which does not exist yet, or is empty.
       which: `average` and `step` of the checkpoints; see `t2t_jax.load`.
-
-    Raises:
-      UserError: see `without_heads`; or the run cannot be read, or the new one not written.
     """
-    model = portable_model(workdir, **which)  # type: ignore[arg-type]
+    model = portable.portable_model(workdir, **which)  # type: ignore[arg-type]
     names = [f"{name} {layer + 1}:{head + 1}" for name, layer, head in sorted(heads)]
     origin = {"format": "pruned", "path": str(workdir), "heads": names}
-    write_run(without_heads(model, heads), out, origin)
+    runs.write_run(without_heads(model, heads), out, origin)

@@ -17,8 +17,8 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import ANY, Carried
 from t2t_jax.interchange.model_files import read_text
+from t2t_jax.interchange.places import Tensors
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.training.parameter_file import (
     SavedParameters,
     check_vocabulary,

@@ -20,7 +20,7 @@ from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.decoding.scoring import score
 from t2t_jax.inspect.beam_record import record_search
 from t2t_jax.interchange.formats import read_model, write_model
-from t2t_jax.interchange.numbering import new_order
+from t2t_jax.interchange.places import new_order
 from tests.interchange.models import altered_json, translator_of
 from tests.selection import thorough_after
 

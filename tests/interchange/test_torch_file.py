@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.interchange.formats import read_model
-from t2t_jax.interchange.torch_file import read_torch_file
+from t2t_jax.interchange.model_files import read_torch_file
 from tests.interchange.models import assert_same_arrays
 from tests.refusals import refused
 

@@ -36,11 +36,7 @@ _LANGUAGE = re.compile("[a-z]{2,3}")
 
 
 def check_licence(licence: str | None) -> str:
-    """Return the identifier of a licence as the hub writes it.
-
-    Raises:
-      UserError: there is none, or the hub does not know it.
-    """
+    """Return the identifier of a licence as the hub writes it."""
     known = _text("licences.txt").split()
     common = "apache-2.0, mit, cc-by-4.0, cc-by-sa-4.0, cc-by-nc-4.0, cc0-1.0 or other"
     if licence is None:

@@ -15,11 +15,8 @@ from t2t_jax.interchange.formats import check_written
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
 from t2t_jax.parallel.directory_lock import check_free
-from t2t_jax.system.atomic_file import removed_at_end, writing_directory
-from t2t_jax.system.bucket import BucketPath, as_path, fetch_objects, local_copy, send_tree
+from t2t_jax.system import atomic_file, bucket, opening, sums
 from t2t_jax.system.hub import NEEDED_FILES, RUN_FILES, STATE_FILES, Address, address, reaching
-from t2t_jax.system.opening import check_directory_name, opened
-from t2t_jax.system.sums import check_sums, write_sums
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, PARAMETERS, log_file, read_config
 
@@ -70,20 +67,20 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
         )
     check_written("run", asked.dtype)
     target = _target(asked)
-    source = opened(asked.workdir, with_state=asked.with_state)
+    source = opening.opened(asked.workdir, with_state=asked.with_state)
     licence = _licence(asked, source)
-    is_local = isinstance(target, Path) and not isinstance(target, BucketPath)
-    if directory := dry_run or (as_path(asked.destination) if is_local else None):
-        check_directory_name(directory)
-        with writing_directory(directory) as place:
+    is_local = isinstance(target, Path) and not isinstance(target, bucket.BucketPath)
+    if directory := dry_run or (bucket.as_path(asked.destination) if is_local else None):
+        opening.check_directory_name(directory)
+        with atomic_file.writing_directory(directory) as place:
             _fill(asked, source, licence, place)
         return str(directory)
-    with removed_at_end(Path(tempfile.mkdtemp(prefix="t2t_jax-"))) as place:
+    with atomic_file.removed_at_end(Path(tempfile.mkdtemp(prefix="t2t_jax-"))) as place:
         _fill(asked, source, licence, place)
         if isinstance(target, Address):
             return _upload(place, target, asked.private)
-        assert isinstance(target, BucketPath)
-        send_tree(place, target, CONFIG)
+        assert isinstance(target, bucket.BucketPath)
+        bucket.send_tree(place, target, CONFIG)
         return str(target)
 
 
@@ -96,8 +93,8 @@ def _target(asked: Publication) -> Address | Path:
     for flag in ("private", "revision"):
         if getattr(asked, flag):
             raise UserError(f"--{flag} is for hf://NAME/MODEL, not for {asked.destination}")
-    place = as_path(asked.destination)
-    if isinstance(place, BucketPath) and (place / CONFIG).exists():
+    place = bucket.as_path(asked.destination)
+    if isinstance(place, bucket.BucketPath) and (place / CONFIG).exists():
         raise UserError(f"{place} exists; choose another place, or remove that one first")
     return place
 
@@ -123,7 +120,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
                 f"{asked.workdir} is published, and has one set of parameters; leave --average, "
                 "--step and --dtype out"
             )
-        check_sums(source, NEEDED_FILES)
+        sums.check_sums(source, NEEDED_FILES)
         _copy((source / name for name in RUN_FILES), place)
     else:
         chosen: dict[str, Any] = {"average": asked.average, "step": asked.step}
@@ -131,7 +128,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         small_form.write_without_sums(model, place, asked.dtype or "float32")
         card = model_card(source, model, asked.destination, licence)
         (place / CARD).write_text(card, encoding="utf-8")
-    write_sums(place)
+    sums.write_sums(place)
 
 
 def _copy_state(source: Path, place: Path) -> None:
@@ -142,8 +139,8 @@ def _copy_state(source: Path, place: Path) -> None:
             raise UserError(f"{source} has no checkpoint to go on from; leave --with-state out")
         for step in steps[-1:]:
             directory, copy = source / name / str(step), place / name / str(step)
-            if isinstance(directory, BucketPath):
-                fetch_objects(directory.objects(), directory, copy)
+            if isinstance(directory, bucket.BucketPath):
+                bucket.fetch_objects(directory.objects(), directory, copy)
             else:
                 shutil.copytree(directory, copy)
     _copy([log_file(source)], place)
@@ -152,7 +149,7 @@ def _copy_state(source: Path, place: Path) -> None:
 def _copy(files: Iterable[Path], place: Path) -> None:
     for file in files:
         if file.is_file():
-            with local_copy(file) as copy:
+            with bucket.local_copy(file) as copy:
                 shutil.copyfile(copy, place / file.name)
 
 

@@ -12,9 +12,7 @@ from string import Template
 
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.publishing.publish import Publication, publish
-from t2t_jax.system.atomic_file import writing_directory
-from t2t_jax.system.hub import address
-from t2t_jax.system.opening import opened
+from t2t_jax.system import atomic_file, hub, opening
 from t2t_jax.version import __version__
 from t2t_jax.workdir import read_config
 
@@ -29,22 +27,18 @@ def publish_with_space(asked: Publication, directory: Path, dry_run: Path | None
     Args:
       directory: where to write the files of the Space.
       dry_run: as for `publish`.
-
-    Raises:
-      UserError: the run does not translate, or is not published on the hub, or `publish` refuses
-        it, or the directory exists.
     """
-    target = address(asked.destination)
+    target = hub.address(asked.destination)
     if target is None:
         raise UserError(f"--space is for hf://NAME/MODEL, not for {asked.destination}")
-    data = read_config(opened(asked.workdir)).data
+    data = read_config(opening.opened(asked.workdir)).data
     if data.facts.hub_task != "translation":
         raise UserError(
             f"--space is for models that translate, which that of {asked.workdir} does not"
         )
     if dry_run and (directory.resolve().is_relative_to(dry_run.resolve())):
         raise UserError(f"--space {directory} is in --dry-run {dry_run}; give one beside it")
-    with writing_directory(directory) as place:
+    with atomic_file.writing_directory(directory) as place:
         name = publish(asked, dry_run)
         values = {
             "name": json.dumps(asked.destination if dry_run else name),

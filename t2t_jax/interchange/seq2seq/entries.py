@@ -31,7 +31,7 @@ from t2t_jax.interchange.model_files import (
     read_text,
     vocabulary_of,
 )
-from t2t_jax.interchange.numbering import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
+from t2t_jax.interchange.places import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
 from t2t_jax.system.records import schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"

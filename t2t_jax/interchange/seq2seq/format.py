@@ -69,11 +69,7 @@ class Seq2SeqFormat:
         }
 
     def read(
-        self,
-        path: Path,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
+        self, path: Path, *, source_language: str | None = None, target_language: str | None = None
     ) -> PortableModel:
         """Read a model for two of its languages; see `read_seq2seq`."""
         from t2t_jax.interchange.seq2seq.reading import read_seq2seq  # which imports this module

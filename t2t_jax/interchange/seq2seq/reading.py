@@ -17,34 +17,23 @@ from jaxtyping import Float32, Int
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config
-from t2t_jax.data.vocabularies.framed import (
-    LANGUAGE,
-    FramedVocabulary,
-    framed_vocabulary,
-    language_code,
-)
+from t2t_jax.data.vocabularies import framed
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import tensor2tensor_sinusoids
-from t2t_jax.interchange import pretrained
-from t2t_jax.interchange.generation import FILE, with_their_search
-from t2t_jax.interchange.model_files import ID, read_json
-from t2t_jax.interchange.numbering import BEGIN, UNKNOWN, rows_in
-from t2t_jax.interchange.places import encoder_decoder_places
-from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange import generation, model_files, places, portable, pretrained
 from t2t_jax.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
 from t2t_jax.interchange.seq2seq.format import FIRST_POSITION, Seq2SeqFormat
-from t2t_jax.interchange.tensors import Constants, Tensors
 from t2t_jax.system.records import Record, schema
 
 SHARED, BIAS = "shared.weight", "final_logits_bias"
 _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
-_OTHERS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[ID | None])
+_OTHERS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
 _EMBEDDING = "encoder.embed_tokens.weight"
 _COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
 """Further uses of the embedding matrix, which a file may repeat or leave out."""
 RESERVED_POSITIONS = 2
 """The rows of a learned table before the first position: positions count from padding's id, 1."""
-_VERSION: Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
+_VERSION: places.Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
 """The version of the layers, as fairseq stored it; earlier versions computed something else."""
 _SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weights"
 
@@ -61,7 +50,7 @@ def read_seq2seq(
     form: Seq2SeqFormat,
     source_language: str | None = None,
     target_language: str | None = None,
-) -> PortableModel:
+) -> portable.PortableModel:
     """Read a model.
 
     Args:
@@ -107,8 +96,8 @@ def read_seq2seq(
         }
         config = config.replace({"model.max_positions": length, **limits})
     ids = order.tolist()
-    config, _ = with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
-    return PortableModel(config, vocabulary, arrays, ())
+    config, _ = generation.with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
+    return portable.PortableModel(config, vocabulary, arrays, ())
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -123,8 +112,8 @@ def _spellings(name: str) -> Iterator[str]:
 
 def _start_settings(path: Path, theirs: Record) -> dict[str, int | None]:
     """Return the ids with which targets begin, of generation_config.json or config.json."""
-    file = path / FILE
-    given = read_json(file, schema(_OTHERS)) if file.exists() else {}
+    file = path / generation.FILE
+    given = model_files.read_json(file, schema(_OTHERS)) if file.exists() else {}
     return {
         name: theirs.get(name) if given.get(name) is None else given[name]
         for name in (_START, _FORCED)
@@ -154,29 +143,29 @@ def _pair(
             f"--target-language, such as {', '.join(codes[:6])}"
         )
     names = [str(name) for name in named]
-    return _Pair(tuple(language_code(name, codes) for name in names), tuple(names))
+    return _Pair(tuple(framed.language_code(name, codes) for name in names), tuple(names))
 
 
 def _vocabulary(
     path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: _Pair
-) -> tuple[FramedVocabulary, Int[np.ndarray, " entries"]]:
+) -> tuple[framed.FramedVocabulary, Int[np.ndarray, " entries"]]:
     """Return the vocabulary, and the model's id of each of its entries."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
     pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
     given = theirs.get("bos_token_id")
-    begin: Any = ids.get(BEGIN, pad) if given is None else given
-    first = [pad, end, begin if start in (pad, end) else start, ids[UNKNOWN]]
+    begin: Any = ids.get(places.BEGIN, pad) if given is None else given
+    first = [pad, end, begin if start in (pad, end) else start, ids[places.UNKNOWN]]
     text, order = entries.vocabulary(first, begin)
     ours = {int(number): place for place, number in enumerate(order)}
     if form.has_languages:
         settings = tokenizer_settings(path)
         is_of_25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
         is_after = bool(settings.get("legacy_behaviour")) or is_of_25
-        source = ([], [EOS_ID, LANGUAGE]) if is_after else ([LANGUAGE], [EOS_ID])
-        target = [LANGUAGE] if start in (pad, end) else []
+        source = ([], [EOS_ID, framed.LANGUAGE]) if is_after else ([framed.LANGUAGE], [EOS_ID])
+        target = [framed.LANGUAGE] if start in (pad, end) else []
     else:
         source, target = ([ours[begin]], [EOS_ID]), [ours[begin]]
-    vocabulary = framed_vocabulary(
+    vocabulary = framed.framed_vocabulary(
         text,
         source=source,
         target=target,
@@ -189,26 +178,25 @@ def _vocabulary(
 
 
 def _arrays(
-    tensors: Tensors,
-    form: Seq2SeqFormat,
-    config: Config,
-    order: Int[np.ndarray, " entries"],
+    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, order: Int[np.ndarray, " entries"]
 ) -> dict[str, Float32[np.ndarray, "..."]]:
     width, size = config.model.d_model, len(order)
     embedding = tensors.take(_EMBEDDING, size, width)
     for name in (SHARED, *_COPIES):
         tensors.take_copy(name, embedding)
-    arrays = {"embedding": rows_in(embedding, order)}
+    arrays = {"embedding": places.rows_in(embedding, order)}
     if form.has_table:
         arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
-            arrays["output_bias"] = rows_in(tensors.take(BIAS, 1, size)[0], order)
+            arrays["output_bias"] = places.rows_in(tensors.take(BIAS, 1, size)[0], order)
         length = None
         for side, stack in (("source", "encoder"), ("target", "decoder")):
             rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
             arrays[f"{side}_position"] = rows[RESERVED_POSITIONS:]
             length = len(rows)
-    arrays |= {place.ours: place.array(tensors) for place in encoder_decoder_places(config.model)}
+    arrays |= {
+        place.ours: place.array(tensors) for place in places.encoder_decoder_places(config.model)
+    }
     tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
     return arrays
 

@@ -20,26 +20,9 @@ from jaxtyping import Float32, Int
 from t2t_jax.batch import BOS_ID
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
-from t2t_jax.interchange.generation import num_positions, special_ids, write_search
-from t2t_jax.interchange.numbering import BEGIN, new_order
-from t2t_jax.interchange.places import encoder_decoder_places
-from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    their_encoder_decoder_fields,
-    write_files,
-    write_json,
-)
-from t2t_jax.interchange.seq2seq.entries import (
-    SENTENCEPIECE,
-    SETTINGS,
-    SPECIAL,
-    TABLE,
-    TOKENIZER,
-    language_codes,
-    unused,
-)
+from t2t_jax.interchange import generation, places, portable, pretrained
+from t2t_jax.interchange.seq2seq import entries, reading
 from t2t_jax.interchange.seq2seq.format import Seq2SeqFormat
-from t2t_jax.interchange.seq2seq.reading import BIAS, RESERVED_POSITIONS, SHARED
 
 _README = """\
 # A model of t2t_jax as {name} of transformers
@@ -57,7 +40,7 @@ _LANGUAGES = """ It translates from {} to {}; `tokenizer.src_lang` and the
 `forced_bos_token_id` of `generate` choose other languages of the model."""
 
 
-def write_seq2seq(model: PortableModel, form: Seq2SeqFormat, directory: Path) -> None:
+def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory: Path) -> None:
     """Write a model.
 
     Args:
@@ -66,17 +49,19 @@ def write_seq2seq(model: PortableModel, form: Seq2SeqFormat, directory: Path) ->
     vocabulary, config = model.vocabulary, model.config
     assert isinstance(vocabulary, FramedVocabulary)
     size = len(vocabulary)
-    _, order = new_order([""] * size, vocabulary.first)
+    _, order = places.new_order([""] * size, vocabulary.first)
     pieces = vocabulary.pieces([range(size)])[0]
-    special = special_ids(config.model, order, pieces.index(BEGIN) if BEGIN in pieces else BOS_ID)
+    special = generation.special_ids(
+        config.model, order, pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
+    )
     forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
     special["forced_bos_token_id"] = None if forced is None else int(order[forced])
     settings = {
         "vocab_size": size,
-        **their_encoder_decoder_fields(config.model, form.fields),
+        **pretrained.their_encoder_decoder_fields(config.model, form.fields),
         "max_position_embeddings": config.model.num_positions
         if form.has_table
-        else num_positions(config),
+        else generation.num_positions(config),
         "tie_word_embeddings": True,
         **special,
     }
@@ -85,23 +70,23 @@ def write_seq2seq(model: PortableModel, form: Seq2SeqFormat, directory: Path) ->
     readme = _README.format(
         name=form.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
     )
-    write_files(directory, form.model_class, form.model_type, settings, arrays, readme)
-    write_search(directory, config, special, order)
+    pretrained.write_files(directory, form.model_class, form.model_type, settings, arrays, readme)
+    generation.write_search(directory, config, special, order)
     _write_vocabulary(vocabulary, form, order, directory)
 
 
 def _their_arrays(
-    model: PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
+    model: portable.PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     back, arrays = np.argsort(order), model.arrays
-    yield f"model.{SHARED}", arrays["embedding"][back]
+    yield f"model.{reading.SHARED}", arrays["embedding"][back]
     if form.has_table:
-        yield BIAS, arrays["output_bias"][back][None]
+        yield reading.BIAS, arrays["output_bias"][back][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
-            reserved = np.zeros((RESERVED_POSITIONS, table.shape[1]), table.dtype)
+            reserved = np.zeros((reading.RESERVED_POSITIONS, table.shape[1]), table.dtype)
             yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
-    for place in encoder_decoder_places(model.config.model, "model."):
+    for place in places.encoder_decoder_places(model.config.model, "model."):
         yield place.theirs, place.theirs_of(arrays)
 
 
@@ -118,20 +103,20 @@ def _write_vocabulary(
     settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, marks)}
     files = vocabulary.text.files
     if isinstance(vocabulary.text, PairedVocabulary):
-        (directory / SENTENCEPIECE).write_bytes(files["source.spm"])
+        (directory / entries.SENTENCEPIECE).write_bytes(files["source.spm"])
         end = min(map(names.index, marks), default=len(names))
-        added = [name for n, name in enumerate(names[end:], end) if name != unused(n)]
-        write_json(directory / SPECIAL, {"additional_special_tokens": added})
+        added = [name for n, name in enumerate(names[end:], end) if name != entries.unused(n)]
+        pretrained.write_json(directory / entries.SPECIAL, {"additional_special_tokens": added})
         if marks and marks[0].startswith("__"):
             table = {name: number for number, name in enumerate(names[:end])}
-            write_json(directory / TABLE, table)
-            settings |= language_codes(list(vocabulary.marks))
+            pretrained.write_json(directory / entries.TABLE, table)
+            settings |= entries.language_codes(list(vocabulary.marks))
     else:
-        (directory / TOKENIZER).write_bytes(files[TOKENIZER])
+        (directory / entries.TOKENIZER).write_bytes(files[entries.TOKENIZER])
         settings |= {"extra_special_tokens": marks}
     if form.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
         settings |= {"legacy_behaviour": True}
-    write_json(directory / SETTINGS, settings)
+    pretrained.write_json(directory / entries.SETTINGS, settings)
 
 
 def _tokenizer_class(vocabulary: FramedVocabulary, form: Seq2SeqFormat, marks: list[str]) -> str:
