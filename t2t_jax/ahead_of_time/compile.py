@@ -14,13 +14,10 @@ from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.ahead_of_time.kernels import kernels
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
-from t2t_jax.config import Config
-from t2t_jax.config.cost import model_flops_per_step, num_parameters
+from t2t_jax.config import Config, cost
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
-from t2t_jax.modules.models import make_model
-from t2t_jax.modules.named_functions import check_functions
-from t2t_jax.modules.network import Network
+from t2t_jax.modules import models, named_functions, network
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
@@ -49,10 +46,10 @@ def compile_ahead(
             "--compile-only compiles what parallel.backend='jit' runs, but it is "
             f"{config.parallel.backend!r}; add --parallel.backend jit"
         )
-    check_functions(config)
+    named_functions.check_functions(config)
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
-    model = make_model(config, config.data.vocab_size, mesh)
+    model = models.make_model(config, config.data.vocab_size, mesh)
     shape = task_of(config.data.corpus, config.data.task).largest_shape(config)
     layout = batch_layout(mesh, shape.rows, max(shape[1:]), config.parallel.pass_tokens)
     return compile_step(config, model, layout, shape, write_program)
@@ -60,7 +57,7 @@ def compile_ahead(
 
 def compile_step(
     config: Config,
-    model: Network,
+    model: network.Network,
     layout: BatchLayout,
     shape: BatchShape,
     write_program: Path | None = None,
@@ -102,7 +99,7 @@ def compile_step(
     return StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
-        num_parameters=num_parameters(config.model, config.data.vocab_size),
+        num_parameters=cost.num_parameters(config.model, config.data.vocab_size),
         shape=shape,
         passes=layout.passes,
         compile_seconds=seconds,
@@ -136,7 +133,7 @@ def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:
     XLA's own count would be too low: it counts the body of a loop, such as that over layers, once.
     """
     rows = layout.passes * layout.rows_per_pass
-    total = model_flops_per_step(
+    total = cost.model_flops_per_step(
         config.model,
         config.data.vocab_size,
         rows * shape.source_length,

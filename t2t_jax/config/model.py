@@ -4,17 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from t2t_jax.config import checks, tables
 from t2t_jax.config.attention import AttentionConfig, FeedForwardConfig, NormConfig
-from t2t_jax.config.checks import (
-    INFINITY,
-    NOT_EXPORTED,
-    SIZE,
-    Section,
-    left_open,
-    read_where,
-    require,
-)
-from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, PositionFacts, PositionName, ScalingName
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
@@ -22,7 +13,7 @@ Part: TypeAlias = Literal["encoder", "decoder", "cross"]
 Side: TypeAlias = Literal["source", "target", "output"]
 PARTS: tuple[Part, ...] = "encoder", "decoder", "cross"
 """The attentions of the paper: self-attention in two stacks, and cross-attention."""
-_ROTARY = read_where(lambda model: model.positions.turns)
+_ROTARY = checks.read_where(lambda model: model.positions.turns)
 _BASE_D_K = 64  # d_k of the paper, at which scores of attention are alike in all parametrisations
 
 
@@ -68,7 +59,7 @@ class InputProjection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ModelConfig(Section, ABC):
+class ModelConfig(checks.Section, ABC):
     """The network: section 3 of the paper, with the options of its ablations and of later work.
 
     These are the fields of all networks. Each family of networks has a config of its own, with the
@@ -79,9 +70,9 @@ class ModelConfig(Section, ABC):
     """Family of the network (`config.families`), each of which has fields of its own: encoder and
     decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu et
     al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
-    d_model: int = field(default=512, metadata=SIZE)
+    d_model: int = field(default=512, metadata=checks.SIZE)
     """Width of every layer's output (section 3.1)."""
-    num_heads: int = field(default=8, metadata=SIZE)
+    num_heads: int = field(default=8, metadata=checks.SIZE)
     """Attention heads h (section 3.2.2)."""
     d_k: int | None = None
     """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
@@ -102,7 +93,7 @@ class ModelConfig(Section, ABC):
     """Add a learned bias in the projections of attention; the paper has none."""
     query_key_norm: bool = False
     """Normalise the queries and the keys of each head (Henry et al. 2020, Dehghani et al. 2023)."""
-    d_ff: int = field(default=2048, metadata=SIZE)
+    d_ff: int = field(default=2048, metadata=checks.SIZE)
     """Width within the feed-forward network (section 3.3). A gated network has three matrices in
     place of two: 2/3 of the width keeps the number of parameters."""
     feed_forward: str = "relu"
@@ -121,47 +112,47 @@ class ModelConfig(Section, ABC):
     width (mup: Yang et al. 2021); or of base_depth too (complete: Dey et al. 2025)."""
     base_width: int = field(
         default=512,
-        metadata=SIZE | read_where(lambda model: model.parametrisation != "standard"),
+        metadata=checks.SIZE | checks.read_where(lambda model: model.parametrisation != "standard"),
     )
     """The d_model at which the parametrisation mup equals the standard one."""
     base_depth: int = field(
         default=6,
-        metadata=SIZE | read_where(lambda model: model.parametrisation == "complete"),
+        metadata=checks.SIZE | checks.read_where(lambda model: model.parametrisation == "complete"),
     )
     """Layers of a stack whose residual connections the parametrisation complete leaves as they
     are."""
     norm_order: Literal["post", "pre", "deep"] = "post"
     """Place of the norm: "post", after the residual sum (the paper, section 3.1); "pre", before the
     sub-layer; or "deep", as "post" with residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
-    position: PositionName = "sinusoidal"
+    position: tables.PositionName = "sinusoidal"
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
     first_position: int = field(
         default=0,
-        metadata=read_where(lambda model: model.positions.sinusoids is not None),
+        metadata=checks.read_where(lambda model: model.positions.sinusoids is not None),
     )
     """Position of the first token, where positions are sinusoids (the paper: 0; M2M100: 2)."""
     rotary_base: float = field(default=10_000.0, metadata=_ROTARY)
     """Base of the wavelengths of rotary positions."""
     rotary_scale: float = field(default=1.0, metadata=_ROTARY)
     """Factor by which texts may be longer than those of training, for rotary positions."""
-    rotary_scaling: ScalingName = field(default="linear", metadata=_ROTARY)
+    rotary_scaling: tables.ScalingName = field(default="linear", metadata=_ROTARY)
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
     base so that near positions stay apart ("NTK-aware")."""
     embedding_norm: bool = False
     """Normalise the sum of embedding and position, ahead of its dropout."""
     output_bias: bool = False
     """Add a learned bias to the logits; the paper has none."""
-    dropout_rate: float = field(default=0.1, metadata=NOT_EXPORTED)
+    dropout_rate: float = field(default=0.1, metadata=checks.NOT_EXPORTED)
     """Dropout rate P_drop (section 5.4), on every sub-layer's output and on the sum of embedding
     and position."""
-    attention_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)
+    attention_dropout_rate: float = field(default=0.0, metadata=checks.NOT_EXPORTED)
     """Dropout on the attention weights; the paper has none."""
-    activation_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)
+    activation_dropout_rate: float = field(default=0.0, metadata=checks.NOT_EXPORTED)
     """Dropout on the feed-forward network's hidden activations; the paper has none."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = field(
-        default="auto", metadata=left_open("auto") | NOT_EXPORTED
+        default="auto", metadata=checks.left_open("auto") | checks.NOT_EXPORTED
     )
     """Dtype of activations and matrix products; parameters, softmax and loss stay float32. "auto"
     is bfloat16 where a new run starts on devices that are faster with it, and else float32."""
@@ -189,17 +180,17 @@ class ModelConfig(Section, ABC):
         self._check_positive(*names)
         self._check_fits(*names)
         for name in names:
-            require(
+            checks.require(
                 getattr(self, name) <= self.num_heads,
                 f"model.{name}={getattr(self, name)} is more than model.num_heads="
                 f"{self.num_heads}; raise num_heads, and set d_k and d_v",
             )
-        require(
+        checks.require(
             not names or shared in (None, self.num_heads),
             f"model.{names and names[0]} and model.num_kv_heads cannot be given together; leave "
             "one of them out",
         )
-        require(
+        checks.require(
             not names or self.positions.bias is None,
             f"model.{names and names[0]} is not for model.position={self.position!r}, which has "
             "numbers for each of num_heads heads; choose another position",
@@ -207,15 +198,15 @@ class ModelConfig(Section, ABC):
 
     def _check_positions(self) -> None:
         self._check_range(0, 1024, "first_position")
-        self._check_range(1, INFINITY, "rotary_scale")
-        self._check_range(2, INFINITY, "rotary_base")
+        self._check_range(1, checks.INFINITY, "rotary_scale")
+        self._check_range(2, checks.INFINITY, "rotary_base")
         self._check_fits("rotary_scale", "rotary_base")
-        require(
+        checks.require(
             self.positions.sinusoids is None or self.d_model % 2 == 0,
             f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "
             "cosine; use an even d_model or position='learned'",
         )
-        require(
+        checks.require(
             not self.positions.turns or self.key_size % 2 == 0,
             f"d_k={self.key_size} is odd, but rotary positions turn pairs of numbers; use an even "
             "d_k or another position",
@@ -223,12 +214,12 @@ class ModelConfig(Section, ABC):
 
     def _check_parametrisation(self) -> None:
         given = f"model.parametrisation={self.parametrisation!r}"
-        require(
+        checks.require(
             self.parametrisation != "complete" or self.norm_order == "pre",
             f"{given} is not for model.norm_order={self.norm_order!r}, whose norms undo a factor "
             "on residual connections; set model.norm_order='pre', or use 'mup'",
         )
-        require(
+        checks.require(
             self.parametrisation == "standard"
             or self.key_size == _BASE_D_K
             or self.score_function in ("scaled_dot_product", "dot_product"),
@@ -262,7 +253,7 @@ class ModelConfig(Section, ABC):
     @property
     def longest_sentence(self) -> float:
         """Return the number of tokens of the longest sentence that the model has positions for."""
-        return self.num_positions if self.positions.has_table else INFINITY
+        return self.num_positions if self.positions.has_table else checks.INFINITY
 
     @property
     def embedding_scale(self) -> float:
@@ -325,7 +316,7 @@ class ModelConfig(Section, ABC):
     @property
     def is_gated(self) -> bool:
         """Return whether the feed-forward network has a gate: a third matrix, and no biases."""
-        return ACTIVATIONS[self.feed_forward].is_gated
+        return tables.ACTIVATIONS[self.feed_forward].is_gated
 
     @property
     def feed_forward_config(self) -> FeedForwardConfig:
@@ -333,9 +324,9 @@ class ModelConfig(Section, ABC):
         return FeedForwardConfig(self.d_model, self.d_ff, self.is_gated)
 
     @property
-    def positions(self) -> PositionFacts:
+    def positions(self) -> tables.PositionFacts:
         """Return the facts of the scheme of positions that the field `position` names."""
-        return POSITIONS[self.position]
+        return tables.POSITIONS[self.position]
 
     @property
     def normalization(self) -> NormConfig:
