@@ -42,7 +42,7 @@ class DataCommand:
         """Prepare the corpus, print its sizes, and return the exit code."""
         from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
-        from t2t_jax.data.download.cleaning import Cleaning
+        from t2t_jax.data.download.catalogue import Cleaning
         from t2t_jax.data.download.prepare import prepare_corpus
         from t2t_jax.data.download.transfer import fetch_archive
 

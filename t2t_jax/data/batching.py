@@ -59,9 +59,6 @@ class Batches:
         Args:
           rows_of: returns the rows that the devices compute for a batch of a shape. Rows beyond
             those of the batch are empty, and count as padding.
-
-        Raises:
-          UserError: the split has no pairs.
         """
         self.parts = examples if isinstance(examples, Parts) else OnePart(examples)
         content = self.parts.content
@@ -256,9 +253,6 @@ class Batches:
 
         Args:
           rows_of: returns the indices of the rows to make for a shape; None makes all rows.
-
-        Raises:
-          UserError: grain is not installed.
         """
         with needs_extra("train", "training"):
             import grain

@@ -30,16 +30,14 @@ from jaxtyping import Shaped
 
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError, warn
+from t2t_jax.system import folders, records, sums
 from t2t_jax.system.bucket import BucketPath, as_path, send_tree
-from t2t_jax.system.folders import user_folder
-from t2t_jax.system.records import parse_object, schema
-from t2t_jax.system.sums import digest_of
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
 """The files of an entry by name: bytes, or an array for a file in NumPy's own format."""
 
 _DIGESTS = "digests.json"
-_SCHEMA = schema({"blake2b": dict})
+_SCHEMA = records.schema({"blake2b": dict})
 _UNFINISHED = "unfinished-"
 _STALE_AFTER_SECONDS = 24 * 3600.0
 _WAY_OUT = "set data.cache_dir to another place"
@@ -50,9 +48,6 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
     A damaged entry is made again, with a warning. The name of an entry must change whenever its
     contents would.
-
-    Raises:
-      UserError: the cache cannot be written, or has no room.
     """
     shared = as_path(config.cache_dir)
     if isinstance(shared, BucketPath):
@@ -91,7 +86,7 @@ def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
 def _fetched(place: BucketPath) -> Contents | None:
     """Return the contents of a bucket's entry; None if they are missing, or damaged (it warns)."""
     try:
-        digests = parse_object((place / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
+        digests = records.parse_object((place / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         contents = {name: (place / name).read_bytes() for name in digests}
     except FileNotFoundError:
         return None
@@ -111,13 +106,10 @@ def cache_root(config: DataConfig) -> Path:
     """Return the folder of the cache on this machine, and make it if it is missing.
 
     It is `data.cache_dir`, or the user's folder if that is empty or in a bucket.
-
-    Raises:
-      UserError: it cannot be made.
     """
     root = as_path(os.path.expanduser(config.cache_dir))
     if not config.cache_dir or isinstance(root, BucketPath):
-        root = user_folder("cache") / "corpora"
+        root = folders.user_folder("cache") / "corpora"
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -132,12 +124,12 @@ def _fault(folder: Path) -> str | None:
     try:
         if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
             return f"{pipes[0]} is no file"
-        digests = parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
+        digests = records.parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         names = {path.name for path in folder.iterdir()} - {_DIGESTS}
         if names != set(digests):
             return f"{_DIGESTS} lists other files than there are"
         with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
-            digest = partial(digest_of, kind="blake2b")
+            digest = partial(sums.digest_of, kind="blake2b")
             actual = list(pool.map(digest, map(folder.joinpath, digests)))
     except OSError as error:
         return error.strerror or str(error)

@@ -18,24 +18,12 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.config import DataConfig
-from t2t_jax.config.registry import load_named
-from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
+from t2t_jax.config import DataConfig, registry, tasks
+from t2t_jax.data import text_files, tfds
 from t2t_jax.data.corpus_name import components_of
-from t2t_jax.data.download.catalogue import CORPORA
-from t2t_jax.data.download.prepare import check_holds
-from t2t_jax.data.held_out import with_dev
+from t2t_jax.data.download import catalogue, prepare
 from t2t_jax.data.shards.listing import shard_splits
-from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
-from t2t_jax.data.text_files import (
-    TextFile,
-    corpus_directory,
-    file_splits,
-    find_text,
-    other_names,
-    text_splits,
-)
-from t2t_jax.data.tfds import tfds_splits
+from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
 from t2t_jax.errors import UserError, quote
 from t2t_jax.system.bucket import as_path
@@ -59,9 +47,9 @@ class Corpus:
     """The task that the corpus is read for, as `data.task` of the config says."""
 
     @property
-    def facts(self) -> TaskFacts:
+    def facts(self) -> tasks.TaskFacts:
         """Return the facts of the corpus's task."""
-        return TASKS[task_name(self.name, self.task)]
+        return tasks.TASKS[tasks.task_name(self.name, self.task)]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -69,12 +57,7 @@ class Corpus:
         return tuple(self.parts)
 
     def pairs(self, split: str) -> Iterator[Chunk]:
-        """Read aligned chunks of unchanged source and target lines, in the order of the corpus.
-
-        Raises:
-          UserError: there is no such split, a file cannot be read, or its content is not aligned
-            lines of UTF-8 or not trees.
-        """
+        """Read aligned chunks of unchanged source and target lines, in the order of the corpus."""
         part = self._part(split)
         part.fingerprint()  # has checked the files
         return part.read()
@@ -117,11 +100,7 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig) -> Corpus:
-    """Open the corpus that `config.corpus` names: check it, but read nothing into memory yet.
-
-    Raises:
-      UserError: a corpus is unknown, missing, damaged or not aligned, or a mixture is wrong.
-    """
+    """Open the corpus that `config.corpus` names: check it, but read nothing into memory yet."""
     mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
     (first, weight), *others = mixed
     if config.mixture_temperature is not None and not others:
@@ -138,8 +117,8 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
-    facts = TASKS[task_name(name, config.task)]
-    parts: dict[str, Split] = load_named(facts.corpora)(name, config)
+    facts = tasks.TASKS[tasks.task_name(name, config.task)]
+    parts: dict[str, Split] = registry.load_named(facts.corpora)(name, config)
     if config.dev_lines:
         parts = with_dev(name, parts, config.dev_lines)
     for split in SPLITS:  # other test sets may be large, and never asked for
@@ -149,43 +128,37 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of parallel text; see `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no corpus has this name, or files are missing.
-    """
+    """Return the splits of parallel text; see `TaskFacts.corpora`."""
     scheme, _, place = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
-        return text_splits(_bundled(), *languages)
+        return text_files.text_splits(_bundled(), *languages)
     if scheme == "text" and place:
-        return file_splits(place, config, languages) or text_splits(
-            corpus_directory(place), *languages
+        return text_files.file_splits(place, config, languages) or text_files.text_splits(
+            text_files.corpus_directory(place), *languages
         )
-    if scheme in CORPORA and place:
+    if scheme in catalogue.CORPORA and place:
         directory = as_path(os.path.expanduser(place))
-        check_holds(scheme, directory)
-        return text_splits(directory, *languages)
+        prepare.check_holds(scheme, directory)
+        return text_files.text_splits(directory, *languages)
     if scheme == "tfds" and place:
-        return tfds_splits(place, *languages)
+        return tfds.tfds_splits(place, *languages)
     if scheme == "shards" and place:
         return shard_splits(place, config, pairs=True)
     raise _unknown(name)
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of sentences and their trees; see `TaskFacts.corpora`.
-
-    Raises:
-      UserError: a directory is not named, or lacks its files.
-    """
+    """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
     places = name.partition(":")[2].split("+")
     if not all(places):
         raise _unknown(name)
-    first, *more = map(corpus_directory, places)
-    files = {name: [file] for name in SPLITS if (file := find_text(first, f"{name}.mrg"))}
+    first, *more = map(text_files.corpus_directory, places)
+    files = {
+        name: [file] for name in SPLITS if (file := text_files.find_text(first, f"{name}.mrg"))
+    }
     for directory in more:
-        file = find_text(directory, "train.mrg")
+        file = text_files.find_text(directory, "train.mrg")
         if file is None:
             raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
         files.setdefault("train", []).append(file)
@@ -202,7 +175,8 @@ def _unknown(name: str) -> UserError:
     return UserError(
         f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
         "shards:PATTERN, tfds:NAME/CONFIG or trees:DIR, nor a public corpus in a directory, "
-        f"NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a mixture such as text:A*3+text:B"
+        f"NAME:DIR, where NAME is {', '.join(catalogue.CORPORA)}, nor a mixture such as "
+        "text:A*3+text:B"
     )
 
 
@@ -241,17 +215,14 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of text of one language: `train.txt` and so on, or one bundled side.
 
     See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if name == _BUNDLED:
         directory, suffix = _bundled(), config.source_language
-    elif scheme == "text" and (one_file := file_splits(place, config, ("text",))):
+    elif scheme == "text" and (one_file := text_files.file_splits(place, config, ("text",))):
         return one_file
     elif scheme == "text" and place:
-        directory, suffix = corpus_directory(place), "txt"
+        directory, suffix = text_files.corpus_directory(place), "txt"
     elif scheme == "shards" and place:
         return shard_splits(place, config, pairs=False)
     else:
@@ -261,8 +232,8 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
         )
     files = {
         split: file
-        for split in (*SPLITS, *other_names(directory, suffix))
-        if (file := find_text(directory, f"{split}.{suffix}"))
+        for split in (*SPLITS, *text_files.other_names(directory, suffix))
+        if (file := text_files.find_text(directory, f"{split}.{suffix}"))
     }
     if not files:
         raise UserError(f"corpus directory {directory} has no train.{suffix} (nor with .gz)")
@@ -276,13 +247,12 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a label each: `train.txt` beside `train.label`.
 
     In the bundled corpus, each line's label is its language. See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     if name == _BUNDLED:
         languages = config.source_language, config.target_language
-        return _labels_of(text_splits(_bundled(), *languages), partial(_read_languages, languages))
+        return _labels_of(
+            text_files.text_splits(_bundled(), *languages), partial(_read_languages, languages)
+        )
     return _beside_text(name, config, "label", _BUNDLED)
 
 
@@ -290,9 +260,6 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a tag for each word: `train.txt` beside `train.tags`.
 
     Trees give the tags of their words. See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if scheme == "trees" and all(place.split("+")):
@@ -303,8 +270,8 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
 def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     if scheme == "text" and place:
-        files = file_splits(place, config, ("text", suffix))
-        return files or text_splits(corpus_directory(place), "txt", suffix)
+        files = text_files.file_splits(place, config, ("text", suffix))
+        return files or text_files.text_splits(text_files.corpus_directory(place), "txt", suffix)
     raise UserError(
         f"corpus={quote(name)} has no labels for data.task={config.task!r}; give text:DIR with "
         f"train.txt and train.{suffix} in DIR, or {others}"
@@ -333,11 +300,11 @@ def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
         yield lines, list(languages) * len(pair[0])
 
 
-def _survey_documents(how: str, file: TextFile) -> str:
+def _survey_documents(how: str, file: text_files.TextFile) -> str:
     return digest("documents", how, file.survey.digest)
 
 
-def _read_documents(how: str, file: TextFile) -> Iterator[Chunk]:
+def _read_documents(how: str, file: text_files.TextFile) -> Iterator[Chunk]:
     """Yield the documents of a file that are not blank, each beside an empty source."""
     if how == "lines":
         documents = (line for line in file.lines() if line.strip())
@@ -347,11 +314,11 @@ def _read_documents(how: str, file: TextFile) -> Iterator[Chunk]:
     return chunks(("", document) for document in documents)
 
 
-def _survey_trees(*files: TextFile) -> str:
+def _survey_trees(*files: text_files.TextFile) -> str:
     return digest(str(FORMAT_VERSION), *(file.survey.digest for file in files))
 
 
-def _read_trees(*files: TextFile) -> Iterator[Chunk]:
+def _read_trees(*files: text_files.TextFile) -> Iterator[Chunk]:
     """Yield the cleaned trees of files, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)

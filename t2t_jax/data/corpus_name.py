@@ -42,11 +42,7 @@ class Component(NamedTuple):
 
 
 def components_of(name: str) -> list[Component]:
-    """Return the corpora of a name with their weights: one corpus, unless it is a mixture.
-
-    Raises:
-      UserError: a weight is not a whole number from 1 to 9999.
-    """
+    """Return the corpora of a name with their weights: one corpus, unless it is a mixture."""
     found = []
     for part in _NEXT_CORPUS.split(name):
         match = _WITH_WEIGHT.fullmatch(part)

@@ -24,11 +24,7 @@ _DIGITS_VERSION = "1"
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a corpus of images: source lines are arrays, and targets are labels.
-
-    Raises:
-      UserError: there is no such corpus, or it has no images.
-    """
+    """Return the splits of a corpus of images: source lines are arrays, and targets are labels."""
     scheme, _, place = name.partition(":")
     if scheme == "npz" and place:
         return _npz_splits(as_path(os.path.expanduser(place)))
@@ -43,22 +39,14 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def images_in(path: Path) -> list[Any]:
-    """Return the images of a file of NumPy, from its array x_test, images or x.
-
-    Raises:
-      UserError: there is no such file or array.
-    """
+    """Return the images of a file of NumPy, from its array x_test, images or x."""
     for images in _arrays(path, ("x_test", "images", "x")).values():
         return list(np.atleast_1d(images))
     raise UserError(f"{path} has no array called x_test, images or x")
 
 
 def _arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return those of the named arrays that a file of NumPy (.npz) has.
-
-    Raises:
-      UserError: the file is missing or damaged.
-    """
+    """Return those of the named arrays that a file of NumPy (.npz) has."""
     check_regular(path)
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

@@ -147,11 +147,7 @@ def masked_room(share: float, length: int) -> int:
 
 
 def mask_id(vocabulary: Vocabulary) -> int:
-    """Return the id that hides a subword.
-
-    Raises:
-      UserError: the vocabulary has no mask.
-    """
+    """Return the id that hides a subword."""
     [pieces] = vocabulary.pieces([range(vocabulary.source_size)])
     if MASK not in pieces:
         raise UserError(
@@ -204,9 +200,6 @@ def labelled_images(
       labels: the number of each image's label; -1 for an unknown label.
       model: the section `model` of a config, an `ImageEncoderConfig`.
       first: number of the first image, by which errors name images.
-
-    Raises:
-      UserError: an image is of another kind or size than the model reads.
     """
     assert isinstance(model, ImageEncoderConfig)
     shape = model.image_size, model.image_size, model.image_channels

@@ -77,11 +77,7 @@ def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 
 
 def survey(path: Path) -> Survey:
-    """Count the lines of a file and hash its content, in one pass.
-
-    Raises:
-      UserError: the file is missing or damaged, is no regular file, or no text with line feeds.
-    """
+    """Count the lines of a file and hash its content, in one pass."""
     check_regular(path)
     digest, count, block, has_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
@@ -98,12 +94,7 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """Yield the lines of a file, without their ends; the file must agree with a given survey.
-
-    Raises:
-      UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed
-        since the survey.
-    """
+    """Yield the lines of a file, without their ends; the file must agree with a given survey."""
     read, digest = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -126,11 +117,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
 
 
 def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
-    """Yield the bytes of a file or a stream in blocks of whole lines, at most `num_lines` each.
-
-    Raises:
-      UserError: a line has more than `LONGEST_LINE` bytes.
-    """
+    """Yield the bytes of a file or a stream in blocks of whole lines, at most `num_lines` each."""
     block: list[bytes] = []
     size = 0
     for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
@@ -156,9 +143,6 @@ def decoded(
     Args:
       not_utf8: returns the error message, from the number of a line and of its byte that is not
         UTF-8, both counted from 1.
-
-    Raises:
-      UserError: the text is not UTF-8, or only carriage returns end its lines.
     """
     read = 0
     for block in blocks:
@@ -175,22 +159,14 @@ def decoded(
 
 
 def checked_beginning(shown: Path | str, block: bytes) -> bytes:
-    """Return the first block of a text without a byte order mark.
-
-    Raises:
-      UserError: the text is UTF-16, or only carriage returns end its lines.
-    """
+    """Return the first block of a text without a byte order mark."""
     _check_encoding(shown, block)
     _check_ends(shown, b"\n" in block, b"\r" in block.rstrip(b"\r"))
     return block.removeprefix(BOM_UTF8)
 
 
 def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
-    """Refuse a file of sentences whose number of lines differs from the translations'.
-
-    Raises:
-      UserError: the numbers differ.
-    """
+    """Refuse a file of sentences whose number of lines differs from the translations'."""
     if num_sources != num_targets:
         raise UserError(
             f"{source} has {num_sources} lines, but {target} has {num_targets}; line n of one must "

@@ -77,11 +77,7 @@ def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
 
 
 def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
-    """Return the splits of a directory of parallel text, by its files' names.
-
-    Raises:
-      UserError: there is no split, or a side of one is missing.
-    """
+    """Return the splits of a directory of parallel text, by its files' names."""
     splits = {}
     for name in (*SPLITS, *other_names(directory, source_language)):
         source, target = (
@@ -113,11 +109,7 @@ def other_names(directory: Path, language: str) -> list[str]:
 
 
 def find_text(directory: Path, name: str) -> TextFile | None:
-    """Return the file of this name, or with `.gz` after it; None if there is neither.
-
-    Raises:
-      UserError: something of this name is no file, and the split is train, dev or test.
-    """
+    """Return the file of this name, or with `.gz` after it; None if there is neither."""
     paths = (directory / name, directory / f"{name}.gz")
     files = [path for path in paths if path.is_file()]
     for path in paths:

@@ -20,9 +20,6 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
 
     Args:
       name: the data set's name and config.
-
-    Raises:
-      UserError: there is no such data set, or it lacks a language or a readable format.
     """
     builder = tfds_builder(name)
     from tensorflow_datasets.core.features import Text

@@ -101,10 +101,6 @@ def prepare_vocabulary(
       across_scripts: whether a subword may hold both letters and punctuation, for the corpus's
         task. The key of the cache omits it, since a corpus is for one task.
       needed: an entry that the task needs, which is the last of the protected tokens.
-
-    Raises:
-      UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
-        written.
     """
     tokens = config.protected_tokens
     if needed is not None:
@@ -131,10 +127,6 @@ def prepare_pairs(
 
     Train leaves out and counts pairs with an empty side or more than `config.max_length` tokens.
     Every other split keeps all its pairs, in which an empty side is `[EOS_ID]`.
-
-    Raises:
-      UserError: there is no such split, a line of it cannot be read, or the cache cannot be
-        written.
     """
     max_length = config.max_length if split == "train" else None
 
@@ -160,10 +152,6 @@ def prepare_text(
     Args:
       bidirectional: whether a model reads a sequence as a whole. If so, each begins with
         `BOS_ID`, and documents of every split are cut; if not, only those of train are cut.
-
-    Raises:
-      UserError: there is no such split, a line of it cannot be read, or the cache cannot be
-        written.
     """
     max_length = config.max_length if split == "train" or bidirectional else None
     rows = config.text_rows
@@ -182,11 +170,7 @@ def prepare_text(
 def kept(
     config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
 ) -> TokenizedSplit:
-    """Return arrays that depend only on the values in a key, from the cache or made now.
-
-    Raises:
-      UserError: the cache cannot be written.
-    """
+    """Return arrays that depend only on the values in a key, from the cache or made now."""
 
     def contents() -> Contents:
         made = make()
@@ -341,3 +325,48 @@ def joined(
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])
     lengths = [np.empty(0, np.int32), *(side.lengths for side in sides)]
     return tokens, offsets_of(np.concatenate(lengths))
+
+
+def windows(split: TokenizedSplit, length: int, stride: int, start: int) -> TokenizedSplit:
+    """Cut long text into windows: scored tokens are targets, and tokens before them sources.
+
+    The first window of a sequence scores its first `length` tokens, and every other one the next
+    `stride`, with the `length - stride` tokens before them as context. So every token is scored
+    once, and after the first window each has at least that much context. All windows begin with
+    `start`, as sequences do in training::
+
+        length 4, stride 2     source: start          target: a b c d
+                               source: start c d      target: e f
+                               source: start e f      target: g
+
+    Args:
+      split: sequences of text, with empty sources.
+      length: the most tokens that a window reads to predict from, `start` included.
+      stride: number of tokens that a window scores, from the second window on; at most `length`.
+      start: the id that stands at the beginning of every window.
+    """
+    lengths = np.diff(split.target_offsets)
+    later = np.maximum(-(-(lengths - length) // stride), 0)  # windows after the first
+    counts = later + (lengths > 0)
+    sequence = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begin = np.where(number == 0, 0, length + (number - 1) * stride)
+    end = np.minimum(length + number * stride, lengths[sequence])
+    context = np.where(number == 0, 0, begin - (length - stride))
+    at = split.target_offsets[sequence]
+    tokens = np.asarray(split.target_tokens)
+    sources, source_offsets = _parts(tokens, at + context - 1, at + begin)
+    sources[source_offsets[:-1]] = start  # in place of the token before the context
+    targets, target_offsets = _parts(tokens, at + begin, at + end)
+    return TokenizedSplit(
+        sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read
+    )
+
+
+def _parts(
+    tokens: Integer[np.ndarray, " tokens"],
+    begins: Int64[np.ndarray, " parts"],
+    ends: Int64[np.ndarray, " parts"],
+) -> tuple[Integer[np.ndarray, " kept"], Int64[np.ndarray, " offsets"]]:
+    """Join the parts `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
+    return tokens[ranges(begins, ends - begins)], offsets_of(ends - begins)

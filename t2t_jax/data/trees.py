@@ -185,19 +185,12 @@ def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tre
     ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
     tree of no words: parsers write `(())` where they fail. A `.gz` file is unpacked. The file has
     to agree with a survey, if one is given.
-
-    Raises:
-      UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.
     """
     yield from parse_trees(read_lines(Path(path), expected), path)
 
 
 def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
-    """Yield the trees in the lines of a bracketed file, as `read_trees` does; errors name `path`.
-
-    Raises:
-      UserError: the brackets are not trees.
-    """
+    """Yield the trees in lines of a bracketed file, as `read_trees` does; errors name `path`."""
     for line, text in _outermost_brackets(lines, path):
         try:
             yield _parse(text)

@@ -18,10 +18,7 @@ from jaxtyping import Integer
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import as_path
-from t2t_jax.system.records import Record, Schema, parse_object
-from t2t_jax.system.regular_file import check_regular
+from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.version import removed_feature
 
 Rows = Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
@@ -94,9 +91,6 @@ class Vocabulary(ABC):
         Args:
           source: the language of sources: its code, or the part of that before an underscore.
           target: the language of targets, in the same way.
-
-        Raises:
-          UserError: the vocabulary has no mark for such a language.
         """
         raise UserError(
             f"the model translates one pair of languages, and has no mark for {source} or "
@@ -146,7 +140,7 @@ class Vocabulary(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the vocabulary to a file, which a reader finds whole or not at all."""
-        write_whole(path, self.serialized)
+        atomic_file.write_whole(path, self.serialized)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Vocabulary":
@@ -155,8 +149,8 @@ class Vocabulary(ABC):
         Raises:
           UserError: the file is missing or damaged, or a library is missing that it needs.
         """
-        there = as_path(path)
-        check_regular(there)
+        there = bucket.as_path(path)
+        regular_file.check_regular(there)
         try:
             if there.stat().st_size > _MAX_BYTES:
                 raise ValueError("no vocabulary, but far too large")
@@ -196,14 +190,14 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
     return found
 
 
-def parsed(serialized: bytes, schema: Schema) -> Record:
+def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
     """Return the JSON object of a vocabulary, with base64 decoded to bytes.
 
     Raises:
       ValueError: the bytes do not fit the schema.
     """
     try:
-        found: Record = msgspec.convert(parse_object(serialized, schema), schema)
+        found: records.Record = msgspec.convert(records.parse_object(serialized, schema), schema)
     except ValueError as error:
         raise ValueError(f"damaged: {error}") from error
     return found

@@ -18,8 +18,7 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.mixing import mixed_parts
 from t2t_jax.data.parts import Parts
 from t2t_jax.data.rows import BatchShape, Examples
-from t2t_jax.data.shards.engines import Engine
-from t2t_jax.data.shards.preparing import open_shards
+from t2t_jax.data.shards.preparing import Engine, open_shards
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.modules.models import make_model

@@ -8,15 +8,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from t2t_jax.config import Config
+from t2t_jax.data import rows, tokenized
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.shards.pieces import TrainText, document_text
-from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.data.windows import windows
-from t2t_jax.decoding.arguments import texts, whole_number
-from t2t_jax.decoding.open_search import Limits
-from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.decoding import arguments, open_search, row_group
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
@@ -70,7 +66,7 @@ class LanguageModelling(task.Task):
     )
     grid = task.GridMeasures(measures[0], measures[1], whole_split=False)
 
-    def largest_shape(self, config: Config) -> BatchShape:
+    def largest_shape(self, config: Config) -> rows.BatchShape:
         """Return the shape for sequences without sources; see `Task.largest_shape`."""
         return task.longest_rows(config.data, has_sources=False)
 
@@ -78,13 +74,13 @@ class LanguageModelling(task.Task):
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
         """Make a vocabulary of the documents; see `Task.vocabulary`."""
-        return prepare_vocabulary(config.data, corpus) if given is None else given
+        return tokenized.prepare_vocabulary(config.data, corpus) if given is None else given
 
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
-    ) -> TokenizedSplit:
+    ) -> tokenized.TokenizedSplit:
         """Return the sequences of train, which are cut as `data.text_rows` says."""
-        return prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
+        return tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how documents become sequences; see `Task.train_text`."""
@@ -92,17 +88,17 @@ class LanguageModelling(task.Task):
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> TokenizedSplit:
-        """Return the windows of a split, which score each token once; see `data.windows`."""
+    ) -> tokenized.TokenizedSplit:
+        """Return the windows of a split, which score each token once; see `windows`."""
         del longest  # windows are as long as the sequences of training
-        whole = prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
+        whole = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
         if config.data.text_rows == "run_on" and len(whole):
             whole = dataclasses.replace(
                 whole,
                 source_offsets=whole.source_offsets[:2],
                 target_offsets=whole.target_offsets[[0, -1]],
             )
-        return windows(whole, *_window(config), start_id(config.model))
+        return tokenized.windows(whole, *_window(config), start_id(config.model))
 
     def scored(self, asked: task.Scoring) -> task.Scored:
         """Score the likelihood of a split, and let the model continue some documents."""
@@ -197,9 +193,6 @@ def stream(
 
     Args:
       overrides: fields of `DecodingConfig`; `beam_size` has to be 1 unless the text is sampled.
-
-    Raises:
-      UserError: `generate` would raise one, or a beam search considers several texts.
     """
     config, [sentence] = _sentences(translator, [prompt], max_tokens, stop, seed, 1, overrides)
     if config.decoding.beam_size > 1 and config.decoding.temperature == 0:
@@ -209,7 +202,7 @@ def stream(
         )
     so_far: SimpleQueue[list[int] | None] = SimpleQueue()
     held = max((len(one) for one in stop), default=1) - 1
-    limits = Limits(rows=1, longest=len(sentence.source), most_steps=1)
+    limits = open_search.Limits(rows=1, longest=len(sentence.source), most_steps=1)
     shown = ""
     with translator.open_search(config.decoding, limits, seed=seed) as search:
         future = search.submit(
@@ -245,7 +238,7 @@ def _sentences(
     seed: int,
     first_line: int,
     overrides: Mapping[str, Any],
-) -> tuple[Config, list[Sentence]]:
+) -> tuple[Config, list[row_group.Sentence]]:
     """Return the config for continuing prompts, and the prompts as sources of a search."""
     translator.check_process()
     config = translator.configured(**{**overrides, "max_extra_length": max_tokens})
@@ -254,13 +247,13 @@ def _sentences(
             f"the model was trained with data.task={config.data.task}, not to continue text; use "
             f"one with data.task={_NAME}"
         )
-    whole_number(seed, "seed", 0, 2**32 - 1)
+    arguments.whole_number(seed, "seed", 0, 2**32 - 1)
     if "" in stop:
         raise UserError("an empty stop string would end every text at once; leave it out")
     # A space at the end belongs to the subword that follows it.
-    prompts = [prompt.rstrip() for prompt in texts(prompts, "prompts", first_line)]
+    prompts = [prompt.rstrip() for prompt in arguments.texts(prompts, "prompts", first_line)]
     sentences = [
-        Sentence([start_id(config.model), *tokens[:-1]], max_tokens, number)
+        row_group.Sentence([start_id(config.model), *tokens[:-1]], max_tokens, number)
         for number, tokens in enumerate(translator.encode_targets(prompts), first_line)
     ]
     _check_positions(config, sentences)
@@ -281,7 +274,7 @@ def _before(text: str, stop: Sequence[str]) -> str:
     return text[: min((text.find(one) for one in stop if one in text), default=len(text))]
 
 
-def _check_positions(config: Config, sentences: Sequence[Sentence]) -> None:
+def _check_positions(config: Config, sentences: Sequence[row_group.Sentence]) -> None:
     model = config.model
     if not model.positions.has_table:
         return

@@ -23,8 +23,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.download import prepare, transfer
-from t2t_jax.data.download.catalogue import CORPORA, Archive, Text, public_corpus
-from t2t_jax.data.download.cleaning import Cleaning
+from t2t_jax.data.download.catalogue import CORPORA, Archive, Cleaning, Text, public_corpus
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import fetch_archive
 from t2t_jax.errors import UserError

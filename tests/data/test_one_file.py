@@ -8,7 +8,7 @@ import random
 import pytest
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data import held_out
+from t2t_jax.data import splits
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
@@ -69,7 +69,7 @@ def test_a_file_of_documents_is_a_corpus_of_one_language(tmp_path):
 def test_the_pairs_with_the_smallest_hashes_are_held_out_with_all_their_copies(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(held_out, "_SPARE", 3)
+    monkeypatch.setattr(splits, "_SPARE", 3)
     lines = [*PAIRS, *PAIRS, ("", "no source"), ("no target", "")]
     order = sorted(PAIRS, key=lambda pair: hashlib.sha256("\n".join(pair).encode()).digest())
     opened = []

@@ -10,8 +10,7 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.shards.engines import on_ray
-from t2t_jax.data.shards.preparing import open_shards
+from t2t_jax.data.shards.preparing import on_ray, open_shards
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.tasks import task_of

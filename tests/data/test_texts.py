@@ -11,8 +11,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
-from t2t_jax.data.windows import windows
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary, windows
 from t2t_jax.errors import UserError
 
 LINES = ["the first house", "", "a small house and a long long long street", " ", "", "the end"]

@@ -8,10 +8,34 @@ published for IWSLT 2014.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
+
+Fault: TypeAlias = Literal["empty", "too long", "ratio"]
+"""The reason why a pair is left out: a side is empty, too long, or much longer than the other."""
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Limits on the sentences of a pair, whose words are counted between spaces."""
+
+    max_words: int | None = None
+    """The most words of each side; None means no limit."""
+    max_ratio: float | None = None
+    """The most words of one side for each word of the other; None means no limit."""
+
+    def fault(self, source: str, target: str) -> Fault | None:
+        """Return why a sentence is left out with its translation; None if both are kept."""
+        words = len(source.split()), len(target.split())
+        if not all(words):
+            return "empty"
+        if self.max_words is not None and max(words) > self.max_words:
+            return "too long"
+        if self.max_ratio is not None and max(words) > self.max_ratio * min(words):
+            return "ratio"
+        return None
+
 
 _WMT_LICENCE = (
     "The WMT shared task releases its data for research; each archive states the terms of its own."
@@ -260,11 +284,7 @@ CORPORA: tuple[str, ...] = tuple(_CORPORA)
 
 
 def public_corpus(name: str) -> PublicCorpus:
-    """Return the public corpus of a name.
-
-    Raises:
-      UserError: the name is not one of `CORPORA`.
-    """
+    """Return the public corpus of a name."""
     if name not in _CORPORA:
         hint = did_you_mean(name, CORPORA, f"choose {', '.join(CORPORA)}")
         raise UserError(f"there is no public corpus {quote(name)}; {hint}")

@@ -16,14 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from t2t_jax.data.download.catalogue import Archive, ParallelTexts, PublicCorpus, public_corpus
-from t2t_jax.data.download.cleaning import Cleaning
+from t2t_jax.data.download import catalogue
+from t2t_jax.data.download.catalogue import public_corpus
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import cannot_write, write_whole, writing_whole
-from t2t_jax.system.bucket import is_directory
-from t2t_jax.system.records import read_object, schema
-from t2t_jax.system.regular_file import check_regular
+from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.sums import digest_of
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
@@ -52,14 +49,14 @@ class Counts:
         self.target_words += len(target.split())
 
 
-_SCHEMA = schema({"corpus": str, "cleaning": dict, "splits": dict[str, Counts]})
+_SCHEMA = records.schema({"corpus": str, "cleaning": dict, "splits": dict[str, Counts]})
 
 
 def prepare_corpus(
     name: str,
     directory: Path,
-    fetch: Callable[[Archive, Path], Path],
-    cleaning: Cleaning | None = None,
+    fetch: Callable[[catalogue.Archive, Path], Path],
+    cleaning: catalogue.Cleaning | None = None,
 ) -> dict[str, Counts]:
     """Download the archives of a public corpus and write its splits as text.
 
@@ -73,10 +70,6 @@ def prepare_corpus(
 
     Returns:
       The counts of each split, by its name.
-
-    Raises:
-      UserError: the directory holds something else; an archive cannot be downloaded, is
-        damaged, or its texts are not aligned.
     """
     corpus = public_corpus(name)
     cleaning = cleaning or corpus.cleaning
@@ -85,7 +78,7 @@ def prepare_corpus(
     try:
         archives.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_write(archives, error) from error
+        raise atomic_file.cannot_write(archives, error) from error
     if done := _finished(corpus, directory, manifest):
         return done
     _write_manifest(directory, manifest, {})
@@ -93,25 +86,21 @@ def prepare_corpus(
     counts = _write_splits(corpus, directory, cleaning)
     sums = {archive.name: _sha256(archive, path) for archive, path in fetched.items()}
     sources = _describe(name, corpus, cleaning, counts, sums)
-    write_whole(directory / _SOURCES, sources.encode())
+    atomic_file.write_whole(directory / _SOURCES, sources.encode())
     _write_manifest(directory, manifest, counts)
     return counts
 
 
 def check_holds(name: str, directory: Path) -> None:
-    """Check that a directory holds a public corpus in the default form of `prepare_corpus`.
-
-    Raises:
-      UserError: the directory holds something else, a part, or the corpus with other cleaning.
-    """
+    """Check that a directory holds a public corpus in the default form of `prepare_corpus`."""
     path = directory / _MANIFEST
     way_out = f"run t2t-jax data {name} {shlex.quote(str(directory))}"
-    if not is_directory(directory):
+    if not bucket.is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist; {way_out}")
     if not path.is_file():
         raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {way_out}")
     corpus = public_corpus(name)
-    manifest = read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {way_out}")
+    manifest = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {way_out}")
     if manifest["corpus"] != name:
         raise UserError(f"{directory} holds {manifest['corpus']}, and not {name}")
     if manifest["cleaning"] != asdict(corpus.cleaning):
@@ -123,13 +112,13 @@ def check_holds(name: str, directory: Path) -> None:
         raise UserError(f"{directory} does not hold all of {name} yet; {way_out}")
 
 
-def _sha256(archive: Archive, path: Path) -> str:
+def _sha256(archive: catalogue.Archive, path: Path) -> str:
     """Return the SHA-256 sum of an archive: the published one, or else the file's."""
     kind, _, published = (archive.digest or "").partition(":")
     return published if kind == "sha256" else digest_of(path)
 
 
-def archives_of(corpus: PublicCorpus) -> list[Archive]:
+def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
     """Return the archives of a corpus, each once."""
     parts = chain(corpus.train, *corpus.evaluation.values())
     texts = (text for part in parts for text in (part.source, part.target))
@@ -137,15 +126,11 @@ def archives_of(corpus: PublicCorpus) -> list[Archive]:
 
 
 def _finished(
-    corpus: PublicCorpus, directory: Path, manifest: Mapping[str, object]
+    corpus: catalogue.PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """Return the counts of each split, or none if the corpus is incomplete.
-
-    Raises:
-      UserError: the directory holds something else.
-    """
+    """Return the counts of each split, or none if the corpus is incomplete."""
     path = directory / _MANIFEST
-    check_regular(path)
+    regular_file.check_regular(path)
     languages = corpus.languages
     if not path.exists():
         for language in languages:
@@ -155,7 +140,7 @@ def _finished(
                     "empty directory"
                 )
         return {}
-    found = read_object(path, _SCHEMA, f"{_BEGIN_AGAIN} to prepare the corpus again")
+    found = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN} to prepare the corpus again")
     if found["corpus"] != manifest["corpus"]:
         raise UserError(f"{directory} holds {found['corpus']}; name another directory")
     splits = _splits_of(corpus)
@@ -166,7 +151,7 @@ def _finished(
     return msgspec.convert(found["splits"], dict[str, Counts])
 
 
-def _splits_of(corpus: PublicCorpus) -> set[str]:
+def _splits_of(corpus: catalogue.PublicCorpus) -> set[str]:
     """Return the splits that a complete corpus has."""
     return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
 
@@ -176,10 +161,12 @@ def _write_manifest(
 ) -> None:
     splits = {split: asdict(counted) for split, counted in counts.items()}
     content = json.dumps({**manifest, "splits": splits}, indent=1)
-    write_whole(directory / _MANIFEST, content.encode())
+    atomic_file.write_whole(directory / _MANIFEST, content.encode())
 
 
-def _write_splits(corpus: PublicCorpus, directory: Path, cleaning: Cleaning) -> dict[str, Counts]:
+def _write_splits(
+    corpus: catalogue.PublicCorpus, directory: Path, cleaning: catalogue.Cleaning
+) -> dict[str, Counts]:
     left_out: dict[str, int] = {}
     nth = corpus.every_nth_is_dev
 
@@ -201,7 +188,7 @@ def _write_splits(corpus: PublicCorpus, directory: Path, cleaning: Cleaning) -> 
 
 
 def _written(
-    corpus: PublicCorpus,
+    corpus: catalogue.PublicCorpus,
     directory: Path,
     splits: list[str],
     pairs: Iterable[tuple[str, str, str]],
@@ -212,7 +199,7 @@ def _written(
         files = {}
         for split in splits:
             paths = (directory / f"{split}.{language}" for language in corpus.languages)
-            files[split] = [stack.enter_context(writing_whole(path)) for path in paths]
+            files[split] = [stack.enter_context(atomic_file.writing_whole(path)) for path in paths]
             counts[split] = Counts(0, 0, 0)
         for split, *pair in pairs:
             for file, line in zip(files[split], pair, strict=True):
@@ -221,12 +208,10 @@ def _written(
     return counts
 
 
-def _pairs(parts: tuple[ParallelTexts, ...], directory: Path) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of parts, one part after the other.
-
-    Raises:
-      UserError: the two texts of a part have different numbers of lines.
-    """
+def _pairs(
+    parts: tuple[catalogue.ParallelTexts, ...], directory: Path
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of parts, one part after the other."""
     archives = directory / _ARCHIVES
     for part in parts:
         sides = lines_of(part.source, archives), lines_of(part.target, archives)
@@ -244,8 +229,8 @@ def _pairs(parts: tuple[ParallelTexts, ...], directory: Path) -> Iterator[tuple[
 
 def _describe(
     name: str,
-    corpus: PublicCorpus,
-    cleaning: Cleaning,
+    corpus: catalogue.PublicCorpus,
+    cleaning: catalogue.Cleaning,
     counts: Mapping[str, Counts],
     sums: Mapping[str, str],
 ) -> str:

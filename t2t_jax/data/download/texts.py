@@ -47,12 +47,7 @@ _DAMAGE = (
 
 
 def lines_of(text: Text, directory: Path) -> Iterator[str]:
-    """Yield the sentences of one side of a part, in order, from a directory with its archive.
-
-    Raises:
-      UserError: the archive is damaged, or has no such file, or the file is not UTF-8, or a line of
-        it has no end.
-    """
+    """Yield the sentences of one side of a part, in order, from a directory with its archive."""
     path = directory / text.archive.name
     try:
         with _opened(text, path) as file:

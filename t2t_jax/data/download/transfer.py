@@ -21,9 +21,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from t2t_jax.data.download.catalogue import Archive
 from t2t_jax.errors import UserError, in_one_line
-from t2t_jax.system.atomic_file import cannot_write
-from t2t_jax.system.regular_file import check_regular
-from t2t_jax.system.sums import digest_of
+from t2t_jax.system import atomic_file, regular_file, sums
 
 Progress = Callable[[int], None]
 """A function that is told how many bytes of a file have arrived so far."""
@@ -58,14 +56,10 @@ def fetch_archive(
       mirror: an address with the archives under their names, instead of their original servers.
       progress: called with the number of bytes received.
       patience: seconds before each further attempt, while no bytes arrive.
-
-    Raises:
-      UserError: the archive cannot be downloaded or written, or is not what was published. The
-        received bytes are kept, unless they are wrong.
     """
     path, part = directory / archive.name, directory / f"{archive.name}.part"
-    check_regular(path)
-    check_regular(part)
+    regular_file.check_regular(path)
+    regular_file.check_regular(part)
     if path.exists():
         _check(archive, path)
         return path
@@ -78,7 +72,7 @@ def fetch_archive(
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise cannot_write(part, error) from error
+        raise atomic_file.cannot_write(part, error) from error
     _check(archive, part)
     return part.replace(path)
 
@@ -120,7 +114,7 @@ def _check(archive: Archive, path: Path) -> None:
         wrong = "is empty"
     elif archive.size is not None and size != archive.size:
         wrong = f"has {size:,} bytes, and the published file {archive.size:,}"
-    elif kind and (found := digest_of(path, kind)) != expected:
+    elif kind and (found := sums.digest_of(path, kind)) != expected:
         wrong = f"is not the published file: its {kind} sum is {found}, and not {expected}"
     else:
         return

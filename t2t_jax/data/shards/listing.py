@@ -26,17 +26,14 @@ from t2t_jax.data.cache import cache_root
 from t2t_jax.data.shards.reading import Faults, Shard
 from t2t_jax.data.splits import SPLITS, Chunk, Split, digest
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath, as_path
+from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.hub import fetch_dataset
-from t2t_jax.system.records import parse_object, schema
-from t2t_jax.system.regular_file import check_regular
 from t2t_jax.system.sums import digest_of
 
 _OTHER_NAMES = {"dev": ("validation", "valid")}
 _MOST_SAMPLED = 128
 _WILDCARD = re.compile(r"[*?]|\[[^]]+\]")
-_HASHES = schema({"hashes": dict[str, list]})
+_HASHES = records.schema({"hashes": dict[str, list]})
 
 
 def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Split]:
@@ -45,9 +42,6 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
     Args:
       place: a path with wildcards; see the module.
       pairs: whether shards hold pairs, and not documents of one language.
-
-    Raises:
-      UserError: no file matches, or a shard lacks one of its two files.
     """
     languages = (config.source_language, config.target_language) if pairs else ()
     fields = fields_of(config, languages or ("text",))
@@ -109,7 +103,7 @@ def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> 
     if "{language}" not in pattern or not languages:
         yield from (Shard((path,), fields) for path in _paths(pattern))
         return
-    source, target = (str(as_path(pattern.replace("{language}", one))) for one in languages)
+    source, target = (str(bucket.as_path(pattern.replace("{language}", one))) for one in languages)
     shape = re.compile("([^/]*)".join(map(re.escape, _WILDCARD.split(source))))
     others = {str(path): path for path in _paths(target)}
     for path in _paths(source):
@@ -130,10 +124,10 @@ def _next_part(parts: Iterator[str], wildcard: re.Match[str]) -> str:
 
 
 def _paths(pattern: str) -> list[Path]:
-    place = as_path(pattern)
+    place = bucket.as_path(pattern)
     parts = place.parts
     wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
-    base = as_path(Path(*parts[:wild]))
+    base = bucket.as_path(Path(*parts[:wild]))
     return sorted(path for path in base.glob("/".join(parts[wild:])) if path.is_file())
 
 
@@ -163,30 +157,27 @@ def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
 
     The cache keeps the hashes of local files, and only files that are new, or whose size or time of
     change differs, are read. For objects, the store has hashes.
-
-    Raises:
-      UserError: a file cannot be read, or the cache cannot be written.
     """
     paths = [path for shard in shards for path in shard.files]
     names = digest(*map(str, paths))
     kept = cache_root(config) / f"hashes-{names[:24]}.json"
     try:
-        known = parse_object(kept.read_bytes(), _HASHES)["hashes"]
+        known = records.parse_object(kept.read_bytes(), _HASHES)["hashes"]
     except (OSError, ValueError):
         known = {}
     with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
         found = dict(zip(map(str, paths), pool.map(partial(_hash, known), paths), strict=True))
     if found != known:
-        write_whole(kept, json.dumps({"hashes": found}).encode())
+        atomic_file.write_whole(kept, json.dumps({"hashes": found}).encode())
     return [[found[str(path)][-1] for path in shard.files] for shard in shards]
 
 
 def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:
     """Return the size, the time of change and the hash of a file; of an object, only the hash."""
     try:
-        if isinstance(path, BucketPath):
+        if isinstance(path, bucket.BucketPath):
             return [0, 0, path.checksum()]
-        check_regular(path)
+        regular_file.check_regular(path)
         status = path.stat()
         version = [status.st_size, status.st_mtime_ns]
         before = known.get(str(path))

@@ -15,37 +15,35 @@ import numpy as np
 from jaxtyping import Integer
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.layout import length_ladder
+from t2t_jax.data import layout, splits
 from t2t_jax.data.rows import Content, Examples, offsets_of
-from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import COUNT
+from t2t_jax.system import atomic_file, records
 
 
 class PieceRecord(TypedDict):
     """The record of a piece."""
 
-    num_examples: COUNT
-    source_tokens: COUNT
-    target_tokens: COUNT
-    bytes: COUNT
+    num_examples: records.COUNT
+    source_tokens: records.COUNT
+    target_tokens: records.COUNT
+    bytes: records.COUNT
     """The size of the file."""
     blake2b: str
     """The hash of the file."""
-    source: list[COUNT]
+    source: list[records.COUNT]
     """The `Lengths` of the sources."""
-    target: list[COUNT]
+    target: list[records.COUNT]
     """The `Lengths` of the targets."""
-    classes: list[COUNT]
+    classes: list[records.COUNT]
     """The rows of each class in buckets: more where an example is longer than `max_length`."""
 
 
 class TrainText(NamedTuple):
     """How a task makes examples from the text of a train split."""
 
-    tokenize: Callable[[Iterable[Chunk]], TokenizedSplit]
+    tokenize: Callable[[Iterable[splits.Chunk]], TokenizedSplit]
     """A function that makes token arrays of pairs of lines."""
     examples: Callable[[TokenizedSplit], Examples]
     """A function that makes examples of token arrays."""
@@ -67,7 +65,7 @@ def document_text(
     """
     most, rows = config.max_length, config.text_rows
 
-    def sequences(pairs: Iterable[Chunk]) -> TokenizedSplit:
+    def sequences(pairs: Iterable[splits.Chunk]) -> TokenizedSplit:
         return tokenize_text(pairs, vocabulary, most, rows, begin=begin)
 
     return TrainText(sequences, examples, ("documents", most, rows, begin))
@@ -81,22 +79,18 @@ def piece_path(folder: Path, shard: int, piece: int) -> Path:
 def write_piece(
     path: Path, tokens: TokenizedSplit, text: TrainText, config: DataConfig
 ) -> dict[str, Any]:
-    """Write token arrays as a piece, and return its record.
-
-    Raises:
-      UserError: the file cannot be written.
-    """
+    """Write token arrays as a piece, and return its record."""
     lengths = tokens.source_lengths, tokens.target_lengths
     arrays = *lengths, tokens.source_tokens, tokens.target_tokens
     dtype = np.result_type(tokens.target_tokens.dtype, np.min_scalar_type(config.max_length))
     file = io.BytesIO()
     np.save(file, np.concatenate([one.astype(dtype) for one in arrays]), allow_pickle=False)
     content = file.getvalue()
-    write_whole(path, content)
+    atomic_file.write_whole(path, content)
     examples = text.examples(tokens)
     figures = Content.of(examples)
     longest = np.maximum(examples.source_lengths, examples.target_lengths)
-    ladder = length_ladder(max(config.max_length, *(one.longest for one in figures[3:])))
+    ladder = layout.length_ladder(max(config.max_length, *(one.longest for one in figures[3:])))
     return {
         "num_examples": len(tokens),
         "source_tokens": len(tokens.source_tokens),

@@ -16,27 +16,22 @@ import numpy as np
 from jaxtyping import Int
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.layout import Form
-from t2t_jax.data.parts import CountRows, Parts, RowCounts
-from t2t_jax.data.rows import BatchShape, Content, Examples, Lengths
+from t2t_jax.data import layout, parts, rows
 from t2t_jax.data.shards.pieces import TrainText, piece_path, read_piece
 from t2t_jax.errors import UserError, in_one_line, warn
-from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.records import COUNT, parse_object, schema
-from t2t_jax.system.sums import digest_of
+from t2t_jax.system import atomic_file, bucket, records, sums
 
 _PACKING_SEED = 0  # of every training, as packed rows are counted once
 _SAMPLED_PIECES = 16
 _MANY_PIECES = 100
-_PACKED = schema({"rows": list[COUNT], "most": COUNT})
+_PACKED = records.schema({"rows": list[records.COUNT], "most": records.COUNT})
 _RETRY_SECONDS = 5.0
 _PATIENCE_SECONDS = 600.0
 _MAKE_AGAIN = "remove it, and the same command makes it again"
 
 
 @dataclass(frozen=True)
-class PreparedPieces(Parts):
+class PreparedPieces(parts.Parts):
     """The pieces of a folder."""
 
     folder: Path
@@ -62,33 +57,29 @@ class PreparedPieces(Parts):
         ]
 
     @cached_property
-    def content(self) -> Content:
+    def content(self) -> rows.Content:
         """Return the figures of all pieces together."""
         skipped, pieces = Counter[str](), [piece for _, piece in self._pieces]
         for record in self.record["shards"]:
             skipped.update(record["skipped"])
-        return Content(
+        return rows.Content(
             sum(record["num_read"] for record in self.record["shards"]),
             dict(skipped),
             sum(piece["num_examples"] for piece in pieces),
-            Lengths.joined((Lengths(*piece["source"]), 1) for piece in pieces),
-            Lengths.joined((Lengths(*piece["target"]), 1) for piece in pieces),
+            rows.Lengths.joined((rows.Lengths(*piece["source"]), 1) for piece in pieces),
+            rows.Lengths.joined((rows.Lengths(*piece["target"]), 1) for piece in pieces),
         )
 
     def __len__(self) -> int:
         """Return the number of pieces."""
         return len(self._pieces)
 
-    def open(self, part: int) -> Examples:
-        """Return the examples of a piece, mapped into memory or downloaded from its bucket.
-
-        Raises:
-          UserError: the piece is missing or damaged, or its store is unreachable for ten minutes.
-        """
+    def open(self, part: int) -> rows.Examples:
+        """Return the examples of a piece, mapped into memory or downloaded from its bucket."""
         path, piece = self._pieces[part]
         with _on_this_machine(path) as local:
             try:
-                if digest_of(local, "blake2b") != piece["blake2b"]:
+                if sums.digest_of(local, "blake2b") != piece["blake2b"]:
                     raise UserError(f"{path} is damaged, as its hash says; {_MAKE_AGAIN}")
                 array = np.load(local, mmap_mode="r")  # and stays mapped when its name is gone
             except FileNotFoundError as error:
@@ -98,7 +89,7 @@ class PreparedPieces(Parts):
                 raise UserError(f"{path} cannot be read ({reason}); {_MAKE_AGAIN}") from error
         return self.text.examples(read_piece(array, piece))
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+    def shape(self, shape: rows.BatchShape, most: int) -> rows.BatchShape:
         """See `Parts.shape`."""
         nothing = {"num_examples": 0, "source_tokens": 0}
         return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
@@ -107,7 +98,7 @@ class PreparedPieces(Parts):
         """Return the piece, and one seed for all trainings, as rows are packed once."""
         return _PACKING_SEED, part
 
-    def row_counts(self, form: Form, count: CountRows) -> RowCounts:
+    def row_counts(self, form: layout.Form, count: parts.CountRows) -> parts.RowCounts:
         """See `Parts.row_counts`.
 
         Packed rows are counted once for each of their shapes, and stored with the pieces.
@@ -117,10 +108,10 @@ class PreparedPieces(Parts):
             for own, (_, piece) in zip(counts, self._pieces, strict=True):
                 known = piece["classes"][: len(own)]
                 own[: len(known)] = known
-            return RowCounts(counts, 1)
+            return parts.RowCounts(counts, 1)
         kept = self.folder / f"packed-{'x'.join(map(str, form.shapes[0][1:]))}.json"
         try:
-            packed = parse_object(kept.read_bytes(), _PACKED)
+            packed = records.parse_object(kept.read_bytes(), _PACKED)
         except (FileNotFoundError, ValueError):
             if len(self) > _MANY_PIECES:
                 warn(
@@ -130,8 +121,8 @@ class PreparedPieces(Parts):
             found = super().row_counts(form, count)
             packed = {"rows": found.counts[:, 0].tolist(), "most": found.most}
             with suppress(UserError):  # in a place that cannot be written, it is counted each time
-                write_whole(kept, json.dumps(packed).encode())
-        return RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
+                atomic_file.write_whole(kept, json.dumps(packed).encode())
+        return parts.RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
 
     def counted_tokens(self) -> list[int]:
         """Count the ids of the targets of at most 16 pieces, at even distances."""
@@ -148,7 +139,7 @@ class PreparedPieces(Parts):
 @contextmanager
 def _on_this_machine(path: Path) -> Iterator[Path]:
     """Return a context with the path of a local file, and wait for an unreachable store."""
-    if not isinstance(path, BucketPath):
+    if not isinstance(path, bucket.BucketPath):
         yield path
         return
     with TemporaryDirectory(prefix="t2t_jax-") as folder:

@@ -8,25 +8,22 @@ The bytes depend only on the shards, the vocabulary and the config, not on the p
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.batching import Batches
-from t2t_jax.data.cache import cache_root
-from t2t_jax.data.shards.engines import Engine
+from t2t_jax.data import batching, cache, splits
+from t2t_jax.data.shards import reading
 from t2t_jax.data.shards.pieces import PieceRecord, TrainText, piece_path, write_piece
 from t2t_jax.data.shards.prepared import PreparedPieces
-from t2t_jax.data.shards.reading import Faults, Shard
-from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import warn
-from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath, as_path
+from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
+from t2t_jax.system import atomic_file, bucket
 from t2t_jax.system.records import COUNT, parse_object
 
 PREPARED = "prepared.json"
@@ -34,6 +31,12 @@ PREPARED = "prepared.json"
 _FORMAT = "2"
 """The version of the pieces, raised whenever the same text would make others."""
 _CHUNKS = 2  # of 50,000 pairs, in a piece
+
+
+Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""A function that applies another one to each of some jobs, and yields the results in order."""
+
+_RETRIES = 10  # of a shard whose workers are lost
 
 
 class ShardRecord(TypedDict):
@@ -65,7 +68,7 @@ class ShardJob(NamedTuple):
 
     number: int
     """The number of the shard, by which its pieces are named."""
-    shard: Shard
+    shard: reading.Shard
     hashes: Sequence[str]
     """The hash of each file."""
     out: Path
@@ -92,12 +95,8 @@ class ShardJob(NamedTuple):
         return record if names <= there and record["hashes"] == list(self.hashes) else None
 
     def make(self, text: TrainText, config: DataConfig) -> dict[str, Any]:
-        """Tokenise the shard, write its pieces and its record, and return the record.
-
-        Raises:
-          UserError: the shard cannot be read completely, or a file cannot be written.
-        """
-        faults, skipped, read = Faults(), Counter[str](), 0
+        """Tokenise the shard, write its pieces and its record, and return the record."""
+        faults, skipped, read = reading.Faults(), Counter[str](), 0
         pieces: list[dict[str, Any]] = []
         for chunks in _groups(self.shard.pairs(faults)):
             tokens = text.tokenize(chunks)
@@ -114,32 +113,28 @@ class ShardJob(NamedTuple):
             "first": faults.first,
             "pieces": pieces,
         }
-        write_whole(self.record, json.dumps(record).encode())
+        atomic_file.write_whole(self.record, json.dumps(record).encode())
         return record
 
 
-def _groups(chunks: Iterator[Chunk]) -> Iterator[Iterable[Chunk]]:
+def _groups(chunks: Iterator[splits.Chunk]) -> Iterator[Iterable[splits.Chunk]]:
     for first in chunks:
         yield chain([first], islice(chunks, _CHUNKS - 1))
 
 
 def open_shards(
     config: DataConfig,
-    split: Split,
+    split: splits.Split,
     vocabulary: Vocabulary,
     text: TrainText,
     engine: Engine = map,
 ) -> PreparedPieces:
-    """Return the pieces of a split with shards, from the cache or tokenised now by an engine.
-
-    Raises:
-      UserError: a shard cannot be read completely, or the cache cannot be written.
-    """
+    """Return the pieces of a split with shards, from the cache or tokenised now by an engine."""
     shards, of_shards = split.shards, split.hashes()
-    about = digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
-    whole = digest(about, *(one for each in of_shards for one in each))
-    place = as_path(config.cache_dir)
-    root = place if isinstance(place, BucketPath) else cache_root(config)
+    about = splits.digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
+    whole = splits.digest(about, *(one for each in of_shards for one in each))
+    place = bucket.as_path(config.cache_dir)
+    root = place if isinstance(place, bucket.BucketPath) else cache.cache_root(config)
     out = root / f"pieces-{whole[:24]}"
     jobs = [
         ShardJob(number, shard, own, out)
@@ -159,12 +154,48 @@ def open_shards(
     for shard, done in zip(shards, records, strict=True):
         record = done or next(new)
         made["shards"].append(record)
-        Faults(Counter(record["skipped"]), record["first"]).warn()
+        reading.Faults(Counter(record["skipped"]), record["first"]).warn()
         if not record["num_read"]:
             warn(f"shard {shard} is empty; is it a whole copy?")
     prepared = PreparedPieces(out, made, text, config)
     made["token_counts"] = prepared.counted_tokens()
-    write_whole(out / PREPARED, json.dumps(made).encode())
+    atomic_file.write_whole(out / PREPARED, json.dumps(made).encode())
     if len(prepared):
-        Batches(prepared, config, 0)  # counts the rows, which are kept with the pieces
+        batching.Batches(prepared, config, 0)  # counts the rows, which are kept with the pieces
     return prepared
+
+
+def on_ray(address: str) -> Engine:
+    """Return an engine that runs the jobs on a cluster of Ray, whose machines share the files.
+
+    Args:
+      address: "" is the environment's address, or else a new cluster on this machine.
+    """
+    with needs_extra("ray", "--ray"):
+        import ray
+
+    def engine(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        try:
+            quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+            ray.init(address or None, ignore_reinit_error=True, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"--ray {address}: no cluster of Ray can be reached there ({error}); start one by "
+                "ray start --head"
+            ) from error
+        # A partial function would be refused.
+        there = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job: make(job))
+        waiting = deque(there.remote(job) for job in jobs)
+        while waiting:
+            try:
+                yield ray.get(waiting.popleft())  # after which Ray can forget it
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except ray.exceptions.RayError as error:  # such as a worker out of memory, again
+                raise UserError(
+                    f"--ray {address}: a shard was lost ({type(error).__name__}: "
+                    f"{in_one_line(error)[:200]}); look at the machines of the cluster and their "
+                    "memory: the same command keeps the finished shards"
+                ) from error
+
+    return engine

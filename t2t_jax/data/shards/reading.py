@@ -81,9 +81,6 @@ class Shard:
 
         Args:
           faults: collects the lines that are left out.
-
-        Raises:
-          UserError: a file cannot be read completely.
         """
         faults = Faults() if faults is None else faults
         try:

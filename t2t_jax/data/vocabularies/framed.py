@@ -183,9 +183,6 @@ def language_code(name: str, codes: Sequence[str]) -> str:
     """Return the code of a language: the name itself, or the one that begins with it and `_`.
 
     Case is ignored.
-
-    Raises:
-      UserError: there is no such code, or there are several.
     """
     whole = [code for code in codes if code.lower() == name.lower()]
     found = whole or [code for code in codes if re.split("[_-]", code.lower())[0] == name.lower()]

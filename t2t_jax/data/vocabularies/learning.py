@@ -56,9 +56,6 @@ def train_vocabulary(
       across_scripts: whether a subword may hold both letters and punctuation, as the symbol `(NP`
         of a tree does. In text, it would join words with the punctuation after them.
       protected_tokens: strings that are one entry each, never split and never joined with others.
-
-    Raises:
-      UserError: the corpus is too small for so many entries, or has too many characters for so few.
     """
     model = io.BytesIO()
     with_bytes = size >= _SMALLEST_SIZE_WITH_BYTES
