@@ -13,8 +13,7 @@ from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.translations import Hypothesis
-    from t2t_jax.decoding.translator import Translator
+    from t2t_jax.decoding.translator import Hypothesis, Translator
 
 
 @dataclass(frozen=True)

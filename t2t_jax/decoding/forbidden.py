@@ -34,9 +34,6 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
     Tokens that begin every target, such as the mark of its language, are in the prefix of each
     sentence; the constraints have their number. With forbidden phrases, subwords without text, such
     as padding, are forbidden too: one of these within a phrase would hide the phrase.
-
-    Raises:
-      UserError: a forbidden id is the end of sentence, or is not in the vocabulary.
     """
     never = np.zeros(len(vocabulary), np.bool_)
     for token in decoding.forbidden_ids:

@@ -37,9 +37,6 @@ def with_prefixes(
 
     Args:
       prefixes: ids of the prefix of each line, without an end of sentence.
-
-    Raises:
-      UserError: a prefix is longer than a source may be.
     """
     limit = longest_source(decoding, longest_sentence)
     for number, prefix in enumerate(prefixes, first_line):
@@ -66,9 +63,6 @@ def parts(
 
     Args:
       sources: ids of the lines, with the end of sentence.
-
-    Raises:
-      UserError: a line is too long, and the settings refuse it or it cannot be split.
     """
     limit = longest_source(decoding, longest_sentence)
     found: list[LinePart] = []

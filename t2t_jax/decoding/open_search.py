@@ -24,9 +24,7 @@ from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
-from t2t_jax.modules.decoding_model import DecodingModel
-from t2t_jax.modules.interceptors import in_other_thread
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules import decoding_model, interceptors, matrices
 from t2t_jax.parallel.mesh import row_parts
 
 _FEW_ROWS = 4
@@ -117,9 +115,9 @@ class OpenSearch:
 
     def __init__(
         self,
-        model: DecodingModel,
+        model: decoding_model.DecodingModel,
         decoding: DecodingConfig,
-        params: Parameters,
+        params: matrices.Parameters,
         mesh: Mesh,
         *,
         limits: Limits,
@@ -152,7 +150,7 @@ class OpenSearch:
         self._closed, self._number = False, 0
         number = num_groups(self._rows, mesh)
         self._num_held = [0] * number
-        serve = in_other_thread(self._serve)
+        serve = interceptors.in_other_thread(self._serve)
         self._threads = [
             threading.Thread(target=serve, args=(n,), name=f"search-{n}", daemon=True)
             for n in range(number)

@@ -7,7 +7,7 @@ program, the search, once for each size of the work.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,17 +16,18 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
 
 from t2t_jax.batch import BOS_ID, PAD_ID
+from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding import hypotheses, strategies
 from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.decoding.hypotheses import SearchResult, SearchState
 from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
-from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.axes import RULES
-from t2t_jax.parallel.jax_settings import random_key
-from t2t_jax.parallel.mesh import replicated
+from t2t_jax.parallel import axes, jax_settings
+from t2t_jax.parallel.devices import memory_of_a_device
+from t2t_jax.parallel.mesh import replicated, row_parts
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Search:
     """The static arguments of a search."""
 
     model: DecodingModel
-    strategy: Strategy
+    strategy: strategies.Strategy
     mesh: Mesh
     num_best: int
 
@@ -59,7 +60,7 @@ class Sizes(NamedTuple):
 class Work(NamedTuple):
     """The live sentences, one per row."""
 
-    state: SearchState
+    state: hypotheses.SearchState
     """The search for each sentence."""
     memory: Memory
     """The model's memory of the sources."""
@@ -87,7 +88,7 @@ class Progress(NamedTuple):
     """Whether each row has a live sentence."""
     positions: Int[Array, " b"]
     """Position of the last token of each sentence."""
-    best: SearchResult
+    best: hypotheses.SearchResult
     """The `num_best` best hypotheses of each row; final if the row is not searching."""
 
 
@@ -236,18 +237,57 @@ def _with_arrivals(
 
 
 def _keys(
-    strategy: Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
+    strategy: strategies.Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
 ) -> Key[Array, " b"] | None:
     if not strategy.draws:
         return None
-    return jax.vmap(jax.random.fold_in, (None, 0))(random_key(seed), numbers)
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax_settings.random_key(seed), numbers)
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
     """Split the rows over the devices, always alike, so that each program is compiled once."""
-    rows = NamedSharding(mesh, RULES.spec(["batch"]))
+    rows = NamedSharding(mesh, axes.RULES.spec(["batch"]))
 
     def place(x: Any) -> NamedSharding:
         return rows if x.ndim else replicated(mesh)
 
     return jax.lax.with_sharding_constraint(work, jax.tree.map(place, work))
+
+
+def check_search_memory(
+    model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes, mesh: Mesh
+) -> None:
+    """Refuse a search that needs more memory than a device has in all."""
+    needed = search_bytes(model, vocab_size, decoding, sizes) / row_parts(mesh)
+    memory = memory_of_a_device(mesh)
+    if memory is not None and needed > memory:
+        gibibytes = f"{needed / 2**30:,.1f} GiB on each device, but there are {memory / 2**30:,.1f}"
+        raise UserError(
+            f"the search would keep {gibibytes}: "
+            f"lower decoding.beam_size={decoding.beam_size}, decoding.max_extra_length="
+            f"{decoding.max_extra_length}, decoding.tokens_per_batch={decoding.tokens_per_batch} "
+            f"or decoding.max_source_length={decoding.max_source_length}"
+        )
+
+
+def search_bytes(
+    model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
+) -> int:
+    """Compute a lower bound of the bytes of a search whose outputs have their greatest length.
+
+    It counts, for each position of each hypothesis, keys and values of every decoder layer, the
+    ancestry mask, tokens and ancestry of live and finished hypotheses; the logits of each
+    hypothesis; and the keys and values of each source.
+    """
+    beam = 1 if decoding.temperature > 0 else decoding.beam_size
+    slots = sizes.most_room * beam
+    per_row = slots * beam + 3 * 4 * slots + 4 * beam * vocab_size
+    outputs = _cache_bytes(model, sizes.rows, beam, sizes.most_room)
+    sources = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
+    return sizes.rows * per_row + outputs + sources
+
+
+@lru_cache(maxsize=256)  # every call of a translator asks, and tracing takes most of a millisecond
+def _cache_bytes(model: DecodingModel, rows: int, beam_size: int, room: int) -> int:
+    cache = jax.eval_shape(partial(model.empty_cache, rows, beam_size, room))
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))

@@ -20,14 +20,9 @@ from jax.sharding import Mesh
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding import hypotheses, programs, row_group, strategies
 from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.programs import Search, Sizes
-from t2t_jax.decoding.row_group import RowGroup, Sentence
-from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling, Strategy
-from t2t_jax.modules.decoding_model import DecodingModel
-from t2t_jax.modules.interceptors import in_other_thread
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules import decoding_model, interceptors, matrices
 from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.signals import safe_point
 
@@ -37,13 +32,13 @@ _SHORTEST = 32
 _WORTH = 8
 
 
-def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
+def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> strategies.Strategy:
     """Return the strategy that a config asks for."""
     if decoding.temperature > 0:
-        return Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
+        return strategies.Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
     if decoding.beam_size == 1:
-        return Greedy(EOS_ID)
-    return BeamSearch(
+        return strategies.Greedy(EOS_ID)
+    return strategies.BeamSearch(
         EOS_ID,
         decoding.beam_size,
         decoding.length_penalty,
@@ -53,15 +48,15 @@ def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
 
 
 def decode(
-    model: DecodingModel,
+    model: decoding_model.DecodingModel,
     decoding: DecodingConfig,
-    params: Parameters,
+    params: matrices.Parameters,
     mesh: Mesh,
-    sentences: Sequence[Sentence],
+    sentences: Sequence[row_group.Sentence],
     num_best: int = 1,
     seed: int = 0,
     constraints: Constraints | None = None,
-) -> Iterator[tuple[int, SearchResult]]:
+) -> Iterator[tuple[int, hypotheses.SearchResult]]:
     """Decode sentences.
 
     Args:
@@ -85,9 +80,9 @@ def decode(
     prefix = rung(longest_prefix) if longest_prefix else 0
     planned = [sizes._replace(prefix=prefix) for sizes in plan(lengths, decoding, mesh)]
     waiting = deque(zip(order, planned, strict=True))
-    search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
+    search = programs.Search(model, strategy_of(decoding, num_best), mesh, num_best)
     capacity = _capacity(rung(max(lengths, default=0)), decoding)
-    make = partial(RowGroup, search, params, seed=seed, constraints=constraints)
+    make = partial(row_group.RowGroup, search, params, seed=seed, constraints=constraints)
     number = num_groups(capacity, mesh)
     groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
     while groups:
@@ -98,7 +93,7 @@ def decode(
                 groups.remove(group)
 
 
-def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[Sizes]:
+def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[programs.Sizes]:
     """Plan the sizes of the arrays for each sentence.
 
     Args:
@@ -109,17 +104,17 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
         return []
     parts = row_parts(mesh)
 
-    def sizes(source_length: int, rows: int, arrivals: int) -> Sizes:
+    def sizes(source_length: int, rows: int, arrivals: int) -> programs.Sizes:
         rows, arrivals = (-(-n // parts) * parts for n in (rows, arrivals))
         most_room = source_length + decoding.max_extra_length
-        return Sizes(rows, arrivals, source_length, source_length, most_room)
+        return programs.Sizes(rows, arrivals, source_length, source_length, most_room)
 
     capacity = _capacity(rung(lengths[0]), decoding)
     if len(lengths) <= capacity:
         rows = min(capacity, 1 << (len(lengths) - 1).bit_length())
         one_program = sizes(rung(lengths[0]), rows, rows)
         return [one_program._replace(room=one_program.most_room)] * len(lengths)
-    planned: list[Sizes] = []
+    planned: list[programs.Sizes] = []
     for source_length, group in groupby(lengths, lambda length: max(_SHORTEST, rung(length))):
         count = len(list(group))
         capacity = _capacity(source_length, decoding)
@@ -148,10 +143,10 @@ def num_groups(capacity: int, mesh: Mesh) -> int:
 
 
 def _decode_group(
-    make: Callable[[Sizes], RowGroup],
-    waiting: deque[tuple[int, Sizes]],
-    sentences: Sequence[Sentence],
-) -> Iterator[list[tuple[int, SearchResult]]]:
+    make: Callable[[programs.Sizes], row_group.RowGroup],
+    waiting: deque[tuple[int, programs.Sizes]],
+    sentences: Sequence[row_group.Sentence],
+) -> Iterator[list[tuple[int, hypotheses.SearchResult]]]:
     """Decode waiting sentences in a group of rows; yield those that have ended.
 
     Args:
@@ -161,7 +156,7 @@ def _decode_group(
         return
     planned = waiting[0][1]
     group = make(planned)
-    ended: list[tuple[int, SearchResult]] = []
+    ended: list[tuple[int, hypotheses.SearchResult]] = []
     # On a CPU, the programs that one thread calls run in turn, so each group has a thread.
     with ThreadPoolExecutor(1) as thread:
         while waiting or group.num_free < group.sizes.rows:
@@ -173,13 +168,13 @@ def _decode_group(
             taken = [waiting.popleft()[0] for _ in range(coming)]
             leave = _leave(group.sizes, group.num_free - coming, len(waiting))
             arrivals = [(index, sentences[index]) for index in taken]
-            asked = thread.submit(in_other_thread(group.launch), arrivals, leave)
+            asked = thread.submit(interceptors.in_other_thread(group.launch), arrivals, leave)
             yield ended  # while the device computes
             ended = group.collect(asked.result())
         yield ended
 
 
-def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
+def _fitting(sizes: programs.Sizes, planned: programs.Sizes, farthest: int) -> programs.Sizes:
     """Return the planned sizes with at least as many rows as now, and room for `farthest`."""
     room = planned.room
     while room <= farthest:
@@ -189,7 +184,7 @@ def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
     return planned._replace(rows=max(planned.rows, sizes.rows), room=room)
 
 
-def _leave(sizes: Sizes, free: int, waiting: int) -> int:
+def _leave(sizes: programs.Sizes, free: int, waiting: int) -> int:
     """Return the number of live sentences at which the program stops."""
     if not waiting:
         return 0

@@ -1,18 +1,18 @@
 """Scores of given translations: their log-probabilities under a model (forced decoding)."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.layout import ladder_length
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
-from t2t_jax.decoding.translations import diverged, is_blank
-from t2t_jax.decoding.translator import Translator
+from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.interceptors import InterceptedJit
@@ -37,11 +37,7 @@ class ForcedScore(NamedTuple):
 
 
 def score(
-    translator: Translator,
-    sources: Iterable[str],
-    targets: Iterable[str],
-    *,
-    first_line: int = 1,
+    translator: Translator, sources: Iterable[str], targets: Iterable[str], *, first_line: int = 1
 ) -> list[ForcedScore]:
     """Score pairs of lines. An ensemble gives the mean of its models' distributions.
 
@@ -65,8 +61,11 @@ def score(
     translator.check_process()
     translator.check_translates()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
-    _check_pairs(sources, targets)
-    capacity = tokens_per_pass(translator)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
+            "line for every source line"
+        )
     encoded = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*encoded, strict=True))
     for number, pair in enumerate(pairs, first_line):
@@ -76,61 +75,50 @@ def score(
         0 if is_blank(source) and is_blank(target) else max(len(source), len(target))
         for source, target in pairs
     ]
-    launched = (
-        (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
-        for lines, rows, length in batches(lengths, capacity, row_parts(translator.mesh))
-    )
     found, begin = [ForcedScore(0.0, (), ())] * len(pairs), len(translator.vocabulary.target_begin)
-    for lines, log_probs in one_ahead(launched):
-        for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
-            found[line] = _read(row, pairs[line][1], begin, first_line + line)
+
+    def log_probs(*sides: Int32[Array, "b _"]) -> Float32[Array, "b t"]:
+        return _log_probs(translator.model, translator.params, *sides)
+
+    for line, row in of_each_line(translator, encoded, lengths, log_probs):
+        found[line] = _read(row.tolist(), pairs[line][1], begin, first_line + line)
     return found
 
 
-def tokens_per_pass(translator: Translator) -> int:
-    """Return the most positions of a batch that is computed in one pass."""
-    config = translator.config
-    return min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
+def of_each_line(
+    translator: Translator,
+    sides: Sequence[Sequence[list[int]]],
+    lengths: Sequence[int],
+    compute: Callable[..., Array],
+) -> Iterator[tuple[int, Float32[np.ndarray, "t *width"]]]:
+    """Yield the number of each line, with its row of what a program computes on padded batches.
 
-
-def _check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
-            "line for every source line"
-        )
-
-
-def batches(
-    lengths: Sequence[int], tokens_per_batch: int, parts: int
-) -> Iterator[tuple[list[int], int, int]]:
-    """Yield batches: the lines of each, the number of its rows, a multiple of `parts`, its length.
-
-    The longest lines come first, so that a lack of memory shows at once. Lines of 0 tokens are left
-    out. Shapes come from short ladders, so that a corpus needs a handful of compilations.
+    The longest lines come first, so that a lack of memory shows at once. Shapes come from short
+    ladders, so that a corpus needs a handful of compilations.
 
     Args:
-      tokens_per_batch: most positions of a batch, padding included, unless one line has more.
+      sides: ids of each line, for each array that the program takes.
+      lengths: the number of ids of each line on its longer side; lines of 0 are left out.
+      compute: starts the program with arrays `[rows, length]` on the devices of the translator.
     """
+    config, mesh = translator.config, translator.mesh
+    most = min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
     order = [line for line, length in enumerate(lengths) if length]
     order.sort(key=lambda line: -lengths[line])
-    done = 0
-    while done < len(order):
-        length = ladder_length(lengths[order[done]])
-        capacity = max(1, tokens_per_batch // length)
-        lines = order[done : done + capacity]
-        done += len(lines)
-        rows = min(capacity, 1 << (len(lines) - 1).bit_length())
-        yield lines, -(-rows // parts) * parts, length
 
+    def launched() -> Iterator[tuple[list[int], Array]]:
+        done, parts = 0, row_parts(mesh)
+        while done < len(order):
+            length = ladder_length(lengths[order[done]])
+            capacity = max(1, most // length)
+            lines = order[done : done + capacity]
+            done += len(lines)
+            rows = -(-min(capacity, 1 << (len(lines) - 1).bit_length()) // parts) * parts
+            arrays = (padded([side[line] for line in lines], rows, length) for side in sides)
+            yield lines, compute(*(put_rows(array, mesh) for array in arrays))
 
-def _launch(
-    translator: Translator, pairs: Sequence[tuple[list[int], list[int]]], rows: int, length: int
-) -> Float32[Array, "b t"]:
-    inputs, targets = (
-        put_rows(padded(side, rows, length), translator.mesh) for side in zip(*pairs, strict=True)
-    )
-    return _log_probs(translator.model, translator.params, inputs, targets)
+    for lines, computed in one_ahead(launched()):
+        yield from zip(lines, on_host(computed), strict=False)
 
 
 @partial(InterceptedJit, static_argnames="model")

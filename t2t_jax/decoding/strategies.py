@@ -1,5 +1,6 @@
 """Strategies by which tokens are chosen: greedy search, sampling and beam search (section 6.1)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,7 +10,6 @@ from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
 from t2t_jax.decoding import hypotheses
 from t2t_jax.decoding.hypotheses import Hypotheses, SearchResult, SearchState
-from t2t_jax.decoding.top_k import top_k
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
 from t2t_jax.parallel.jax_settings import fixed_random_bits
@@ -137,7 +137,9 @@ class BeamSearch:
         num_entering = self.beam_size if self.by_transformers else 2 * self.beam_size
         may_enter = jnp.arange(ended.shape[1]) < num_entering
         entering = ended & may_enter
-        live = _keep_live(candidates, ended)
+        log_probs = jnp.where(ended, hypotheses.IMPOSSIBLE, candidates.log_probs)
+        _, best = jax.lax.top_k(log_probs, self.beam_size)
+        live = hypotheses.take_hypotheses(candidates._replace(log_probs=log_probs), best)
         rows, lengths = given.state.rows, given.state.positions + 1
         final_lengths, wanted = rows.limits, self.num_best
         if self.by_transformers:
@@ -243,13 +245,6 @@ def _expand(given: Given) -> Hypotheses:
     return candidates._replace(last=last, tokens=tokens, log_probs=log_probs)
 
 
-def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
-    """Return the k best candidates that did not end."""
-    log_probs = jnp.where(ended, hypotheses.IMPOSSIBLE, candidates.log_probs)
-    _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
-    return hypotheses.take_hypotheses(candidates._replace(log_probs=log_probs), best)
-
-
 def _can_improve(
     live: Hypotheses,
     worst: Float32[Array, " b"],
@@ -264,3 +259,33 @@ def _can_improve(
     """
     best = jnp.max(live.log_probs, axis=1, keepdims=True)
     return hypotheses.scores_of(best, lengths, alpha, offset)[:, 0] > worst
+
+
+def top_k(
+    x: Float32[Array, "*rows n"], k: int
+) -> tuple[Float32[Array, "*rows {k}"], Int32[Array, "*rows {k}"]]:
+    """Return what `jax.lax.top_k` returns, for long rows on CPUs in a third of its time or less.
+
+    A row is cut into blocks. The k greatest numbers are in the k blocks with the greatest maxima,
+    so that one pass over the row finds the few numbers that have to be sorted.
+
+    Args:
+      k: how many to find in each row, at most n.
+
+    Returns:
+      The k greatest of each row, greatest first, and their indices. Of equal numbers, the first.
+    """
+    length = x.shape[-1]
+    block = 1 << round(math.log2(length / k) / 2)  # as many maxima as numbers in the k blocks
+    blocks = length // block
+    if blocks < 2 * k:
+        values, places = jax.lax.top_k(x, k)
+        return values, places
+    whole = blocks * block
+    maxima = jnp.max(x[..., :whole].reshape(*x.shape[:-1], blocks, block), axis=-1)
+    chosen = jnp.sort(jax.lax.top_k(maxima, k)[1], axis=-1)
+    places = (chosen[..., None] * block + jnp.arange(block)).reshape(*x.shape[:-1], k * block)
+    rest = jnp.broadcast_to(jnp.arange(whole, length), (*x.shape[:-1], length - whole))
+    places = jnp.concatenate([places, rest], axis=-1)
+    values, best = jax.lax.top_k(jnp.take_along_axis(x, places, axis=-1), k)
+    return values, jnp.take_along_axis(places, best, axis=-1)

@@ -5,33 +5,45 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, cast
+from functools import partial, reduce
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from t2t_jax.config import Config, DecodingConfig, ModelConfig
-from t2t_jax.config.sections import Quantize
+from t2t_jax.config import Config, DecodingConfig, ModelConfig, sections
 from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding import forbidden, long_lines
 from t2t_jax.decoding.arguments import check_num_best, texts, whole_number
-from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.long_lines import LinePart, parts, with_prefixes
 from t2t_jax.decoding.open_search import Limits, OpenSearch
+from t2t_jax.decoding.programs import check_search_memory
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
-from t2t_jax.decoding.search_memory import check_search_memory
-from t2t_jax.decoding.translations import Hypothesis, diverged, is_blank, joined_hypotheses
-from t2t_jax.errors import UserError
+from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.sources import TokenSources
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_scoring_model
-from t2t_jax.modules.sources import TokenSources
-from t2t_jax.parallel.devices import within_memory
-from t2t_jax.parallel.mesh import mesh_of
+from t2t_jax.parallel import devices, mesh
+
+
+class Hypothesis(NamedTuple):
+    """One translation of a line."""
+
+    text: str
+    """The translation, without a line break."""
+    score: float
+    """`log_prob` over the length penalty, which ranks hypotheses; without a beam, `log_prob`. For a
+    split line, the sum over its parts."""
+    log_prob: float
+    """Log-probability of the whole translation under the model, in nats."""
+    tokens: tuple[int, ...]
+    """Ids of the subwords, with the end of sentence if it was reached. For a split line, the ids of
+    all parts, each with its end of sentence."""
+
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())
 
@@ -75,8 +87,8 @@ class Translator:
         params = join_parameters([params, *(own for _, own in others)]) if others else params
         self._params: Parameters = jax.tree.map(_immutable, params)
         self._arrays = _by_path(self._params)
-        self._for_decoding: dict[Quantize, Parameters] = {}
-        self.mesh = mesh_of(self.params)
+        self._for_decoding: dict[sections.Quantize, Parameters] = {}
+        self.mesh = mesh.mesh_of(self.params)
         configs = config.model, *(other for other, _ in others)
         if others and not all(one.decodes for one in configs):
             raise UserError("an ensemble is for models that write text; use one encoder at a time")
@@ -144,12 +156,7 @@ class Translator:
                 )
         leaves = [_placed(_immutable(new[path]), x.sharding) for path, x in old.items()]
         params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
-        state = {
-            "_params": params,
-            "_arrays": _by_path(params),
-            "_for_decoding": {},
-            "_score": str,
-        }
+        state = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}, "_score": str}
         return self.replaced(**state, steps=(), ema_decays=())
 
     def replaced(self, **attributes: Any) -> "Translator":
@@ -185,7 +192,7 @@ class Translator:
                 "evaluate it on a split of its corpus"
             )
 
-    def prepared(self, quantize: Quantize) -> Parameters:
+    def prepared(self, quantize: sections.Quantize) -> Parameters:
         """Return the parameters in the form for searches; see `DecodingModel.prepare`."""
         params = self.params  # also checks that nobody changed them
         if quantize not in self._for_decoding:
@@ -277,7 +284,7 @@ class Translator:
         ]
         extra = decoding.max_extra_length
         sentences = [one._replace(limit=one.length + extra) for one in sentences]
-        with within_memory(decoding=True):
+        with devices.within_memory(decoding=True):
             for index, best in self.search(sentences, decoding, num_best, seed):
                 part = given[index]
                 found[part.line][part.order] = self.read(best, first_line + part.line)
@@ -328,7 +335,7 @@ class Translator:
         decoding: DecodingConfig,
         first_line: int = 1,
         prefixes: Iterable[str] | None = None,
-    ) -> list[LinePart]:
+    ) -> list[long_lines.LinePart]:
         """Return the parts in which each line is decoded: the whole line, unless it is too long.
 
         Raises:
@@ -336,7 +343,7 @@ class Translator:
             match the lines.
         """
         longest = self.longest_sentence
-        found = parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
+        found = long_lines.parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
         if prefixes is None:
             return found
         prefixes = texts(prefixes, "prefixes", first_line)
@@ -346,7 +353,7 @@ class Translator:
                 'and "" for none'
             )
         ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
-        return with_prefixes(found, ids, decoding, longest, first_line)
+        return long_lines.with_prefixes(found, ids, decoding, longest, first_line)
 
     def search(
         self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int
@@ -368,7 +375,7 @@ class Translator:
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
         params, begin = self.prepared(decoding.quantize), self.vocabulary.target_begin
         sentences = [one if one.prefix else one._replace(prefix=begin) for one in sentences]
-        constraints = constraints_of(decoding, self.vocabulary)
+        constraints = forbidden.constraints_of(decoding, self.vocabulary)
         yield from decode(
             self.model, decoding, params, self.mesh, sentences, num_best, seed, constraints
         )
@@ -392,7 +399,7 @@ class Translator:
             self.mesh,
             limits=limits,
             seed=seed,
-            constraints=constraints_of(decoding, self.vocabulary),
+            constraints=forbidden.constraints_of(decoding, self.vocabulary),
         )
 
     def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:
@@ -421,7 +428,7 @@ class Translator:
 
 
 @partial(jax.jit, static_argnames=("model", "quantize"))
-def _prepare(model: DecodingModel, params: Parameters, quantize: Quantize) -> Parameters:
+def _prepare(model: DecodingModel, params: Parameters, quantize: sections.Quantize) -> Parameters:
     return model.prepare(params, quantize)
 
 
@@ -449,6 +456,47 @@ def _stripped(lines: Iterable[str]) -> list[str]:
     return [line.replace("\n", " ").strip() for line in texts(lines, "lines")]
 
 
-def _number(part: LinePart, first_line: int) -> int:
+def _number(part: long_lines.LinePart, first_line: int) -> int:
     """Return the number that determines samples; the first part has its line's number."""
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
+
+
+def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
+    """Join hypotheses of the parts of a line into the best hypotheses of the line, best first.
+
+    Args:
+      parts: the hypotheses of each part, best first.
+    """
+    if num_best == 1:
+        return [reduce(_followed, (part[0] for part in parts))]
+    choices: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
+    for part in parts:
+        longer = [
+            (score + hypothesis.score, (*chosen, hypothesis))
+            for score, chosen in choices
+            for hypothesis in part
+        ]
+        choices = sorted(longer, key=lambda choice: -choice[0])[:num_best]
+    return [reduce(_followed, chosen) for _, chosen in choices]
+
+
+def _followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
+    return Hypothesis(
+        f"{first.text} {second.text}".strip(),
+        first.score + second.score,
+        first.log_prob + second.log_prob,
+        first.tokens + second.tokens,
+    )
+
+
+def is_blank(tokens: list[int]) -> bool:
+    """Return whether an encoded line is nothing but the end of sentence."""
+    return len(tokens) == 1
+
+
+def diverged(number: int) -> DivergedError:
+    """Make the error for a line whose probabilities are not finite."""
+    return DivergedError(
+        f"the model gives no finite probabilities for line {number}; its training has "
+        "diverged: use an earlier step, or train again at a lower learning rate"
+    )

@@ -4,9 +4,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from t2t_jax.batch import EOS_ID
+from t2t_jax.batch import EOS_ID, padded
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchState, length_penalty
@@ -55,10 +54,6 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
 
     Constraints of the decoding (forbidden words and the like) are not recorded. The overrides are
     fields of `DecodingConfig`, such as `beam_size`.
-
-    Raises:
-      UserError: the sentence is blank, or too long for the learned positions of the model, or
-        tokens are drawn at random.
     """
     decoding = translator.configured(**overrides).decoding
     if decoding.temperature > 0:
@@ -82,11 +77,10 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     begin = translator.vocabulary.target_begin  # the language, if it is marked
     given = constraints_of(DecodingConfig(), translator.vocabulary)
     work = begin_work(search, Sizes(1, 1, length, room, room, len(begin)), params, given)
-    inputs = np.zeros((1, length), np.int32)
-    inputs[0, : len(tokens)] = tokens
+    inputs = jnp.asarray(padded([tokens], 1, length))
     first = jnp.zeros(1, jnp.int32)
     prefixes = jnp.array([begin], jnp.int32) if begin else None
-    arrivals = Arrivals(first, jnp.asarray(inputs), jnp.array([limit]), first, prefixes)
+    arrivals = Arrivals(first, inputs, jnp.array([limit]), first, prefixes)
     nodes: dict[_Tokens, Node] = {}
     for step in range(1, limit + 1):
         work, progress = proceed(

@@ -1,23 +1,22 @@
 """The output of a model's encoder for lines of text: a vector for each subword."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int32
 
-from t2t_jax.batch import one_a_row, padded
+from t2t_jax.batch import one_a_row
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
-from t2t_jax.decoding.scoring import batches, tokens_per_pass
+from t2t_jax.decoding.scoring import of_each_line
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.parallel.devices import within_memory
-from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 from t2t_jax.tasks import task_of
 
 
@@ -57,17 +56,12 @@ def encoder_states(
     shape = len(tokens), max(lengths, default=0), network.config.d_model
     states = np.zeros(shape, np.float32)
 
-    def launched() -> Iterator[tuple[list[int], Array]]:
-        parts = row_parts(translator.mesh)
-        for chosen, rows, length in batches(lengths, tokens_per_pass(translator), parts):
-            arrays = padded([tokens[line] for line in chosen], rows, length)
-            ids = put_rows(arrays, translator.mesh)
-            yield chosen, _encoded(network, translator.params, ids)
+    def encoded(ids: Int32[Array, "b s"]) -> Float[Array, "b s d_model"]:
+        return _encoded(network, translator.params, ids)
 
     with within_memory(decoding=True):
-        for chosen, encoded in one_ahead(launched()):
-            for line, row in zip(chosen, on_host(encoded), strict=False):
-                states[line, : lengths[line]] = row[: lengths[line]]
+        for line, row in of_each_line(translator, [tokens], lengths, encoded):
+            states[line, : lengths[line]] = row[: lengths[line]]
     return EncoderStates(states, np.array(lengths, np.int32), tokens)
 
 

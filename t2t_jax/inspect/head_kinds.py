@@ -101,7 +101,8 @@ def count_heads(
     special = keys.words < 0
     shares = dict.fromkeys(SHARES, np.zeros(weights.shape[:3]))
     if which == "cross":
-        shares["one word"] = _largest_word(weights, keys.words)
+        of_words = keys.words[:, None] == np.arange(keys.words.max(initial=-1) + 1)
+        shares["one word"] = (weights @ of_words.astype(weights.dtype)).max(-1, initial=0)
     else:
         for name, offset in _BY_POSITION.items():
             is_it = (keys.words == words[:, None] + offset) & ~special
@@ -161,13 +162,6 @@ def _is_punctuation(piece: str) -> bool:
     """Return whether a subword is punctuation alone, beside ▁ for a space and @@ at a cut."""
     text = piece.removesuffix("@@").replace("▁", "")
     return bool(text) and all(unicodedata.category(letter).startswith("P") for letter in text)
-
-
-def _largest_word(
-    weights: Float[np.ndarray, "n h q k"], words: Int[np.ndarray, " k"]
-) -> Float[np.ndarray, "n h q"]:
-    of_words = words[:, None] == np.arange(words.max(initial=-1) + 1)
-    return (weights @ of_words.astype(weights.dtype)).max(-1, initial=0)
 
 
 def _kind(shares: Float[np.ndarray, " kinds"], is_broad: bool) -> str:

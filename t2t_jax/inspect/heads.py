@@ -200,10 +200,6 @@ def weigh_heads(
       num_sentences: how many sentences, from the first on, blank ones not counted; None means all.
       bleu: whether sentences are translated, by greedy search, once for every head and every point
         of the curve. Parsers are measured by their loss alone.
-
-    Raises:
-      UserError: the model is an ensemble, or its layers have different numbers of heads, or there
-        is no such split, or it is empty.
     """
     measures = _measures(translator, split, num_sentences, bleu=bleu)
     whole = open_gates(translator.config.model)
@@ -233,11 +229,7 @@ def weigh_heads(
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
-    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`.
-
-    Raises:
-      UserError: see `weigh_heads`.
-    """
+    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
     return _measures(translator, split, num_sentences, bleu=False).importance()
 
 

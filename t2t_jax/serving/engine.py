@@ -12,8 +12,7 @@ from t2t_jax.data.languages import language_of
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import LinePart
 from t2t_jax.decoding.open_search import Limits
-from t2t_jax.decoding.translations import is_blank
-from t2t_jax.decoding.translator import Translator
+from t2t_jax.decoding.translator import Translator, is_blank
 
 _WINDOW = 2000
 """The most characters that sentencex splits at once: its time can grow with their square, and it

@@ -128,9 +128,6 @@ class Cell:
         """Return the result of the cell; None if there is none, or it was scored differently.
 
         The result has the return value of `settled` in a field of this name, unless it is None.
-
-        Raises:
-          UserError: the directory holds the result of another config, or a damaged one.
         """
         from t2t_jax.workdir import check_registered
 

@@ -279,11 +279,7 @@ class Cluster:
             raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
-        """Submit a cell, unless its job is in the queue already.
-
-        Raises:
-          UserError: the cluster refuses the job, or the file that names an earlier one is damaged.
-        """
+        """Submit a cell, unless its job is in the queue already."""
         stored = cell.workdir.with_suffix(".job")
         if stored.is_file() and (job_id := _job_id(stored)):
             job = self._job_class(self._folder, job_id, [0])

@@ -17,25 +17,19 @@ from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import Config
-from t2t_jax.data import labelled
-from t2t_jax.data.batching import Batches
+from t2t_jax.data import batching, labelled, splits, tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import MASK, Labelled, LabelledText, MaskedText, labelled_images
 from t2t_jax.data.layout import batch_shape, ladder_length
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.shards.pieces import TrainText, document_text
-from t2t_jax.data.splits import Split, digest
-from t2t_jax.data.tokenized import prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.decoding_model import ScoringModel
-from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.devices import within_memory
-from t2t_jax.parallel.mesh import batch_layout, on_host, one_ahead
+from t2t_jax.modules import decoding_model, interceptors, matrices
+from t2t_jax.parallel import devices, mesh
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
 
@@ -195,7 +189,7 @@ class Classification(Labelling):
         """Make a vocabulary of the labels and the sentences of train; see `Task.vocabulary`."""
         names = self.label_names(corpus)
         source = given.source if isinstance(given, LabelledVocabulary) else given
-        source = source or prepare_vocabulary(config.data, _without_labels(corpus))
+        source = source or tokenized.prepare_vocabulary(config.data, _without_labels(corpus))
         return labelled_vocabulary(source, names)
 
     def examples(
@@ -312,7 +306,7 @@ class MaskedLanguageModelling(EncoderTask):
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
         """Make a vocabulary of the documents, with the entry `<mask>` that hides a subword."""
-        vocabulary = given or prepare_vocabulary(config.data, corpus, needed=MASK)
+        vocabulary = given or tokenized.prepare_vocabulary(config.data, corpus, needed=MASK)
         labelled.mask_id(vocabulary)
         return vocabulary
 
@@ -320,7 +314,7 @@ class MaskedLanguageModelling(EncoderTask):
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> MaskedText:
         """Return the sequences of train, in which each step hides other subwords."""
-        text = prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
+        text = tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
         seed = config.training.effective_seed("order_seed")
         return MaskedText.of(text, config.data, vocabulary, seed)
 
@@ -334,7 +328,7 @@ class MaskedLanguageModelling(EncoderTask):
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> MaskedText:
         """Return the sequences of a split, in which the same subwords are hidden every time."""
-        text = prepare_text(config.data, corpus, vocabulary, split, bidirectional=True)
+        text = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=True)
         return MaskedText.of(text, config.data, vocabulary)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
@@ -387,8 +381,8 @@ def _numbers(vocabulary: Vocabulary) -> dict[str, int]:
 def _without_labels(corpus: Corpus) -> Corpus:
     """Return the corpus without the labels of train, from which a vocabulary can be learned."""
     train = corpus.parts["train"]
-    text = Split(
-        lambda: digest("sentences", train.fingerprint()),
+    text = splits.Split(
+        lambda: splits.digest("sentences", train.fingerprint()),
         lambda: (([""] * len(lines), lines) for lines, _ in train.read()),
     )
     return dataclasses.replace(corpus, parts={**corpus.parts, "train": text}, mixed=())
@@ -400,31 +394,31 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
     results = [Prediction(*np.zeros((3, 0), np.int32))] * len(examples)
     if not len(examples.target_tokens):
         return results
-    batches = Batches(examples, translator.config.data, seed=0)
+    batches = batching.Batches(examples, translator.config.data, seed=0)
 
     def launched() -> Iterator[tuple[Any, Any, tuple[Array, Array]]]:
         for step in range(batches.steps_per_epoch):
             rows, *lengths = batches.shape(step)
             tokens = translator.config.parallel.pass_tokens
-            layout = batch_layout(translator.mesh, rows, max(lengths), tokens)
+            layout = mesh.batch_layout(translator.mesh, rows, max(lengths), tokens)
             batch = batches(step, np.arange(layout.passes * layout.rows_per_pass))
             local: Batch = jax.tree.map(itemgetter(layout.local_rows()), batch)
             out = _most_probable(translator.model, translator.params, layout.put(local))
             yield batches.chosen(step), batch.targets, out
 
-    with within_memory(decoding=True):
-        for chosen, targets, out in one_ahead(launched()):
+    with devices.within_memory(decoding=True):
+        for chosen, targets, out in mesh.one_ahead(launched()):
             shape = targets.tokens.shape
-            arrays = targets.tokens, *(np.reshape(x, shape) for x in on_host(out))
+            arrays = targets.tokens, *(np.reshape(x, shape) for x in mesh.on_host(out))
             for example, row, segment in zip(*chosen, strict=True):
                 is_target = targets.segments[row] == segment
                 results[example] = Prediction(*(x[row][is_target] for x in arrays))
     return results
 
 
-@partial(InterceptedJit, static_argnums=0)
+@partial(interceptors.InterceptedJit, static_argnums=0)
 def _most_probable(
-    model: ScoringModel, params: Parameters, batch: Batch
+    model: decoding_model.ScoringModel, params: matrices.Parameters, batch: Batch
 ) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:
     """Return the most probable label at every target of a batch, and its probability."""
 

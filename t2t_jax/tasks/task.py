@@ -221,17 +221,10 @@ class Task(Protocol):
 
         Args:
           given: the vocabulary of the run that this one starts from (`training.init_from`), if any.
-
-        Raises:
-          UserError: there is no train split, or no such vocabulary can be made of it.
         """
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the examples that a model is trained on.
-
-        Raises:
-          UserError: there is no train split, or it cannot be read.
-        """
+        """Return the examples that a model is trained on."""
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText | None:
         """Return how the text of shards becomes examples; None if the task reads no shards."""
@@ -244,17 +237,10 @@ class Task(Protocol):
 
         Args:
           longest: the most tokens of a sentence that the model has positions for.
-
-        Raises:
-          UserError: there is no such split, or a sentence is too long for the model.
         """
 
     def scored(self, asked: Scoring) -> Scored:
-        """Let a model answer the sentences of a split, and score its answers.
-
-        Raises:
-          UserError: there are no sentences, or the model refuses something.
-        """
+        """Let a model answer the sentences of a split, and score its answers."""
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Yield the rows of a table of scores: name, formatted value and definition of each."""

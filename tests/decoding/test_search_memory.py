@@ -6,8 +6,7 @@ import jax
 import pytest
 
 from t2t_jax.config import Config
-from t2t_jax.decoding.programs import Sizes
-from t2t_jax.decoding.search_memory import search_bytes
+from t2t_jax.decoding.programs import Sizes, search_bytes
 from t2t_jax.modules.models import make_decoding_model
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
-from t2t_jax.batch import PAD_ID, Batch, one_a_row
+from t2t_jax.batch import PAD_ID, Batch, one_a_row, padded
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.inspect import heads
@@ -18,7 +18,6 @@ from t2t_jax.inspect.attention_maps import attention_maps
 from t2t_jax.inspect.head_kinds import attended, count_heads
 from t2t_jax.inspect.heads import Head, all_heads, pruning_order, weigh_heads, without
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
-from t2t_jax.modules.sources import padded
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from tests.interchange.models import OPTIONS, ensemble_of, portable, real_pairs, translator_of
 

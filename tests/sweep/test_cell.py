@@ -14,7 +14,7 @@ from t2t_jax.commands.entry import command_of
 from t2t_jax.commands.sweep import SweepCommand
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
-from t2t_jax.decoding.translations import diverged
+from t2t_jax.decoding.translator import diverged
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score

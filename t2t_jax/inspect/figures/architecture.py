@@ -61,10 +61,7 @@ def architecture(config: Config, vocab_size: int) -> Figure:
 
 
 def _column(
-    model: ModelConfig,
-    vocab_size: int,
-    params: Mapping[str, Any],
-    stack: Stack,
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
 ) -> list[_Box]:
     """Return the boxes of a stack, from below to above."""
     name = "decoder" if stack.reads_target else "encoder"

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import Batch
 from t2t_jax.config import Config
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
@@ -35,9 +34,6 @@ def write_figures(
       workdir: directory of the run whose shapes, recipe and attention are drawn; None is the
         paper's base model, without attention, for which a trained model is needed.
       sentence: the sentence whose attention is drawn, unless the model reads images.
-
-    Raises:
-      UserError: the run cannot be read, or nothing can be written in `directory`.
     """
     check_writable(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +93,6 @@ def _of_language_model(
     [tokens] = translator.encode_targets([sentence])
     check_one_pass("the sentence", len(tokens), translator.longest_sentence)
     read = [start_id(translator.config.model), *tokens[:-1]]
-    rows = (one_a_row(jnp.asarray([ids], jnp.int32)) for ids in (read, tokens[-1:]))
-    weights = weights_of(translator, Batch(*rows))["encoder"]
+    weights = weights_of(translator, Batch.of([read], [tokens[-1:]]))["encoder"]
     [words] = translator.vocabulary.pieces([read])
     return words, np.asarray(weights)[:, 0]
