@@ -22,8 +22,7 @@ from t2t_jax.decoding.programs import check_search_memory
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.errors import DivergedError, UserError
-from t2t_jax.modules.decoding_model import DecodingModel
-from t2t_jax.modules.sources import TokenSources
+from t2t_jax.modules.decoding_model import DecodingModel, TokenSources
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_scoring_model

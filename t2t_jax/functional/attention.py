@@ -45,8 +45,7 @@ def attention_weights(
     Returns:
       float32 weights that sum to one over `k`, or to zero for a query that may attend to nothing.
     """
-    score = partial(_products, einsum=einsum) if score is None else score
-    scores = score(query, key)
+    scores = einsum("bqhd,bkhd->bhqk", scaled(query), key) if score is None else score(query, key)
     if bias is not None:
         scores += bias
     if mask is None:
@@ -54,12 +53,6 @@ def attention_weights(
     if mask.dtype != bool:
         raise TypeError(f"the mask is {mask.dtype}; give bool, True where a query may attend")
     return masked_softmax(scores, mask)
-
-
-def _products(
-    query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], einsum: Einsum
-) -> Float32[Array, "b h q k"]:
-    return einsum("bqhd,bkhd->bhqk", scaled(query), key)
 
 
 def scaled(query: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:

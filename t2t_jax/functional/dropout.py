@@ -60,15 +60,23 @@ def hashes(
     rows, *inner = shape
     place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
     first_row = jnp.asarray(key.first_row, jnp.uint32)
-    return _hashes_at(place, rows, jax.random.bits(key.key, (2,)), first_row)
+    return hashes_at(place, rows, jax.random.bits(key.key, (2,)), first_row)
 
 
-def _hashes_at(
+def hashes_at(
     place: UInt32[Array, "1 *inner"],
     rows: int,
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "{rows} *ones"]]:
+    """Return the hashes of some places of an array that never exists as a whole; see `hashes`.
+
+    Args:
+      place: numbers of the places within a row, as they follow one another in the whole array.
+      rows: number of rows.
+      bits: 64 bits of the key.
+      first_row: number of the first row.
+    """
     low, high = bits
     number = jax.lax.iota(jnp.uint32, rows) + first_row
     of_row = _mix(number ^ high).reshape(rows, *[1] * (place.ndim - 1))
@@ -85,23 +93,6 @@ def mixed(
       of_row: the hash of each row, from `hashes`.
     """
     return _mix(of_place + of_row)
-
-
-def words_at(
-    place: UInt32[Array, "1 *inner"],
-    rows: int,
-    bits: UInt32[Array, "2"],
-    first_row: UInt32[Array, ""],
-) -> UInt32[Array, "{rows} *inner"]:
-    """Return the words of `random_words` at some places of an array that never exists as a whole.
-
-    Args:
-      place: numbers of the places within a row, as they follow one another in the whole array.
-      rows: number of rows.
-      bits: 64 bits of the key.
-      first_row: number of the first row.
-    """
-    return mixed(*_hashes_at(place, rows, bits, first_row))
 
 
 def threshold(rate: float) -> UInt32[Array, ""]:

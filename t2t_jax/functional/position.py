@@ -60,10 +60,7 @@ def tensor2tensor_sinusoids(length: int, d_model: int) -> Float[Array, "t d_mode
 
 
 def rotary_frequencies(
-    d_k: int,
-    base: float = 10_000.0,
-    *,
-    divisors: Callable[[int], list[float]] | None = None,
+    d_k: int, base: float = 10_000.0, *, divisors: Callable[[int], list[float]] | None = None
 ) -> Float32[Array, " pairs"]:
     """Return the angles by which one position turns each pair of elements: base^(-2i / d_k).
 
@@ -119,9 +116,7 @@ def ntk_scaling(d_k: int, scale: float) -> list[float]:
 
 
 def rotate(
-    x: Float[Array, "b t h d"],
-    positions: Int[Array, "#b #t"],
-    frequencies: Float[Array, " pairs"],
+    x: Float[Array, "b t h d"], positions: Int[Array, "#b #t"], frequencies: Float[Array, " pairs"]
 ) -> Float[Array, "b t h d"]:
     """Turn each pair of elements by an angle that grows with the position (Su et al. 2021).
 

@@ -21,11 +21,7 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.masks import SegmentMask, distances
-from t2t_jax.kernels import short_rows, splash
-from t2t_jax.kernels.blockwise import blockwise_attention
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, ProductForm
-from t2t_jax.kernels.products import einsum_float32, has_form
-from t2t_jax.kernels.windowed import windowed_attention
+from t2t_jax.kernels import blockwise, choice, products, short_rows, splash, windowed
 
 DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
 """The function of `masks.distances` that relative positions add to the scores of each head."""
@@ -66,7 +62,7 @@ def heads_and_rows(
     apart: Int[Array, "q k"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
-    kernels: Kernels = XLA_KERNELS,
+    kernels: choice.Kernels = choice.XLA_KERNELS,
 ) -> tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]:
     """Compute `attention` without the zeros of queries that may attend to nothing.
 
@@ -88,7 +84,7 @@ def heads_and_rows(
       to something: values of other queries are arbitrary, or zeros if the array is None.
     """
     same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
-    if has_form(value, kernels.products):
+    if products.has_form(value, kernels.products):
         # XLA on CPUs would convert operands of such small products to float32 one by one.
         wide = (x.astype(jnp.float32) for x in (query, key, value))
         heads = same(*wide, mask, apart=apart, dropout_key=dropout_key)
@@ -96,17 +92,20 @@ def heads_and_rows(
     if isinstance(mask, SegmentMask) and mask.is_narrow:
         key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
         attend = partial(same, kernels=kernels)
-        return windowed_attention(attend, query, key, value, mask, dropout_key), None
+        return windowed.windowed_attention(attend, query, key, value, mask, dropout_key), None
     is_plain, drops = bias is None and score is None, dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
     if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):
-        return _fused(query, key, value, _whole(mask), kernels)
+        arrays = query, key, value, _whole(mask)
+        if kernels.short_rows == "at_once" and short_rows.fits(*arrays):
+            return short_rows.short_attention(*arrays), None
+        return fused_attention(*arrays)
     key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
     if isinstance(mask, SegmentMask) and is_plain:
         if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
             return splash.splash_attention(query, key, value, mask), None
         drop: Any = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
-        return blockwise_attention(query, key, value, mask, **drop), None
+        return blockwise.blockwise_attention(query, key, value, mask, **drop), None
     places = partial(distances, query.shape[1], key.shape[1])
     added = None if bias is None else bias(places() if apart is None else apart)
     options: Any = {"bias": added, "score": score, "einsum": _einsum(kernels)}
@@ -114,37 +113,24 @@ def heads_and_rows(
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
 
 
-def _fused(
-    query: Float[Array, "b q h d"],
-    key: Float[Array, "b k groups d"],
-    value: Float[Array, "b k groups d"],
-    mask: Bool[Array, "b #h #q k"],
-    kernels: Kernels,
-) -> tuple[Float[Array, "b q h d"], Bool[Array, "b q 1"] | None]:
-    arrays = query, key, value, mask
-    if kernels.short_rows == "at_once" and short_rows.fits(*arrays):
-        return short_rows.short_attention(*arrays), None
-    return fused_attention(*arrays)
-
-
 def _whole(mask: Bool[Array, "b #h #q k"] | SegmentMask) -> Bool[Array, "b #h #q k"]:
     return mask.whole() if isinstance(mask, SegmentMask) else mask
 
 
-def _einsum(kernels: Kernels) -> Einsum:
+def _einsum(kernels: choice.Kernels) -> Einsum:
     """Return the function for the product of queries and keys that is fast on the devices.
 
     The gradient of the product is an operand of two products. `einsum_float32` rounds the gradient
     to their dtype: then it is written and read, which on TPUs takes as long as the products.
     """
-    return summed_in_float32 if kernels.attention == "xla_fused" else einsum_float32
+    return summed_in_float32 if kernels.attention == "xla_fused" else products.einsum_float32
 
 
 def additive(
     query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], vector: Float[Array, "h d_k"]
 ) -> Float32[Array, "b h q k"]:
     """Compute `functional.attention.additive_scores` with the product `einsum_float32`."""
-    return additive_scores(query, key, vector, einsum=einsum_float32)
+    return additive_scores(query, key, vector, einsum=products.einsum_float32)
 
 
 def is_fused(
@@ -312,11 +298,7 @@ class Kept(NamedTuple):
 
 
 def attention_to_both(
-    query: Float[Array, "b q h d_k"],
-    first: Kept,
-    second: Kept,
-    *,
-    score: Score | None = None,
+    query: Float[Array, "b q h d_k"], first: Kept, second: Kept, *, score: Score | None = None
 ) -> Float[Array, "b q h d_v"]:
     """Compute `cached_attention` to two sets of keys and values, without copying them into one.
 
@@ -359,7 +341,7 @@ def _cached_scores(
     """Compute the scores of queries and of keys in the order of `cached_attention`."""
     kept = query.astype(key.dtype)
     if score is None:
-        scores = einsum_float32("bqhd,bhdk->bhqk", scaled(kept), key)
+        scores = products.einsum_float32("bqhd,bhdk->bhqk", scaled(kept), key)
     else:
         scores = score(kept, key.transpose(0, 3, 1, 2))
     return scores if bias is None else scores + bias
@@ -373,7 +355,7 @@ def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Ar
     return x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
 
 
-def cache_dtype(compute_dtype: DTypeLike, form: ProductForm) -> DTypeLike:
+def cache_dtype(compute_dtype: DTypeLike, form: choice.ProductForm) -> DTypeLike:
     """Return the dtype in which decoding keeps the keys and values for `cached_attention`.
 
     It is float32 in place of bfloat16 on CPUs: with a few queries, the product is no faster in

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, UInt32
 
 from t2t_jax.functional.attention import summed_in_float32 as _product
-from t2t_jax.functional.dropout import DropoutKey, threshold, words_at
+from t2t_jax.functional.dropout import DropoutKey, hashes_at, mixed, threshold
 from t2t_jax.functional.masks import SegmentMask, window_mask
 
 _BLOCK = 256
@@ -194,10 +194,7 @@ def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors
         query_bar, *so_far = jax.lax.fori_loop(arrays.zero, last, add_keys, start)
         return tuple(so_far), query_bar.astype(arrays.query.dtype)
 
-    start = (
-        jnp.zeros(arrays.key.shape, jnp.float32),
-        jnp.zeros(arrays.value.shape, jnp.float32),
-    )
+    start = (jnp.zeros(arrays.key.shape, jnp.float32), jnp.zeros(arrays.value.shape, jnp.float32))
     (key_bar, value_bar), query_bar = jax.lax.scan(of_queries, start, jnp.arange(len(arrays.query)))
     key_bar = key_bar.astype(arrays.key.dtype)
     return query_bar, key_bar, value_bar.astype(arrays.value.dtype), *[None] * 5
@@ -244,6 +241,6 @@ def _dropped(
     head = jnp.arange(heads, dtype=jnp.uint32)[:, None, None]
     query, key = (_numbers(block).astype(jnp.uint32) for block in (i, j))
     place = (head * options.num_queries + query[:, None]) * options.num_keys + key
-    words = words_at(place[None], rows, arrays.bits, arrays.first_row)
+    words = mixed(*hashes_at(place[None], rows, arrays.bits, arrays.first_row))
     keep = words >= threshold(options.dropout_rate)
     return lambda weights: jnp.where(keep, weights / (1 - options.dropout_rate), 0)

@@ -54,11 +54,11 @@ dtype or with sums that XLA for TPUs computes beside products, in bfloat16."""
 
 ActivationForm: TypeAlias = Literal["plain", "from_results"]
 """How the derivative of max(0, x) is found: from x, or from the result, which is kept in any case,
-as `kernels.activation` does."""
+as `kernels.recomputed` does."""
 
 DropoutForm: TypeAlias = Literal["kept", "found_again"]
 """How the derivative of dropout knows what was dropped: as XLA chooses, which on CPUs keeps a mask
-where that is faster; or found again, as `kernels.dropout` does."""
+where that is faster; or found again, as `kernels.recomputed` does."""
 
 UpdateForm: TypeAlias = Literal["in_turn", "at_once"]
 """How parameters and the optimiser's state are updated: one after the other, so that each takes the

@@ -52,9 +52,6 @@ def int8_product(
     missing = max(0, _FEWEST_ROWS - x.shape[0] * x.shape[1])
     values = jnp.pad(values, ((0, 0), (0, missing), (0, 0)))
     sums = jax.lax.dot_general(
-        values,
-        matrix.values,
-        (((2,), (axis,)), ((), ())),
-        preferred_element_type=jnp.int32,
+        values, matrix.values, (((2,), (axis,)), ((), ())), preferred_element_type=jnp.int32
     )
     return sums[:, : x.shape[1]].astype(jnp.float32) * scales * matrix.scales.reshape(-1)

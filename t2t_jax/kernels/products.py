@@ -9,16 +9,14 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
 
-from t2t_jax.kernels import bfloat16
-from t2t_jax.kernels.choice import ProductForm
-from t2t_jax.kernels.int8 import Int8Matrix, int8_product
+from t2t_jax.kernels import bfloat16, choice, int8
 
 PRODUCT = "product"
 """The name that products with plain matrices have for the policies of `jax.checkpoint`, which do
 not see into derivatives that are written out."""
 
 
-def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
+def has_form(x: Float[Array, "..."], form: choice.ProductForm) -> bool:
     """Return whether products of an array have the form of `kernels.bfloat16`.
 
     Args:
@@ -27,7 +25,7 @@ def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
     return _form_of(x, form) == "float32_results"
 
 
-def _form_of(x: Float[Array, "..."], form: ProductForm) -> ProductForm:
+def _form_of(x: Float[Array, "..."], form: choice.ProductForm) -> choice.ProductForm:
     """Return the form of products with an array; the one for bfloat16 takes no other dtype."""
     return "plain" if form == "float32_results" and x.dtype != jnp.bfloat16 else form
 
@@ -72,9 +70,9 @@ class Transposed(NamedTuple):
 
 def linear(
     x: Float[Array, "b t d_in"],
-    kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix,
+    kernel: Float[Array, "d_in d_out"] | Transposed | int8.Int8Matrix,
     bias: Float[Array, " d_out"] | None = None,
-    form: ProductForm = "plain",
+    form: choice.ProductForm = "plain",
     rows: Bool[Array, "b t 1"] | None = None,
 ) -> Float[Array, "b t d_out"]:
     """Compute the product x W, or x W + b, at every position.
@@ -87,8 +85,8 @@ def linear(
       rows: True for the positions that have an x; the product of the others is zero. None means
         that all have one.
     """
-    if isinstance(kernel, Int8Matrix):
-        product = int8_product(x, kernel, axis=0).astype(x.dtype)
+    if isinstance(kernel, int8.Int8Matrix):
+        product = int8.int8_product(x, kernel, axis=0).astype(x.dtype)
     elif isinstance(kernel, Transposed):
         product = _product_with_rows(x, kernel.rows, x.dtype, form)
     else:
@@ -119,7 +117,7 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
 
 _linear.defvjp(lambda x, kernel: (_linear(x, kernel), (x, kernel)), _linear_gradient)
 
-_LINEAR: dict[ProductForm, Callable[..., Array]] = {
+_LINEAR: dict[choice.ProductForm, Callable[..., Array]] = {
     "plain": _linear,
     "fused": jnp.matmul,
     "float32_results": bfloat16.linear,
@@ -129,7 +127,7 @@ _LINEAR: dict[ProductForm, Callable[..., Array]] = {
 def pre_softmax_logits(
     x: Float[Array, "b t d_model"],
     embedding: Float[Array, "vocab d_model"],
-    form: ProductForm = "plain",
+    form: choice.ProductForm = "plain",
 ) -> Float32[Array, "b t vocab"]:
     """Compute pre-softmax logits (section 3.4) by products in `x`'s dtype, summed in float32.
 
@@ -207,7 +205,7 @@ _fused_logits.defvjp(
     _fused_logits_gradient,
 )
 
-_LOGITS: dict[ProductForm, Callable[..., Array]] = {
+_LOGITS: dict[choice.ProductForm, Callable[..., Array]] = {
     "plain": _logits,
     "fused": _fused_logits,
     "float32_results": bfloat16.pre_softmax_logits,
@@ -216,16 +214,16 @@ _LOGITS: dict[ProductForm, Callable[..., Array]] = {
 
 def next_token_logits(
     x: Float[Array, "b k d_model"],
-    embedding: Float[Array, "vocab d_model"] | Int8Matrix,
-    form: ProductForm = "plain",
+    embedding: Float[Array, "vocab d_model"] | int8.Int8Matrix,
+    form: choice.ProductForm = "plain",
 ) -> Float32[Array, "b k vocab"]:
     """Compute the pre-softmax logits (section 3.4) of decoding, summed in float32.
 
     Args:
       form: the form of products, from `kernels_of`.
     """
-    if isinstance(embedding, Int8Matrix):
-        return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
+    if isinstance(embedding, int8.Int8Matrix):
+        return jax.lax.optimization_barrier(int8.int8_product(x, embedding, axis=1))
     return _product_with_rows(x, embedding.astype(x.dtype), jnp.float32, form)
 
 
@@ -236,7 +234,7 @@ def _product_with_rows(
     x: Float[Array, "b k d_in"],
     rows: Float[Array, "d_out d_in"],
     dtype: DTypeLike,
-    form: ProductForm,
+    form: choice.ProductForm,
 ) -> Float[Array, "b k d_out"]:
     """Compute the products of every vector with every row of a matrix, by `_einsum`.
 
@@ -254,7 +252,7 @@ def _einsum(
     a: Float[Array, "..."],
     b: Float[Array, "..."],
     dtype: DTypeLike,
-    form: ProductForm,
+    form: choice.ProductForm,
 ) -> Float[Array, "..."]:
     """Compute `jnp.einsum`, summed in float32, with a result in the operands' dtype or float32."""
     if dtype == a.dtype and not has_form(a, form):

@@ -105,11 +105,7 @@ _attention.defvjp(_forward, _backward)
 
 
 def _call(
-    kernel: Any,
-    name: str,
-    interpret: bool,
-    arrays: tuple[Array, ...],
-    results: tuple[Array, ...],
+    kernel: Any, name: str, interpret: bool, arrays: tuple[Array, ...], results: tuple[Array, ...]
 ) -> Any:
     """Call a kernel for every row and head.
 

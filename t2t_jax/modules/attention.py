@@ -7,17 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from t2t_jax.config import AttentionConfig
-from t2t_jax.config.tables import SCORE_FUNCTIONS
+from t2t_jax.config import AttentionConfig, tables
 from t2t_jax.errors import UserError
-from t2t_jax.functional.attention import (
-    Score,
-    attention_weights,
-    merge_heads,
-    repeat_heads,
-    split_heads,
-)
-from t2t_jax.functional.masks import SegmentMask, attention_mask, distances
+from t2t_jax.functional import attention, masks
 from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import (
     DistanceBias,
@@ -28,6 +20,7 @@ from t2t_jax.kernels.attention import (
     heads_and_rows,
 )
 from t2t_jax.kernels.products import linear
+from t2t_jax.modules import matrices, normalization
 from t2t_jax.modules.cache import (
     CachedKeysValues,
     InOrder,
@@ -39,9 +32,7 @@ from t2t_jax.modules.cache import (
     keeps_order,
 )
 from t2t_jax.modules.context import DEFAULT_CONTEXT, Context, Mask
-from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import learned, score_function
-from t2t_jax.modules.normalization import Norm
 from t2t_jax.parallel.axes import constrain
 
 
@@ -68,12 +59,12 @@ class Projection(nn.Module):
         rows: Bool[Array, "b t 1"] | None = None,
     ) -> Float[Array, "b t d_out"]:
         """Project every position, or those for which `rows` is True; see `linear`."""
-        init, shape = glorot_uniform(self.gain), (x.shape[-1], self.width)
-        kernel = matrix(self, "kernel", init, shape, self.axes, x.dtype)
+        init, shape = matrices.glorot_uniform(self.gain), (x.shape[-1], self.width)
+        kernel = matrices.matrix(self, "kernel", init, shape, self.axes, x.dtype)
         bias = None
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"
-            bias = summand(self, "bias", axis, self.width, x.dtype)
+            bias = matrices.summand(self, "bias", axis, self.width, x.dtype)
         return linear(x, kernel, bias, form=context.kernels.products, rows=rows)
 
 
@@ -86,9 +77,9 @@ class Scores(nn.Module):
         """Create the norms, where the config has them, and the score function."""
         config = self.config
         if config.query_key_norm:
-            self.query_norm = Norm(config.query_key_norm)
-            self.key_norm = Norm(config.query_key_norm)
-        entry = SCORE_FUNCTIONS[config.score_function]
+            self.query_norm = normalization.Norm(config.query_key_norm)
+            self.key_norm = normalization.Norm(config.query_key_norm)
+        entry = tables.SCORE_FUNCTIONS[config.score_function]
         self.function = score_function(entry, learned(self, entry, config.d_k, config.num_heads))
 
     def query(self, x: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
@@ -138,11 +129,7 @@ class MultiHeadAttention(nn.Module):
     def attend_to_encoded(
         self, x: Float[Array, "b q d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b q d_model"]:
-        """Compute cross-attention: the positions in `x` attend to the encoder's output.
-
-        Raises:
-          UserError: the context has no encoder output.
-        """
+        """Compute cross-attention: the positions in `x` attend to the encoder's output."""
         if context.encoded is None:
             raise UserError(
                 "attention to an encoder's output is called without one; pass "
@@ -163,8 +150,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "b q d_model"]:
         score = self.scores.function
         if mask is None:
-            mask = attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
-        elif not isinstance(mask, SegmentMask) and mask.shape[0] != query.shape[0]:
+            mask = masks.attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
+        elif not isinstance(mask, masks.SegmentMask) and mask.shape[0] != query.shape[0]:
             # One mask is for all rows.
             mask = jnp.broadcast_to(mask, (query.shape[0], *mask.shape[1:]))
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
@@ -180,7 +167,7 @@ class MultiHeadAttention(nn.Module):
             dropout_key=context.dropout_key(self),
             kernels=context.kernels,
         )
-        return self.output(merge_heads(heads), context, rows)
+        return self.output(attention.merge_heads(heads), context, rows)
 
     def queries(
         self, x: Float[Array, "b q d_model"], context: Context
@@ -226,7 +213,7 @@ class MultiHeadAttention(nn.Module):
             heads = fused_cached_attention(query, *remembered, mask)
         else:
             heads = cached_attention(query, *remembered, mask, score=score)
-        return self.output(merge_heads(heads), context)
+        return self.output(attention.merge_heads(heads), context)
 
 
 class CachedSelfAttention(nn.Module):
@@ -273,7 +260,7 @@ class CachedSelfAttention(nn.Module):
             bias = context.bias(context.apart)
         what = query, (key, value), cache, write_at, context.mask, before
         attended, cache = attend_and_keep(*what, bias, self.scores.function)
-        return self.output(merge_heads(attended), context), cache
+        return self.output(attention.merge_heads(attended), context), cache
 
     def read(
         self, x: Float[Array, "b t d_model"], context: Context
@@ -297,7 +284,7 @@ class CachedSelfAttention(nn.Module):
         )
         kept = cache_dtype(x.dtype, context.kernels.products)
         cache = cached_order(*(y.astype(kept) for y in (key, value)))
-        return self.output(merge_heads(heads), context, rows), cache
+        return self.output(attention.merge_heads(heads), context, rows), cache
 
     def _projected(
         self, x: Float[Array, "b k d_model"], context: Context
@@ -311,7 +298,7 @@ class CachedSelfAttention(nn.Module):
         return self.scores.query(query), self.scores.key(key), value
 
 
-def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
+def join_projections(params: matrices.Parameters, config: AttentionConfig) -> matrices.Parameters:
     """Return the parameters of a `CachedSelfAttention`: each head's three kernels side by side.
 
     Args:
@@ -321,8 +308,8 @@ def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
     def join(*kernels: Array) -> Array:
         # The order is head after head, so that devices that split the heads split the joined kernel
         # alike. Query heads that share their keys and values stand together before these.
-        heads = [split_heads(kernel, config.groups) for kernel in kernels]
-        return merge_heads(jnp.concatenate(heads, axis=-1))
+        heads = [attention.split_heads(kernel, config.groups) for kernel in kernels]
+        return attention.merge_heads(jnp.concatenate(heads, axis=-1))
 
     rest = {name: value for name, value in params.items() if name not in config.projections}
     joined: list[Any] = [params[name] for name in config.projections]
@@ -346,13 +333,13 @@ def _weights(
     key: Float[Array, "b k groups d_k"],
     mask: Mask,
     bias: DistanceBias | None,
-    score: Score | None,
+    score: attention.Score | None,
 ) -> Float[Array, "b h q k"]:
-    whole = mask.whole() if isinstance(mask, SegmentMask) else mask
-    key = repeat_heads(key, query.shape[2])
-    summand = None if bias is None else bias(distances(query.shape[1], key.shape[1]))
-    return attention_weights(query, key, whole, bias=summand, score=score)
+    whole = mask.whole() if isinstance(mask, masks.SegmentMask) else mask
+    key = attention.repeat_heads(key, query.shape[2])
+    added = None if bias is None else bias(masks.distances(query.shape[1], key.shape[1]))
+    return attention.attention_weights(query, key, whole, bias=added, score=score)
 
 
 def _heads(projected: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:
-    return constrain(split_heads(projected, num_heads), "batch", "length", "heads", None)
+    return constrain(attention.split_heads(projected, num_heads), "batch", "length", "heads", None)

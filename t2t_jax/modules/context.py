@@ -7,12 +7,10 @@ import flax.linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.errors import UserError
-from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.kernels.attention import DistanceBias
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.functional import dropout, masks
+from t2t_jax.kernels import attention, choice
 
-Mask: TypeAlias = Bool[Array, "#b #h #q k"] | SegmentMask
+Mask: TypeAlias = Bool[Array, "#b #h #q k"] | masks.SegmentMask
 """Which positions may attend to which: True means "may attend"."""
 
 
@@ -46,21 +44,21 @@ class Context:
 
     positions: Int[Array, "b t"] | None = None
     length: int = 0
-    mask: Bool[Array, "#b #h #t k"] | SegmentMask | None = None
+    mask: Bool[Array, "#b #h #t k"] | masks.SegmentMask | None = None
     rotary: Float32[Array, " pairs"] | None = None
-    bias: DistanceBias | None = None
+    bias: attention.DistanceBias | None = None
     apart: Int[Array, "q k"] | None = None
     encoded: Float[Array, "b s d_model"] | None = None
-    encoded_mask: Bool[Array, "#b #h #t s"] | SegmentMask | None = None
+    encoded_mask: Bool[Array, "#b #h #t s"] | masks.SegmentMask | None = None
     deterministic: bool = True
     first_row: Int[Array, ""] | int = 0
-    kernels: Kernels = XLA_KERNELS
+    kernels: choice.Kernels = choice.XLA_KERNELS
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not masks."""
         for name in ("mask", "encoded_mask"):
             mask: Any = getattr(self, name)
-            if isinstance(mask, SegmentMask | None):
+            if isinstance(mask, masks.SegmentMask | None):
                 continue
             if mask.dtype != bool or mask.ndim != 4:
                 raise UserError(
@@ -68,7 +66,7 @@ class Context:
                     "heads or 1, queries, keys], True where a query may attend to a key"
                 )
 
-    def dropout_key(self, module: nn.Module) -> DropoutKey | None:
+    def dropout_key(self, module: nn.Module) -> dropout.DropoutKey | None:
         """Return a key for one use of dropout.
 
         Args:
@@ -76,7 +74,7 @@ class Context:
         """
         if self.deterministic:
             return None
-        return DropoutKey(module.make_rng("dropout"), self.first_row)
+        return dropout.DropoutKey(module.make_rng("dropout"), self.first_row)
 
 
 DEFAULT_CONTEXT = Context()

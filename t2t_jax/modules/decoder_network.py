@@ -13,19 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Sequence
-from t2t_jax.config import ModelConfig
-from t2t_jax.config.model import Stack
-from t2t_jax.config.sections import Quantize
-from t2t_jax.kernels.attention import DistanceBias, cache_dtype
-from t2t_jax.kernels.products import next_token_logits
+from t2t_jax.config import ModelConfig, model, sections
+from t2t_jax.kernels import attention, products
+from t2t_jax.modules import cached_stack, decoding_model, token_network
 from t2t_jax.modules.cache import CacheForm, Remembered, TransformerCache, empty_cache
-from t2t_jax.modules.cached_stack import CachedStack, unstacked
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.decoding_model import Memory
+from t2t_jax.modules.decoding_model import SourceForm
 from t2t_jax.modules.matrices import Parameters, quantized, rounded, transposed
 from t2t_jax.modules.network import declared_parameters
-from t2t_jax.modules.sources import SourceForm
-from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
 
 
 class StepInput(NamedTuple):
@@ -37,11 +32,11 @@ class StepInput(NamedTuple):
     """The positions of these tokens."""
     before: int
     """The greatest number of positions before that of the first step."""
-    sources: Callable[[DistanceBias | None], tuple[Remembered, ...]]
+    sources: Callable[[attention.DistanceBias | None], tuple[Remembered, ...]]
     """The function from a bias by distance to the sources' keys and values of each layer."""
 
 
-class DecoderNetwork(TokenNetwork):
+class DecoderNetwork(token_network.TokenNetwork):
     """A network whose decoder computes all positions at once or, with a cache, one at a time.
 
     Attributes:
@@ -51,19 +46,19 @@ class DecoderNetwork(TokenNetwork):
 
     is_cached: bool = False
 
-    def make_stack(self, stack: Stack) -> nn.Module:
+    def make_stack(self, stack: model.Stack) -> nn.Module:
         """See `TokenNetwork.make_stack`."""
         if self.is_cached and stack.reads_target:
-            return CachedStack(self.config, stack)
+            return cached_stack.CachedStack(self.config, stack)
         return super().make_stack(stack)
 
     @abstractmethod
-    def memory(self, inputs: Sequence) -> Memory:
+    def memory(self, inputs: Sequence) -> decoding_model.Memory:
         """Read sources `[b, s]`, one a row; see `DecodingModel.memory`."""
 
     @abstractmethod
     def step_input(
-        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Memory
+        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: decoding_model.Memory
     ) -> StepInput:
         """Return the input of the decoder in a step; see `DecodingModel.step`.
 
@@ -80,7 +75,7 @@ class DecoderNetwork(TokenNetwork):
         clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: TransformerCache,
-        memory: Memory,
+        memory: decoding_model.Memory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
         now = self.step_input(tokens, positions, memory)
@@ -91,7 +86,7 @@ class DecoderNetwork(TokenNetwork):
         write_at = clock % cache_places(self.config, room) * beams
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
         x = self.before_output(x)
-        logits = next_token_logits(x, self.output_matrix(), self.kernels.products)
+        logits = products.next_token_logits(x, self.output_matrix(), self.kernels.products)
         return self.with_output_bias(logits), cache
 
     def _step_context(
@@ -119,7 +114,7 @@ def cache_places(config: ModelConfig, room: int) -> int:
 
 
 @dataclass(frozen=True)
-class CachedDecoding(NetworkScoring):
+class CachedDecoding(token_network.NetworkScoring):
     """The part of a `DecodingModel` that every `DecoderNetwork` shares."""
 
     network: DecoderNetwork
@@ -129,7 +124,7 @@ class CachedDecoding(NetworkScoring):
         """See `DecodingModel.sources`."""
         return self.network.sources
 
-    def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
+    def prepare(self, params: Parameters, quantize: sections.Quantize = "none") -> Parameters:
         """Return the parameters of the network with a cache; see `DecodingModel.prepare`."""
         declared, config = declared_parameters(self.network), self.network.config
         if quantize == "int8":
@@ -140,7 +135,7 @@ class CachedDecoding(NetworkScoring):
             on_accelerators = self.network.kernels.products == "fused"
             params = rounded(params, declared, config.dtype, summands=on_accelerators)
         decoder: Parameters = params["decoder"]
-        layers = unstacked(decoder["layers"], config.stacks[-1])
+        layers = cached_stack.unstacked(decoder["layers"], config.stacks[-1])
         if quantize == "none":
             boxes = declared["decoder"]["layers"]["feed_forward"]
             for layer in layers.values():
@@ -152,14 +147,14 @@ class CachedDecoding(NetworkScoring):
         """See `DecodingModel.empty_cache`."""
         config, form = self.network.config, self.cache_form(beam_size)
         stack, slots = config.stacks[-1], cache_places(config, room) * beam_size
-        dtype = cache_dtype(config.dtype, self.network.kernels.products)
+        dtype = attention.cache_dtype(config.dtype, self.network.kernels.products)
         return empty_cache(form, stack.self_attention, stack.num_layers, rows, slots, dtype)
 
     def cache_form(self, beam_size: int) -> CacheForm:
         """Return the layout of keys and values in the cache."""
         return "turned"
 
-    def memory(self, params: Parameters, inputs: Any) -> Memory:
+    def memory(self, params: Parameters, inputs: Any) -> decoding_model.Memory:
         """See `DecodingModel.memory`."""
         return self._cached("memory", params, inputs)
 
@@ -171,7 +166,7 @@ class CachedDecoding(NetworkScoring):
         clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: TransformerCache,
-        memory: Memory,
+        memory: decoding_model.Memory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
         return self._cached("step", params, tokens, positions, clock, ancestry_mask, cache, memory)

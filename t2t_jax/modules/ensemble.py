@@ -15,9 +15,8 @@ from t2t_jax.batch import Batch
 from t2t_jax.config.sections import Quantize
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
+from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory, SourceForm
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.sources import SourceForm
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,7 @@ class Ensemble:
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """Refuse to return attention weights, as each member has separate ones.
-
-        Raises:
-          UserError: always.
-        """
+        """Refuse to return attention weights, as each member has separate ones."""
         raise UserError(
             f"an ensemble of {len(self.members)} models has no attention weights, as each has its "
             "own; look at one of the models at a time"

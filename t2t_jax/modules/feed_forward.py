@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_feed_forward
-from t2t_jax.kernels.activation import activation_of
 from t2t_jax.kernels.products import linear
+from t2t_jax.kernels.recomputed import activation_of
 from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import elementwise

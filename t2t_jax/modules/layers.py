@@ -8,15 +8,32 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from t2t_jax.config import ModelConfig
-from t2t_jax.config.model import Stack
+from t2t_jax.config import ModelConfig, model
+from t2t_jax.functional.dropout import dropout
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.modules.attention import MultiHeadAttention
+from t2t_jax.kernels.recomputed import dropout_found_again
+from t2t_jax.modules import attention, feed_forward, normalization
 from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
-from t2t_jax.modules.dropout import Dropout
-from t2t_jax.modules.feed_forward import FeedForward
-from t2t_jax.modules.normalization import Norm
 from t2t_jax.parallel.axes import constrain
+
+
+class Dropout(nn.Module):
+    """Dropout (section 5.4).
+
+    Attributes:
+      rate: the paper's P_drop.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
+    ) -> Float[Array, "b t d_model"]:
+        """Set elements of `x` to zero, and scale up the others, unless dropout is off."""
+        drop = dropout_found_again if context.kernels.dropout == "found_again" else dropout
+        return drop(x, self.rate, context.dropout_key(self))
+
 
 Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]]
 """The function that a residual connection goes around."""
@@ -44,7 +61,7 @@ class Residual(nn.Module):
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and norm."""
         form = "plain" if context.deterministic else context.kernels.norms  # made for derivatives
-        norm = Norm(self.config.normalization, form, name="norm")
+        norm = normalization.Norm(self.config.normalization, form, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":
             branch = drop(sublayer(norm(x)), context)
@@ -68,7 +85,7 @@ class Layer(nn.Module):
     """
 
     config: ModelConfig
-    stack: Stack
+    stack: model.Stack
 
     def setup(self) -> None:
         """Create the sub-layers."""
@@ -77,14 +94,14 @@ class Layer(nn.Module):
         self.self_attention = self.make_self_attention()
         self.self_attention_residual = Residual(config, *constants)
         if self.stack.cross_attention is not None:
-            self.cross_attention = MultiHeadAttention(self.stack.cross_attention, gain)
+            self.cross_attention = attention.MultiHeadAttention(self.stack.cross_attention, gain)
             self.cross_attention_residual = Residual(config, *constants)
-        self.feed_forward = FeedForward(config, gain)
+        self.feed_forward = feed_forward.FeedForward(config, gain)
         self.feed_forward_residual = Residual(config, *constants)
 
     def make_self_attention(self) -> nn.Module:
         """Make the module for self-attention; subclasses may override it."""
-        return MultiHeadAttention(self.stack.self_attention, self.stack.initial_gain)
+        return attention.MultiHeadAttention(self.stack.self_attention, self.stack.initial_gain)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
@@ -94,9 +111,6 @@ class Layer(nn.Module):
         Args:
           context: without a mask, positions attend as far as the stack and `attention_window`
             allow.
-
-        Raises:
-          UserError: the layer has cross-attention, but the context has no encoder output.
         """
         if context.mask is None:
             segments = jnp.ones(x.shape[:2], jnp.int32)

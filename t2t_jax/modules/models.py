@@ -6,10 +6,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.config import Config, ModelConfig
-from t2t_jax.config.families import FAMILIES
+from t2t_jax.config import Config, ModelConfig, families, registry
 from t2t_jax.config.model import StartToken
-from t2t_jax.config.registry import load_named
 from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
@@ -47,7 +45,7 @@ def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:
     vocab_size = int(vocab_size)
     if isinstance(config, Config):
         return cast(TokenNetwork, make_model(config, vocab_size, None))
-    network = load_named(FAMILIES[config.architecture].network)
+    network = registry.load_named(families.FAMILIES[config.architecture].network)
     return cast(TokenNetwork, network(config, vocab_size, start_id(config)))
 
 
@@ -61,7 +59,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """
     kernels = kernels_of(mesh, config.model.dtype)
     start = start_id(config.model)
-    network = load_named(FAMILIES[config.model.architecture].network)
+    network = registry.load_named(families.FAMILIES[config.model.architecture].network)
     if config.parallel.backend == "pmap":  # each device has a program of its own
         mesh = None
     options = config.parallel.remat, kernels, mesh
@@ -76,8 +74,8 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, model.dtype)
-    family = FAMILIES[model.architecture]
-    network, scoring = load_named(family.network), load_named(family.scoring)
+    family = families.FAMILIES[model.architecture]
+    network, scoring = registry.load_named(family.network), registry.load_named(family.scoring)
     made = network(model, vocab_size, start_id(model), kernels=kernels, mesh=mesh)
     return cast(ScoringModel, scoring(made))
 

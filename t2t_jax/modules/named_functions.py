@@ -68,9 +68,6 @@ def call(
 
     Args:
       dtype: the dtype to convert the result to.
-
-    Raises:
-      UserError: a registered function raised an error, or its result is not of floats and `shape`.
     """
     function = entry.load()
     if not entry.title:

@@ -9,10 +9,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
-from t2t_jax.modules.interceptors import only_interceptors
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.axes import abstract_arrays, declaring
-from t2t_jax.parallel.jax_settings import fixed_random_bits, random_key
+from t2t_jax.modules import interceptors, matrices
+from t2t_jax.parallel import axes, jax_settings
 
 
 @runtime_checkable
@@ -68,28 +66,24 @@ class Network(Protocol):
         """
 
 
-@fixed_random_bits()
-def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
+@jax_settings.fixed_random_bits()
+def init_parameters(model: Network, key: Key[Array, ""]) -> matrices.Parameters:
     """Make the parameters before training, each in a box that declares it (see `nn.unbox`)."""
     # An interceptor that skips a method would leave out its parameters, also of later calls.
-    with declaring(), only_interceptors(()):
+    with axes.declaring(), interceptors.only_interceptors(()):
         return model.init(key, model.example(), deterministic=True)["params"]
 
 
 @cache
-def declared_parameters(model: Network) -> Parameters:
+def declared_parameters(model: Network) -> matrices.Parameters:
     """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
-    return jax.eval_shape(partial(init_parameters, model), random_key(0))
+    return jax.eval_shape(partial(init_parameters, model), jax_settings.random_key(0))
 
 
-def abstract_parameters(model: Network, mesh: Mesh) -> Parameters:
-    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter.
-
-    Raises:
-      UserError: the heads or an array cannot be divided equally among the devices of the mesh.
-    """
+def abstract_parameters(model: Network, mesh: Mesh) -> matrices.Parameters:
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter."""
     for stack in model.config.stacks:
         for attention in stack.attentions:
             attention.check_devices(mesh.shape["tensor"])
-    parameters: Parameters = abstract_arrays(mesh, declared_parameters(model))
+    parameters: matrices.Parameters = axes.abstract_arrays(mesh, declared_parameters(model))
     return parameters

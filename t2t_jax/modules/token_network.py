@@ -11,22 +11,16 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Sequence, check_ids, one_a_row
-from t2t_jax.config import ModelConfig
-from t2t_jax.config.model import Stack
-from t2t_jax.config.sections import Remat
+from t2t_jax.config import ModelConfig, model, sections
 from t2t_jax.errors import UserError
-from t2t_jax.functional.loss import projected_cross_entropy
-from t2t_jax.functional.masks import attention_mask
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
-from t2t_jax.kernels.normalizer import NORMALIZERS
+from t2t_jax.functional import loss, masks
+from t2t_jax.kernels import choice, normalizer
 from t2t_jax.kernels.products import pre_softmax_logits, rounded_logits, target_logits
+from t2t_jax.modules import matrices, normalization
 from t2t_jax.modules.context import Context, Mask
-from t2t_jax.modules.dropout import Dropout
-from t2t_jax.modules.embedding import TokenEmbedding
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.normalization import Norm
-from t2t_jax.modules.position import PositionEncoding
-from t2t_jax.modules.sources import SourceForm, TokenSources
+from t2t_jax.modules.decoding_model import SourceForm, TokenSources
+from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
+from t2t_jax.modules.layers import Dropout
 from t2t_jax.modules.stack import LayerStack
 from t2t_jax.parallel.axes import constrain, named, on_mesh
 
@@ -52,8 +46,8 @@ class TokenNetwork(nn.Module):
     config: ModelConfig
     vocab_size: int
     bos_id: int
-    remat: Remat = "none"
-    kernels: Kernels = XLA_KERNELS
+    remat: sections.Remat = "none"
+    kernels: choice.Kernels = choice.XLA_KERNELS
     mesh: Mesh | None = None
 
     def setup(self) -> None:
@@ -69,10 +63,10 @@ class TokenNetwork(nn.Module):
             side, name = ("target", "decoder") if stack.reads_target else ("source", "encoder")
             setattr(self, f"{side}_position", PositionEncoding(config, stack.is_causal))
             if config.embedding_norm:
-                setattr(self, f"{side}_embedding_norm", Norm(config.normalization))
+                setattr(self, f"{side}_embedding_norm", normalization.Norm(config.normalization))
             setattr(self, name, self.make_stack(stack))
 
-    def make_stack(self, stack: Stack) -> nn.Module:
+    def make_stack(self, stack: model.Stack) -> nn.Module:
         """Make a stack of layers; subclasses may override it."""
         return LayerStack(self.config, stack, self.remat)
 
@@ -127,8 +121,8 @@ class TokenNetwork(nn.Module):
         tokens = batch.targets.tokens
         form = self.kernels.loss
         guess = partial(target_logits, embedding=matrix) if form == "within_the_product" else None
-        return projected_cross_entropy(
-            x, project, tokens, label_smoothing, num_chunks, NORMALIZERS[form], guess
+        return loss.projected_cross_entropy(
+            x, project, tokens, label_smoothing, num_chunks, normalizer.NORMALIZERS[form], guess
         )
 
     @property
@@ -200,7 +194,7 @@ class TokenNetwork(nn.Module):
         """
         self._check_sources(inputs)
         segments, window = inputs.segments, self.config.attention_window
-        mask = attention_mask(segments, segments, window=window)
+        mask = masks.attention_mask(segments, segments, window=window)
         context = self.context("source", inputs.positions, mask, **dropout)
         x = self.embed_inputs(inputs, context)
         return self.encoder(self.embedding_dropout(x, context), context)
@@ -259,19 +253,19 @@ class NetworkScoring:
         """See `ScoringModel.shows_attention`."""
         return True
 
-    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
+    def logits(self, params: matrices.Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `ScoringModel.logits`."""
         return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
 
     def losses(
-        self, params: Parameters, batch: Batch, label_smoothing: float
+        self, params: matrices.Parameters, batch: Batch, label_smoothing: float
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
         """See `ScoringModel.losses`."""
         options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
         return cast(Any, self.network.apply({"params": params}, batch, **options))
 
     def attention_weights(
-        self, params: Parameters, batch: Batch
+        self, params: matrices.Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
         """Return the weights of the network's stacks; see `ScoringModel.attention_weights`."""
         looking: Any = {"deterministic": True, "mutable": ["intermediates"]}

@@ -8,10 +8,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.modules.cache import CacheForm, Remembered, RememberedKeysValues, axes_of, keeps_order
+from t2t_jax.modules import cache, decoder_network, decoding_model
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.decoder_network import CachedDecoding, DecoderNetwork, StepInput
-from t2t_jax.modules.decoding_model import Axes
 
 
 class TransformerMemory(NamedTuple):
@@ -22,11 +20,11 @@ class TransformerMemory(NamedTuple):
       mask: True for the source positions that are not padding.
     """
 
-    keys_values: tuple[RememberedKeysValues, ...]
+    keys_values: tuple[cache.RememberedKeysValues, ...]
     mask: Bool[Array, "b 1 1 s"]
 
 
-class Transformer(DecoderNetwork):
+class Transformer(decoder_network.DecoderNetwork):
     """The Transformer (section 3, figure 1)."""
 
     def decoded(
@@ -52,26 +50,26 @@ class Transformer(DecoderNetwork):
 
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: TransformerMemory
-    ) -> StepInput:
+    ) -> decoder_network.StepInput:
         """See `DecoderNetwork.step_input`."""
         at = jnp.broadcast_to(positions[:, None], tokens.shape)
         tokens = jnp.where(at == 0, self.bos_id, tokens)
-        sources = tuple(Remembered(each, memory.mask) for each in memory.keys_values)
-        return StepInput(tokens, at, 0, lambda _: sources)
+        sources = tuple(cache.Remembered(each, memory.mask) for each in memory.keys_values)
+        return decoder_network.StepInput(tokens, at, 0, lambda _: sources)
 
 
 @dataclass(frozen=True)
-class TransformerDecoding(CachedDecoding):
+class TransformerDecoding(decoder_network.CachedDecoding):
     """The `DecodingModel` of a `Transformer`."""
 
-    def axes(self, beam_size: int = 1) -> Axes:
+    def axes(self, beam_size: int = 1) -> decoding_model.Axes:
         """See `DecodingModel.axes`."""
         depth = self.network.config.stacks[-1].num_layers
-        sources = axes_of("in_order" if self._keeps_order("cross") else "turned", depth)
-        slots = axes_of(self.cache_form(beam_size), depth)
-        return Axes(slots, cast(Any, TransformerMemory)(sources, 3))
+        sources = cache.axes_of("in_order" if self._keeps_order("cross") else "turned", depth)
+        slots = cache.axes_of(self.cache_form(beam_size), depth)
+        return decoding_model.Axes(slots, cast(Any, TransformerMemory)(sources, 3))
 
-    def cache_form(self, beam_size: int) -> CacheForm:
+    def cache_form(self, beam_size: int) -> cache.CacheForm:
         """See `CachedDecoding.cache_form`."""
         if self.network.kernels.attention != "cudnn":
             return "turned"
@@ -82,4 +80,4 @@ class TransformerDecoding(CachedDecoding):
 
     def _keeps_order(self, part: Literal["decoder", "cross"]) -> bool:
         config = self.network.config
-        return keeps_order(config.attention_of(part), config.dtype, self.network.kernels)
+        return cache.keeps_order(config.attention_of(part), config.dtype, self.network.kernels)

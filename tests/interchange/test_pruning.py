@@ -8,7 +8,7 @@ import pytest
 import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.vocabulary import Vocabulary
@@ -18,7 +18,6 @@ from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.pruning import heads_to_prune, without_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
-from t2t_jax.modules.sources import padded
 from tests.interchange.models import (
     OPTIONS,
     assert_same_arrays,

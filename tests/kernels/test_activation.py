@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.kernels.activation import activation_of
+from t2t_jax.kernels.recomputed import activation_of
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
-from t2t_jax.kernels.dropout import dropout_found_again
+from t2t_jax.kernels.recomputed import dropout_found_again
 from tests.kernels.comparison import values_and_gradients
 
 

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import network_config
-from t2t_jax.modules.embedding import TokenEmbedding
-from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 
 _CONFIG = network_config(d_model=4, num_heads=1)
 _MATRIX = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)

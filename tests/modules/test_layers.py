@@ -9,9 +9,8 @@ import pytest
 from t2t_jax.config import NormConfig, network_config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.feed_forward import FeedForward
-from t2t_jax.modules.layers import Layer, Residual
+from t2t_jax.modules.layers import Dropout, Layer, Residual
 from t2t_jax.modules.normalization import Norm
 
 _X = np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)

@@ -22,7 +22,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
 from t2t_jax.inspect.beam_record import BeamRecord, record_search
 from t2t_jax.inspect.head_kinds import count_heads, sides
-from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.embedding import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
 
 _DISTANCES = 64  # positions whose dot products are drawn, at least

@@ -1,0 +1,72 @@
+"""Dropout and ReLU whose derivatives compute again what they need, in place of reading it.
+
+Left to itself, XLA for accelerators writes a mask of dropout with a byte for each element and reads
+it in both directions. The few integer operations that make the mask cost nothing beside other
+reads.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from t2t_jax.functional.dropout import DropoutKey, dropped, hashes, mixed
+from t2t_jax.kernels.choice import ActivationForm
+
+_Hashes = tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]
+
+
+def dropout_found_again(
+    x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
+) -> Float[Array, "rows *shape"]:
+    """Drop the same elements as `functional.dropout.dropout` of the same arguments."""
+    if rate == 0 or key is None:
+        return x
+    return _dropout(x, hashes(x.shape, key), rate)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _dropout(
+    x: Float[Array, "rows *inner"], kept: _Hashes, rate: float
+) -> Float[Array, "rows *inner"]:
+    return dropped(x, rate, mixed(*kept))
+
+
+def _dropout_gradient(
+    rate: float, kept: _Hashes, cotangent: Float[Array, "rows *inner"]
+) -> tuple[Float[Array, "rows *inner"], None]:
+    # Otherwise XLA would keep the mask, as both directions compute the same one.
+    return _dropout(cotangent, jax.lax.optimization_barrier(kept), rate), None
+
+
+_dropout.defvjp(lambda x, kept, rate: (_dropout(x, kept, rate), kept), _dropout_gradient)
+
+
+def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callable[..., Any]:
+    """Return the form of an activation that suits the devices: same function, same derivative.
+
+    Args:
+      function: the function of each hidden activation.
+      form: how its derivative is found, from `kernels_of`.
+    """
+    return _relu if form == "from_results" and function is jax.nn.relu else function
+
+
+@jax.custom_vjp
+def _relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Compute max(0, x); for `jax.nn.relu`, a product would write x too, for the derivative."""
+    return jnp.maximum(x, 0)
+
+
+def _relu_gradient(
+    result: Float[Array, "..."], cotangent: Float[Array, "..."]
+) -> tuple[Float[Array, "..."]]:
+    # Otherwise XLA would read x again, as max(0, x) > 0 says the same as x > 0.
+    result = jax.lax.optimization_barrier(result)
+    return (jnp.where(result > 0, cotangent, 0),)
+
+
+_relu.defvjp(lambda x: (_relu(x),) * 2, _relu_gradient)
