@@ -76,7 +76,7 @@ def test_a_clock_that_was_set_back_gives_no_negative_time():
     assert sum(found.seconds.values()) == 60.0
     notice = "the system clock was set back between jobs, which counts as no time"
     assert found.summary().endswith(f", {notice}")
-    assert f"Note: {notice}." in goodput_sections(found)[0].notes
+    assert f"Note: {notice}." in goodput_sections(found, None, None)[0].notes
     assert "clock" not in goodput([_job(4000.0, 0, 10, 20)]).summary()
 
 
