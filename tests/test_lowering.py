@@ -16,21 +16,13 @@ from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.state import abstract_state, create_state
 from t2t_jax.training.step import abstract_batch, compile_train_step
+from tests.tiny import tiny_sizes
 
 pytestmark = pytest.mark.thorough
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
 _VOCAB = 30
-_CONFIG = Config().replace(
-    {
-        "model.d_model": 16,
-        "model.num_heads": 2,
-        "model.d_ff": 32,
-        "model.num_encoder_layers": 2,
-        "model.num_decoder_layers": 2,
-        "decoding.beam_size": 2,
-    }
-)
+_CONFIG = Config().replace({**tiny_sizes(16, (2, 2)), "decoding.beam_size": 2})
 
 
 @pytest.fixture(scope="module")

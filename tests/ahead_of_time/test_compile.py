@@ -20,14 +20,11 @@ from t2t_jax.parallel.compiler_options import OPTIONS
 from t2t_jax.parallel.hardware import peaks
 from tests.refusals import refused
 from tests.selection import needs_cuda
+from tests.tiny import tiny_sizes
 
 _ROOT = Path(__file__).parents[2]
 _FIELDS = {
-    "model.d_model": 32,
-    "model.num_heads": 2,
-    "model.d_ff": 64,
-    "model.num_encoder_layers": 2,
-    "model.num_decoder_layers": 3,
+    **tiny_sizes(32, (2, 3)),
     "model.compute_dtype": "float32",
     "data.vocab_size": 128,
     "data.max_length": 30,

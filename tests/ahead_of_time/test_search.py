@@ -10,14 +10,11 @@ from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.programs import proceed
 from tests.selection import needs_cuda
+from tests.tiny import tiny_sizes
 
 _CONFIG = Config().replace(
     {
-        "model.d_model": 32,
-        "model.num_heads": 2,
-        "model.d_ff": 64,
-        "model.num_encoder_layers": 1,
-        "model.num_decoder_layers": 2,
+        **tiny_sizes(32, (1, 2)),
         "model.compute_dtype": "float32",
         "data.vocab_size": 128,
         "decoding.beam_size": 1,

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +11,9 @@ from t2t_jax.batch import Batch, Patches, Sequence, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.modules.encoder_model import places_of
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.token_network import NetworkScoring
 from tests.selection import thorough_after
+from tests.tiny import first_parameters
 
 TEXT = {
     "model.architecture": "encoder_only",
@@ -48,7 +47,7 @@ KINDS = {
 def made(changes):
     config = Config().replace(changes)
     model = make_model(config, 5, None)
-    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(0)))
+    params = first_parameters(model)
     return model, params
 
 

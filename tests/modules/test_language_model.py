@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +19,8 @@ from t2t_jax.functional.attention import additive_scores
 from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
 from t2t_jax.modules.language_model import joined_pairs, prefix_mask
 from t2t_jax.modules.models import make_model as build_model
-from t2t_jax.modules.network import init_parameters
 from tests.modules.numpy_transformer import decoder_only_logits
+from tests.tiny import first_parameters
 
 _VARIANTS = {
     "the paper's layers": {},
@@ -207,7 +206,7 @@ def test_sources_are_learned_as_if_they_were_text():
         }
     )
     model = build_model(config, 30, None)
-    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(0)))
+    params = first_parameters(model)
     losses = jax.jit(partial(model.apply, label_smoothing=0.0, method="losses"))
     sources, targets = [[7, 8, 9, 1], [11, 1]], [[20, 21, 1], [22, 23, 24, 1]]
     offsets = [np.cumsum([0, *map(len, side)]) for side in (sources, targets)]

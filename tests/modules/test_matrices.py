@@ -12,10 +12,11 @@ from t2t_jax.batch import one_a_row
 from t2t_jax.config import network_config
 from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.matrices import quantized
-from t2t_jax.modules.network import declared_parameters, init_parameters
+from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer, TransformerDecoding
 from t2t_jax.parallel.axes import declaring
 from tests.selection import thorough_after
+from tests.tiny import first_parameters
 
 _VOCAB = 60
 _SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128}
@@ -42,8 +43,7 @@ _KINDS = [
 
 def _model(config):
     model = Transformer(config, _VOCAB, 1)
-    params = jax.jit(partial(init_parameters, model))(jax.random.key(0))
-    return TransformerDecoding(model), nn.unbox(params)
+    return TransformerDecoding(model), first_parameters(model)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="quantize")
@@ -62,11 +62,7 @@ def _logits(model, params, **prepared):
     return logits
 
 
-@pytest.mark.parametrize(
-    "config",
-    thorough_after(1, _KINDS),
-    ids=["paper", "others", "bfloat16"],
-)
+@pytest.mark.parametrize("config", thorough_after(1, _KINDS), ids=["paper", "others", "bfloat16"])
 def test_a_quantized_model_computes_nearly_the_same(config):
     model, params = _model(config)
     exact = np.float64(_logits(model, params))

@@ -1,9 +1,5 @@
 """With `num_sentences`, every figure of an evaluation is that of a corpus without the others."""
 
-from functools import partial
-
-import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 
@@ -11,10 +7,10 @@ from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import init_parameters
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.tasks import task_of
 from tests.selection import thorough_after
+from tests.tiny import first_parameters
 
 _WORDS = ["the", "dog", "barks", "at", "a", "cat"]
 _ENCODER = {"model.architecture": "encoder_only", "model.num_encoder_layers": 1}
@@ -47,8 +43,7 @@ def test_figures_are_of_the_first_sentences(tmp_path, task):
     whole, short = (open_corpus(config.data) for config in configs)
     vocabulary = task_of(whole.name, whole.task).vocabulary(configs[0], whole)
     network = make_model(configs[0], len(vocabulary), None)
-    params = jax.jit(partial(init_parameters, network))(jax.random.key(0))
-    translator = Translator(configs[0], vocabulary, nn.unbox(params))
+    translator = Translator(configs[0], vocabulary, first_parameters(network))
     of_short = evaluate(translator, short, beam_size=1).summary()
     of_first = evaluate(translator, whole, num_sentences=5, beam_size=1).summary()
     of_whole = evaluate(translator, whole, num_sentences=100, beam_size=1).summary()

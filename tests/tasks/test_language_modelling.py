@@ -3,7 +3,6 @@
 import math
 from functools import partial
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -15,11 +14,11 @@ from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import init_parameters
 from t2t_jax.run.evaluation import evaluate, score_record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.language_modelling import TASK, generate, stream
 from t2t_jax.tasks.task import Task
+from tests.tiny import first_parameters
 
 WORDS = "a small red house stands by the long street and old tree".split()  # noqa: SIM905
 CONFIG = Config().replace(
@@ -51,7 +50,7 @@ def translator(tmp_path_factory):
     config = CONFIG.replace(changes)
     vocabulary = prepare_vocabulary(config.data, open_corpus(config.data))
     model = make_model(config, len(vocabulary), None)
-    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(0)))
+    params = first_parameters(model)
     params["embedding"]["embedding"] *= 3
     return Translator(config, vocabulary, params, steps=[1])
 

@@ -2,10 +2,7 @@
 
 import dataclasses
 import random
-from functools import partial
 
-import flax.linen as nn
-import jax
 import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
@@ -13,9 +10,9 @@ from t2t_jax.data.trees import Tree, linearise
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.tasks.parsing import parse
+from tests.tiny import first_parameters
 
 WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]
 SYMBOLS = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "DT", "NN", "VBZ", ","]
@@ -36,9 +33,7 @@ def parser():
     )
     vocabulary = train_vocabulary([(sources, targets)], 80, across_scripts=True)
     model = Transformer(CONFIG.model, len(vocabulary), 2)
-    initialise = jax.jit(partial(init_parameters, model))
-    params = nn.unbox(initialise(jax.random.key(0)))
-    return Translator(CONFIG, vocabulary, params)
+    return Translator(CONFIG, vocabulary, first_parameters(model))
 
 
 def _words(parsed):

@@ -19,16 +19,10 @@ from t2t_jax.run.history import dev_score, score_name
 from t2t_jax.run.report import build_report
 from t2t_jax.tasks import parsing, task_of, translation
 from t2t_jax.tasks.encoder_only import EncoderTask
-from t2t_jax.tasks.task import (
-    GridMeasures,
-    Measure,
-    PublishedExperiment,
-    Scored,
-    Task,
-    TaskScores,
-)
+from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task, TaskScores
 from t2t_jax.tasks.text_to_text import TextToText
 from t2t_jax.workdir import read_log
+from tests.tiny import tiny_sizes
 
 
 @pytest.mark.parametrize(
@@ -176,8 +170,7 @@ def test_a_task_that_the_config_names_is_checked_read_trained_on_and_scored(sort
     config = Config().replace(
         {
             **{"data.task": "sorting", "data.corpus": "lines:", "data.vocab_size": 12},
-            **{"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32},
-            **{"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
+            **tiny_sizes(16, (1, 1)),
             **{"data.max_length": 8, "data.cache_dir": str(tmp_path / "cache")},
             **{"data.source_tokens_per_step": 64, "data.target_tokens_per_step": 64},
             **{"training.num_train_steps": 1, "evaluation.num_sentences": 1},

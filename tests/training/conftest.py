@@ -11,6 +11,7 @@ from t2t_jax.config import Config
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
+from tests.tiny import tiny_sizes
 
 VOCAB_SIZE = 13
 
@@ -38,15 +39,7 @@ class TinyRun(NamedTuple):
 def tiny():
     """A run of a model with one layer of each kind."""
     config = Config().replace(
-        {
-            "model.d_model": 8,
-            "model.num_heads": 2,
-            "model.d_ff": 16,
-            "model.num_encoder_layers": 1,
-            "model.num_decoder_layers": 1,
-            "model.dropout_rate": 0.0,
-            "training.warmup_steps": 10,
-        }
+        {**tiny_sizes(8, (1, 1)), "model.dropout_rate": 0.0, "training.warmup_steps": 10}
     )
     return TinyRun(config, make_model(config, VOCAB_SIZE, None), make_mesh(config.parallel))
 

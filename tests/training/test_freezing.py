@@ -14,18 +14,10 @@ from t2t_jax.config import Config, to_dict
 from t2t_jax.modules.models import make_model
 from t2t_jax.training.state import init_state
 from t2t_jax.training.step import train_step
+from tests.tiny import tiny_sizes
 
 _VOCAB = 20
-_CONFIG = Config().replace(
-    {
-        "model.d_model": 8,
-        "model.num_heads": 2,
-        "model.d_ff": 16,
-        "model.num_encoder_layers": 2,
-        "model.num_decoder_layers": 1,
-        "training.warmup_steps": 1,
-    }
-)
+_CONFIG = Config().replace({**tiny_sizes(8, (2, 1)), "training.warmup_steps": 1})
 
 
 def _batch():

@@ -29,14 +29,11 @@ from t2t_jax.training.optimizer import Optimizer
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step_memory import check_memory, training_memory
+from tests.tiny import tiny_sizes
 
 _GIB = 1 << 30
 _TINY = {
-    "model.d_model": 32,
-    "model.num_heads": 2,
-    "model.d_ff": 64,
-    "model.num_encoder_layers": 2,
-    "model.num_decoder_layers": 3,
+    **tiny_sizes(32, (2, 3)),
     "data.vocab_size": 128,
     "data.max_length": 32,
     "data.source_tokens_per_step": 1024,

@@ -5,11 +5,7 @@ import pytest
 from t2t_jax.tasks.measures.parseval import parse_scores
 
 SENTENCES = ["The dog barks .", "It rains", "a , b"]
-GOLD = [
-    "(S (NP DT NN )NP (VP VBZ )VP . )S",
-    "(S (NP PRP )NP (VP VBZ )VP )S",
-    "(NP NN , NN )NP",
-]
+GOLD = ["(S (NP DT NN )NP (VP VBZ )VP . )S", "(S (NP PRP )NP (VP VBZ )VP )S", "(NP NN , NN )NP"]
 GOLD_TREES = [
     "(TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))",
     "(TOP (S (NP (PRP It)) (VP (VBZ rains))))",
