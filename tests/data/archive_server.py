@@ -1,8 +1,13 @@
-"""A local server of small archives in the layout of the public corpora, which can hang."""
+"""Local servers: one that answers as a script says, and one of small archives, which can hang.
+
+The archives have the layout of the public corpora.
+"""
 
 import gzip
 import hashlib
 import io
+import re
+import socket
 import tarfile
 import threading
 from contextlib import contextmanager
@@ -14,67 +19,85 @@ from t2t_jax.data.download import prepare
 
 BYTES = bytes(range(256)) * 1000
 """A file without any structure."""
+NOT_ALL = "416 Range", "Content-Length: 0"
 
 
 def digest_of(content, kind="sha256"):
     return f"{kind}:{hashlib.new(kind, content).hexdigest()}"
 
 
-class Server(ThreadingHTTPServer):
-    """Files by name; the requests of some numbers get half of one, and then nothing."""
+def answer(status, *headers, body=b""):
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1") + body
+
+
+def sent(first, body, upto=None, tag="1"):
+    """A right answer for what is asked, cut after some bytes."""
+    begin = first or 0
+    ranged = f"Content-Range: bytes {begin}-{len(body) - 1}/{len(body)}"
+    headers = [f"Content-Length: {len(body) - begin}", f'ETag: "{tag}"']
+    part = body[begin:] if upto is None else body[begin : begin + upto]
+    status = "200 OK" if first is None else "206 Partial"
+    return answer(status, *headers, *([] if first is None else [ranged]), body=part)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        """Print nothing."""
+
+    def do_GET(self):
+        self.close_connection = True
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        self.server.asked.append((self.path, int(asked[1]) if asked else None))
+        for part in self.server.parts(*self.server.asked[-1]):
+            self.wfile.write(part)
+
+
+class Scripted(ThreadingHTTPServer):
+    """Answers with the bytes that a script gives for the number of a request and its first byte."""
 
     daemon_threads = True
 
-    def __init__(self, files):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.files, self.hangs, self.asked = files, (), []
-        self.hung, self.may_end = threading.Semaphore(0), threading.Event()
+    def __init__(self, script, host="127.0.0.1"):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
+        self.script, self.asked, self.may_end = script, [], threading.Event()
 
     @property
     def url(self):
         return f"http://127.0.0.1:{self.server_port}"
 
+    def parts(self, path, first):
+        yield self.script(len(self.asked), first)
+
     def handle_error(self, *_):
-        """A client that was killed is no error."""
+        """A client that was killed, or has heard enough, is no error."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Server
+class Files(Scripted):
+    """Files by name; the requests of some numbers get half of one, and then nothing."""
 
-    def log_message(self, *_):
-        """Print nothing."""
+    def __init__(self, files):
+        super().__init__(None)
+        self.files, self.hangs, self.hung = files, (), threading.Semaphore(0)
 
-    def do_GET(self):
-        name, wanted = self.path.lstrip("/"), self.headers.get("Range", "")
-        self.server.asked.append((name, wanted))
-        if name not in self.server.files:
-            self.send_error(404)
-            return
-        content = self.server.files[name]
-        first = int(wanted.removeprefix("bytes=").rstrip("-") or 0) if wanted else 0
-        if first >= len(content) > 0:
-            self.send_error(416)
-            return
-        body = content[first:]
-        self.send_response(206 if wanted else 200)
-        if wanted:
-            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-        self.send_header("ETag", '"1"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if len(self.server.asked) in self.server.hangs:
-            self.wfile.write(body[: len(body) // 2])
-            self.wfile.flush()
-            self.server.hung.release()
-            self.server.may_end.wait()
+    def parts(self, path, first):
+        content = self.files.get(path.lstrip("/"))
+        if content is None:
+            yield answer("404 Not Found", "Content-Length: 0")
+        elif first and first >= len(content):
+            yield answer(*NOT_ALL)
+        elif len(self.asked) in self.hangs:
+            yield sent(first, content, upto=(len(content) - (first or 0)) // 2)
+            self.hung.release()
+            self.may_end.wait()
         else:
-            self.wfile.write(body)
+            yield sent(first, content)
 
 
 @contextmanager
-def serving():
-    """A context with a server that runs, and has one file."""
-    with Server({"file": BYTES}) as running:
+def serving(server=None):
+    """A context with a server that runs: the one given, or one that has one file."""
+    with server or Files({"file": BYTES}) as running:
         threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield running
         running.may_end.set()

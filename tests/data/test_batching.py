@@ -115,12 +115,7 @@ def test_batches_keep_to_the_bounds_and_to_the_announced_shapes(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@given(
-    lengths=LENGTHS,
-    step=st.integers(0, 500),
-    seed=st.integers(0, 2**31 - 1),
-    data=st.data(),
-)
+@given(lengths=LENGTHS, step=st.integers(0, 500), seed=st.integers(0, 2**31 - 1), data=st.data())
 def test_any_rows_are_those_of_the_whole_batch_also_after_a_restart(
     strategy, lengths, step, seed, data
 ):
@@ -170,9 +165,7 @@ def test_the_order_is_the_same_in_every_version(strategy, expected):
 
 
 @given(lengths=LENGTHS)
-def test_a_bucketed_row_is_one_pair_and_one_batch_at_most_lacks_rows(
-    lengths,
-):
+def test_a_bucketed_row_is_one_pair_and_one_batch_at_most_lacks_rows(lengths):
     batches = Batches(make_split(lengths), make_config(), 0)
     num_short = 0
     for step in range(batches.steps_per_epoch):
@@ -191,13 +184,6 @@ def test_what_remains_of_a_bucket_goes_up_to_the_next():
     shapes = Counter(batches(step).inputs.tokens.shape for step in range(batches.steps_per_epoch))
     # 24 of the 30 short pairs fill a batch. Six and the two of 17 fill the only batch of 8 rows.
     assert shapes == {(24, 8): 1, (8, 24): 1, (5, 40): 10}
-
-
-def test_rows_come_in_eights_where_there_are_enough():
-    split = make_split([(5, 5)] * 50 + [(40, 40)] * 50)
-    shapes = Batches(split, make_config(), 0).shapes
-    # 200 source tokens hold 25 rows of 8, of which 24 are used, and 5 rows of 40.
-    assert shapes == {(24, 8, 8), (5, 40, 40)}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -188,16 +188,11 @@ REFUSED = {
         lambda path: path.with_name("train.en.gz").write_bytes(b"no gzip"),
         "train.en.gz cannot be read: Not a gzipped file",
     ),
-    "a packed file that is cut": (
-        packed(gzip.compress(LINES)[:-9]),
-        "train.en.gz cannot be read: ",
-    ),
     "a packed file without a byte": (packed(b""), "train.en.gz cannot be read: it has no bytes"),
     "a packed file with more after it": (
         packed(gzip.compress(LINES) + b"garbage"),
         "train.en.gz cannot be read: Not a gzipped file",
     ),
-    "a packed file that is none": (packed(LINES), "train.en.gz cannot be read: Not a gzipped file"),
     "a packed file with a turned bit": (
         packed(gzip.compress(LINES)[:-6] + b"\1" + gzip.compress(LINES)[-5:]),
         "train.en.gz cannot be read: CRC check failed",

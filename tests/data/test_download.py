@@ -130,10 +130,7 @@ def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused
     usual = {"corpus": name, "cleaning": asdict(corpus.cleaning), "splits": {"train": _COUNTS}}
     for changes, message in [
         ({"corpus": "wmt14-en-de"}, f"holds wmt14-en-de, and not {name}"),
-        (
-            {"cleaning": asdict(Cleaning(9))},
-            f"another cleaning than is usual.* text:{tmp_path}",
-        ),
+        ({"cleaning": asdict(Cleaning(9))}, f"another cleaning than is usual.* text:{tmp_path}"),
         ({}, f"does not hold all of {name} yet; run t2t-jax data {name} "),
     ]:
         (tmp_path / "corpus.json").write_text(json.dumps(usual | changes))
@@ -375,10 +372,3 @@ def _wait_for_bytes(directory):
             return
         threading.Event().wait(0.1)
     raise AssertionError("nothing has arrived")
-
-
-def test_the_help_names_every_corpus(capsys):
-    with pytest.raises(SystemExit):
-        main(["data", "--help"])
-    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert all(name in printed for name in CORPORA)

@@ -62,11 +62,13 @@ def test_a_row_has_the_patches_of_its_images_from_left_to_right(batching):
     assert [found[n] for n in range(5)] == labels
 
 
+def _open(path):
+    return open_corpus(DataConfig(task="image_classification", corpus=f"npz:{path}"))
+
+
 def corpus_of(tmp_path, **arrays):
     np.savez(tmp_path / "images.npz", **arrays)
-    return open_corpus(
-        DataConfig(task="image_classification", corpus=f"npz:{tmp_path / 'images.npz'}")
-    )
+    return _open(tmp_path / "images.npz")
 
 
 def test_files_of_arrays_are_read_under_their_usual_names(tmp_path):
@@ -146,7 +148,7 @@ def _prepare(corpus):
     return prepare_evaluation(config, corpus, TASK.vocabulary(config, corpus), "dev")
 
 
-@pytest.mark.parametrize("read", [images_in, lambda path: _open(path)], ids=["predict", "corpus"])
+@pytest.mark.parametrize("read", [images_in, _open], ids=["predict", "corpus"])
 def test_what_is_no_file_is_refused_in_its_place(tmp_path, read):
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "zeros.npz").symlink_to("/dev/zero")
@@ -155,22 +157,15 @@ def test_what_is_no_file_is_refused_in_its_place(tmp_path, read):
             read(tmp_path / name)
 
 
-def _open(path):
-    return open_corpus(DataConfig(task="image_classification", corpus=f"npz:{path}"))
-
-
 def test_damaged_and_missing_files_are_refused(tmp_path):
-    def opened():
-        name = f"npz:{tmp_path / 'images.npz'}"
-        return open_corpus(DataConfig(task="image_classification", corpus=name))
-
+    file = tmp_path / "images.npz"
     with pytest.raises(UserError, match="can be read"):
-        opened()
-    np.savez(tmp_path / "images.npz", x_train=images())
-    whole = (tmp_path / "images.npz").read_bytes()
-    (tmp_path / "images.npz").write_bytes(whole[: len(whole) // 2])
+        _open(file)
+    np.savez(file, x_train=images())
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"images\.npz"):
-        opened()
+        _open(file)
     with pytest.raises(UserError, match=r"removed image corpora of TFDS; .* before-cut"):
         open_corpus(DataConfig(task="image_classification", corpus="tfds:cifar10"))
     with pytest.raises(UserError, match="has no images"):

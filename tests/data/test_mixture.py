@@ -60,9 +60,7 @@ names = st.tuples(st.sampled_from(SCHEMES), places).map(":".join)
 
 
 @given(st.lists(st.tuples(names, st.none() | st.integers(1, 9999)), min_size=1))
-def test_a_name_has_the_corpora_and_weights_that_were_written(
-    parts,
-):
+def test_a_name_has_the_corpora_and_weights_that_were_written(parts):
     written = "+".join(name if weight is None else f"{name}*{weight}" for name, weight in parts)
     assert components_of(written) == [Component(name, weight or 1) for name, weight in parts]
 

@@ -2,10 +2,6 @@
 
 import os
 import re
-import socket
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -13,7 +9,8 @@ from t2t_jax.data.download import transfer
 from t2t_jax.data.download.catalogue import Archive
 from t2t_jax.data.download.transfer import fetch_archive
 from t2t_jax.errors import UserError
-from tests.data.archive_server import digest_of
+from tests.data.archive_server import NOT_ALL, Scripted, answer, digest_of, serving
+from tests.data.archive_server import sent as right
 
 BODY = bytes(range(256)) * 40
 OTHER = BODY[::-1]
@@ -22,52 +19,8 @@ _MOST_REQUESTS = 60
 """Far more than any of these servers is asked, but the one that sends a byte at a time."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers with the bytes that the server's script gives for the number of the request."""
-
-    def log_message(self, *_):
-        """Print nothing."""
-
-    def do_GET(self):
-        self.close_connection = True
-        self.server.paths.append(self.path)
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        first = int(asked[1]) if asked else None
-        self.wfile.write(self.server.script(len(self.server.paths), first))
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, script, host="127.0.0.1"):
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, 0), _Handler)
-        self.script, self.paths = script, []
-
-    def handle_error(self, *_):
-        """A client that has heard enough is no error."""
-
-
-@contextmanager
-def lying(script, host="127.0.0.1"):
-    with _Server(script, host) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def answer(status, *headers, body=b""):
-    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1") + body
-
-
-def sent(first, body=BODY, upto=None, tag="1"):
-    """A right answer for what is asked, cut after some bytes."""
-    begin = first or 0
-    ranged = f"Content-Range: bytes {begin}-{len(body) - 1}/{len(body)}"
-    headers = [f"Content-Length: {len(body) - begin}", f'ETag: "{tag}"']
-    part = body[begin:] if upto is None else body[begin : begin + upto]
-    status = "200 OK" if first is None else "206 Partial"
-    return answer(status, *headers, *([] if first is None else [ranged]), body=part)
+def sent(first, body=BODY, **options):
+    return right(first, body, **options)
 
 
 def chunked(*chunks, end=b"0\r\n\r\n"):
@@ -105,7 +58,6 @@ def moved(location):
     return lambda *_: answer("302 Found", f"Location: {location}", "Content-Length: 0")
 
 
-NOT_ALL = "416 Range", "Content-Length: 0"
 RIGHT = {
     "the whole file": lambda _, first: sent(first),
     "the rest each time": in_turn(*[cut] * 5, sent),  # each brings bytes
@@ -216,19 +168,19 @@ def _refused(server, directory, known):
 @pytest.mark.parametrize("case", RIGHT)
 def test_a_file_is_right_whatever_a_server_answers(tmp_path, case, known):
     seen = []
-    with lying(RIGHT[case]) as server:
+    with serving(Scripted(RIGHT[case])) as server:
         assert _fetch(server, tmp_path, known, progress=seen.append).read_bytes() == BODY
-        assert len(server.paths) < 8
+        assert len(server.asked) < 8
         assert seen[-1] == len(BODY)
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
-        num_requests = len(server.paths)
+        num_requests = len(server.asked)
         assert _fetch(server, tmp_path, known).read_bytes() == BODY
-        assert len(server.paths) == num_requests
+        assert len(server.asked) == num_requests
 
 
 def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path):
     script = in_turn(cut, *[failed("500 No")] * 3, lambda first: sent(first) if first else b"")
-    with lying(script) as server:
+    with serving(Scripted(script)) as server:
         said = _refused(server, tmp_path, "sum known")
         assert re.search("answers 500 .*; 1,000 bytes are kept: run the same", said)
         assert (tmp_path / "file.part").read_bytes() == BODY[:1000]
@@ -239,14 +191,16 @@ def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path):
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_server_that_lies_is_given_up_in_one_line(tmp_path, case, known):
     script, message = REFUSED[case]
-    with lying(script) as server:
+    with serving(Scripted(script)) as server:
         assert re.search(message, _refused(server, tmp_path, known))
-        assert len(server.paths) <= (_MOST_REQUESTS if case == "a byte at a time" else 12)
+        assert len(server.asked) <= (_MOST_REQUESTS if case == "a byte at a time" else 12)
 
 
 @pytest.mark.parametrize("case", ONLY_OF_A_KNOWN_FILE)
 def test_without_a_length_only_a_known_file_is_whole(tmp_path, case):
-    with lying(lambda *_: answer("200 OK", ONLY_OF_A_KNOWN_FILE[case], body=BODY)) as server:
+    with serving(
+        Scripted(lambda *_: answer("200 OK", ONLY_OF_A_KNOWN_FILE[case], body=BODY))
+    ) as server:
         assert "does not say how long the file is" in _refused(server, tmp_path, "unknown")
         assert _fetch(server, tmp_path, "known").read_bytes() == BODY
 
@@ -255,24 +209,24 @@ def test_a_file_that_changes_on_the_way_is_not_joined_to_what_it_was(tmp_path):
     def script(number, first):
         return sent(first, upto=1000) if number == 1 else sent(first, OTHER, tag="2")
 
-    with lying(script) as server:
+    with serving(Scripted(script)) as server:
         assert "is not the published file" in _refused(server, tmp_path, "sum known")
-        server.paths.clear()
+        server.asked.clear()
         assert _fetch(server, tmp_path, "unknown").read_bytes() == OTHER
 
 
 def test_of_an_unknown_file_nothing_is_kept_for_another_day(tmp_path):
-    with lying(lambda _, first: sent(first)) as server:
+    with serving(Scripted(lambda _, first: sent(first))) as server:
         (tmp_path / "file.part").write_bytes(OTHER[:5000])
         assert _fetch(server, tmp_path, "unknown").read_bytes() == BODY
 
 
 def test_a_mirror_may_have_an_ipv6_address_and_letters_beyond_ascii(tmp_path):
     try:
-        with lying(lambda _, first: sent(first), host="::1") as server:
+        with serving(Scripted(lambda _, first: sent(first), host="::1")) as server:
             mirror = f"http://[::1]:{server.server_port}/Bücher und mehr/100%25/"
             assert fetch_archive(Archive("http://x/file"), tmp_path, mirror).read_bytes() == BODY
-            assert server.paths == ["/B%C3%BCcher%20und%20mehr/100%25/file"]
+            assert server.asked == [("/B%C3%BCcher%20und%20mehr/100%25/file", None)]
     except OSError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
     there = tmp_path / "Übersetzung"

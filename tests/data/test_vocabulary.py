@@ -54,11 +54,6 @@ def test_the_corpus_survives_a_small_vocabulary(small):
     assert not any(UNK_ID in row for row in ids)
 
 
-def test_typography_of_references_can_be_written(large):
-    text = "„Größe“ – 5\u00a0m² … ½ ﬁ"
-    assert large.decode(large.encode([text])) == [text]
-
-
 def test_sentences_end_with_eos_and_hold_no_other_special_id(large):
     lines = ["", "  \t\n", "a b", "<pad> </s> <s> <unk> <0x41>"]
     ids = large.encode(lines)
@@ -262,10 +257,7 @@ def test_characters_of_pairs_that_are_thinned_out_are_named(monkeypatch, capsys)
     )
 
 
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20),
-    limit=st.integers(1, 50),
-)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20), limit=st.integers(1, 50))
 def test_a_large_corpus_is_thinned_evenly(sizes, limit):
     lines = [str(i) for i in range(sum(sizes))]
     cuts = np.cumsum([0, *sizes])
@@ -294,9 +286,7 @@ def test_what_is_no_model_is_refused_without_reading_it(tmp_path, kind):
         Vocabulary.load(tmp_path / "vocabulary.model")
 
 
-def test_a_vocabulary_without_room_for_its_rules_names_the_way_out(
-    monkeypatch,
-):
+def test_a_vocabulary_without_room_for_its_rules_names_the_way_out(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     with pytest.raises(UserError, match=r"no temporary file can be written .* or set TMPDIR"):
         train_vocabulary([DEV], 300)
