@@ -15,11 +15,7 @@ from t2t_jax.functional.attention import (
     split_heads,
 )
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.kernels.attention import (
-    attention_with_new,
-    cached_attention,
-    fused_cached_attention,
-)
+from t2t_jax.kernels.attention import attention_with_new, cached_attention, fused_cached_attention
 
 _jitted_attention = jax.jit(scaled_dot_product_attention)
 

@@ -215,13 +215,3 @@ def test_no_key_gives_the_words_of_another_in_another_order(shape):
     sums = jax.jit(jax.vmap(lambda key: random_words(shape, DropoutKey(key)).sum()))
     keys = jax.random.split(_KEY.key, 1000)
     assert len(np.unique(sums(keys))) == 1000
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("shape", _SHAPES)
-def test_dropped_runs_are_as_long_as_chance_says(shape):
-    # P(run of at least k more drops after a drop) = rate^k: neighbours do not know of each other.
-    dropped = ~_kept(0.5, shape=shape).ravel()
-    for k in range(1, 10):
-        runs = np.lib.stride_tricks.sliding_window_view(dropped, k)[::k].all(1)
-        _assert_binomial(runs.sum(), runs.size, 0.5**k)

@@ -7,10 +7,7 @@ import pytest
 
 from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.functional.feed_forward import (
-    gated_feed_forward,
-    position_wise_feed_forward,
-)
+from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_feed_forward
 
 _GATED = "glu", "reglu", "geglu", "geglu_tanh", "swiglu"
 _EYE, _ZEROS = jnp.eye(4), jnp.zeros(4)

@@ -8,18 +8,6 @@ from t2t_jax.functional.masks import causal_mask, segment_mask
 _X, _O = True, False
 
 
-def test_packed_row_attends_within_its_sentences_and_padding_to_nothing():
-    segments = jnp.array([[1, 1, 2, 0]])
-    expected = [[[[_X, _X, _O, _O], [_X, _X, _O, _O], [_O, _O, _X, _O], [_O, _O, _O, _O]]]]
-    np.testing.assert_array_equal(segment_mask(segments, segments), expected)
-
-
-def test_target_sentence_attends_to_the_source_sentence_of_its_number():
-    expected = [[[[_X, _X, _O], [_O, _O, _X], [_O, _O, _X], [_O, _O, _O]]]]
-    mask = segment_mask(jnp.array([[1, 2, 2, 0]]), jnp.array([[1, 1, 2]]))
-    np.testing.assert_array_equal(mask, expected)
-
-
 def test_causal_mask_is_the_lower_triangle_with_its_diagonal():
     expected = [[[[_X, _O, _O], [_X, _X, _O], [_X, _X, _X]]]]
     np.testing.assert_array_equal(causal_mask(3), expected)

@@ -54,10 +54,7 @@ def test_a_shift_is_a_rotation_that_does_not_depend_on_the_position(shift):
     table = np.asarray(sinusoidal_positions(200, d_model), np.float64)
     for i in range(d_model // 2):
         angle = shift / 10_000 ** (2 * i / d_model)
-        rotation = [
-            [math.cos(angle), math.sin(angle)],
-            [-math.sin(angle), math.cos(angle)],
-        ]
+        rotation = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
         pair = table[:, 2 * i : 2 * i + 2]
         np.testing.assert_allclose(pair[shift:], pair[:-shift] @ np.transpose(rotation), atol=5e-5)
 
@@ -75,12 +72,6 @@ def test_sinusoids_of_tensor2tensor_are_sines_and_then_cosines(d_model):
 
 def test_sinusoids_of_tensor2tensor_have_one_frequency_at_width_2():
     np.testing.assert_allclose(tensor2tensor_sinusoids(3, 2), sinusoidal_positions(3, 2), atol=1e-7)
-
-
-def test_no_order_of_columns_turns_one_table_of_sinusoids_into_the_other():
-    paper, other = (np.asarray(f(50, 8)) for f in (sinusoidal_positions, tensor2tensor_sinusoids))
-    distance = np.abs(paper[:, :, None] - other[:, None]).max(0)
-    assert np.sum(distance.min(1) < 1e-3) == 2  # the sine and the cosine of frequency 1
 
 
 _FREQUENCIES = [
@@ -126,24 +117,6 @@ def test_scores_of_rotated_queries_and_keys_depend_on_the_distance_alone(seed, p
     np.testing.assert_allclose(score(57), score(0), atol=1e-3)
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 1000), first=st.integers(0, 500))
-def test_a_rotation_preserves_the_norm_of_every_pair(seed, first):
-    x = _normal(seed, 2, 3, 2, 8)
-    positions = first + np.arange(3, dtype=np.int32)[None]
-    turned = np.asarray(_rotate(x, positions, rotary_frequencies(8)))
-    pairs, expected = (np.square(y).reshape(2, 3, 2, 4, 2).sum(-1) for y in (turned, x))
-    np.testing.assert_allclose(pairs, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("scale", [2.0, 8.0])
-def test_positions_times_the_scale_turn_as_positions_without_it(scale):
-    x, positions = _normal(0, 2, 5, 1, 8), np.arange(10, dtype=np.int32).reshape(2, 5)
-    divided = rotary_frequencies(8, divisors=partial(linear_scaling, scale=scale))
-    scaled = _rotate(x, int(scale) * positions, divided)
-    np.testing.assert_allclose(scaled, _rotate(x, positions, rotary_frequencies(8)), atol=1e-6)
-
-
 def test_position_0_turns_nothing_and_the_dtype_stays():
     x = jnp.array(_normal(0, 2, 3, 2, 8), jnp.bfloat16)
     frequencies = rotary_frequencies(8)
@@ -176,34 +149,6 @@ def test_the_bias_of_alibi_worked_by_hand():
     once = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     bias = alibi_bias(jnp.array(distances), 2)
     np.testing.assert_array_equal(bias, [-once / 16, -once / 256])
-
-
-def _bucket(distance, num_buckets, max_distance, bidirectional):
-    """The formula of T5, in float64 and with a margin for its rounding."""
-    if bidirectional and distance < 0:
-        half = num_buckets // 2
-        return half + _bucket(-distance, half, max_distance, False)
-    if bidirectional:
-        num_buckets //= 2
-    distance, exact = max(distance, 0), num_buckets // 2
-    if distance < exact:
-        return distance
-    share = math.log(distance / exact) / math.log(max_distance / exact)
-    return min(exact + int(share * (num_buckets - exact) + 1e-9), num_buckets - 1)
-
-
-_BUCKETS = [(32, 128), (32, 100), (16, 64), (8, 20)]
-
-
-@pytest.mark.parametrize(("num_buckets", "max_distance"), _BUCKETS)
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_buckets_are_those_of_the_formula(num_buckets, max_distance, bidirectional):
-    distances = np.arange(-300, 301)
-    buckets = relative_position_buckets(
-        jnp.array(distances)[None], num_buckets, max_distance, bidirectional=bidirectional
-    )
-    expected = [_bucket(int(n), num_buckets, max_distance, bidirectional) for n in distances]
-    np.testing.assert_array_equal(buckets[0], expected)
 
 
 def test_buckets_worked_by_hand():

@@ -77,24 +77,33 @@ def test_values_and_derivatives_are_those_of_the_whole(causal, window, rate, dat
     assert_close(found, expected, rtol=1e-6, atol=3e-6)
 
 
-def test_shapes_alone_decide_and_short_rows_have_an_array():
-    def is_whole(queries, keys):
-        ones = (jnp.ones((1, queries), jnp.int32), jnp.ones((1, keys), jnp.int32))
-        return isinstance(attention_mask(*ones), jax.Array)
+@pytest.mark.parametrize(
+    ("queries", "keys", "options", "whole"),
+    [
+        (1024, 1024, {}, True),
+        (8, 100_000, {}, True),
+        (1032, 1032, {}, False),
+        (2048, 1024, {}, False),
+        (8, 8, {"causal": True, "window": 4}, True),
+        (9, 9, {"causal": True, "window": 4}, False),
+        (12, 12, {"window": 4}, True),
+        (13, 13, {"window": 4}, False),
+    ],
+)
+def test_only_rows_that_are_short_or_as_short_as_a_window_have_an_array(
+    queries, keys, options, whole
+):
+    ones = (jnp.ones((1, queries), jnp.int32), jnp.ones((1, keys), jnp.int32))
+    assert isinstance(attention_mask(*ones, **options), jax.Array) == whole
 
-    assert is_whole(1024, 1024)
-    assert is_whole(8, 100_000)
-    assert not is_whole(1032, 1032)
-    assert not is_whole(2048, 1024)
 
-
-def _temporary_bytes(length, differentiate, monkeypatch):
+def _temporary_bytes(length, differentiate, window, monkeypatch):
     monkeypatch.setattr(blockwise, "_BLOCK", 256)
     x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
     segments = jax.ShapeDtypeStruct((1, length), jnp.int32)
 
     def attend(query, key, value, segments):
-        mask = attention_mask(segments, segments, causal=True)
+        mask = attention_mask(segments, segments, causal=True, window=window)
         return attention(query, key, value, mask).sum()
 
     work = jax.grad(attend, (0, 1, 2)) if differentiate else attend
@@ -102,10 +111,15 @@ def _temporary_bytes(length, differentiate, monkeypatch):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("differentiate", [False, True], ids=["values", "derivatives"])
-def test_memory_is_linear_in_the_length(differentiate, monkeypatch):
+@pytest.mark.parametrize(
+    ("differentiate", "window"),
+    [(False, None), (True, None), (False, 16)],
+    ids=["values", "derivatives", "a window"],
+)
+def test_memory_is_linear_in_the_length(differentiate, window, monkeypatch):
     once, twice, eight = (
-        _temporary_bytes(length, differentiate, monkeypatch) for length in (8192, 16384, 65536)
+        _temporary_bytes(length, differentiate, window, monkeypatch)
+        for length in (8192, 16384, 65536)
     )
     assert twice < 2.2 * once
     assert eight < 9 * once

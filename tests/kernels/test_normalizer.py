@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.loss import label_smoothed_cross_entropy, log_sum_exp_and_mean
-from t2t_jax.kernels.normalizer import (
-    greatest_in_one_pass,
-    in_one_pass,
-    within_the_product,
-)
+from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass, within_the_product
 
 _RNG = np.random.default_rng(0)
 _LOGITS = {

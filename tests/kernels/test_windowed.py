@@ -1,4 +1,4 @@
-"""Attention in windows is the attention of the whole mask, in memory linear in the length."""
+"""Attention in windows is the attention of the whole mask."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.functional.masks import SegmentMask, attention_mask
+from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.position import alibi_bias
 from t2t_jax.kernels.attention import additive, attention
 from tests.kernels.comparison import assert_close, normal, values_and_gradients
@@ -74,17 +74,6 @@ def test_a_mask_is_true_within_the_window_and_the_sentence():
     np.testing.assert_array_equal(both, np.array(expected, bool) | np.array(expected, bool).T)
 
 
-def test_rows_that_a_window_does_not_shorten_have_a_whole_mask():
-    def is_whole(length, causal, window):
-        ones = jnp.ones((1, length), jnp.int32)
-        return isinstance(attention_mask(ones, ones, causal=causal, window=window), jax.Array)
-
-    assert is_whole(8, True, 4)
-    assert not is_whole(9, True, 4)
-    assert is_whole(12, False, 4)
-    assert not is_whole(13, False, 4)
-
-
 def test_dropout_in_windows_does_not_depend_on_how_rows_are_cut_up():
     arrays, segments = _arrays(12)
     *arrays, segments = (np.concatenate([x, x]) for x in (*arrays, segments))
@@ -102,16 +91,3 @@ def test_dropout_in_windows_does_not_depend_on_how_rows_are_cut_up():
     whole = heads(slice(0, 4))
     np.testing.assert_array_equal(heads(slice(2, 4)), whole[2:])
     assert np.any(whole[:2] != whole[2:])  # equal rows drop weights of their own
-
-
-def test_memory_is_linear_in_the_length():
-    def bytes_of(length):
-        arrays, segments = _arrays(length)
-
-        def heads(arrays, segments):
-            return attention(*arrays, attention_mask(segments, segments, window=16))
-
-        compiled = jax.jit(heads).lower(arrays, segments).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
-
-    assert bytes_of(4096) < 2.2 * bytes_of(2048)

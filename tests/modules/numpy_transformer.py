@@ -7,31 +7,10 @@ the query less the place of the key.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # of the relative bias
-
-
-class DeepNorm(NamedTuple):
-    """The constants of DeepNorm (Wang et al. 2022, "DeepNet", figure 2)."""
-
-    encoder_alpha: float
-    encoder_beta: float
-    decoder_alpha: float
-    decoder_beta: float
-
-
-def deep_norm(config):
-    """The factors of the residual (alpha) and of initial weights (beta), N and M layers deep."""
-    n, m = config.num_encoder_layers, config.num_decoder_layers
-    return DeepNorm(
-        encoder_alpha=0.81 * (n**4 * m) ** (1 / 16),
-        encoder_beta=0.87 * (n**4 * m) ** (-1 / 16),
-        decoder_alpha=(3 * m) ** (1 / 4),
-        decoder_beta=(12 * m) ** (-1 / 4),
-    )
 
 
 def logits(params, config, source_tokens, target_tokens, *, bos_id=1):
@@ -161,11 +140,12 @@ def sinusoids_of_tensor2tensor(length, width):
 
 def encoder(params, config, x):
     """The encoder's output (section 3.1)."""
-    alpha = deep_norm(config).encoder_alpha
+    depth = config.num_encoder_layers
+    # Of DeepNorm (Wang et al. 2022, "DeepNet", figure 2), as that of the decoder.
+    alpha = 0.81 * (depth**4 * config.num_decoder_layers) ** (1 / 16)
     distances = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
     allowed = np.abs(distances) < (config.attention_window or math.inf)
     bias = position_bias(params, config, "source", distances)
-    depth = config.num_encoder_layers
     return self_attention_layers(params["encoder"], config, x, depth, alpha, allowed, bias)
 
 
@@ -183,7 +163,7 @@ def self_attention_layers(stack, config, x, depth, alpha, allowed, bias):
 
 def decoder(params, config, x, encoded):
     """The decoder's output (section 3.1)."""
-    alpha = deep_norm(config).decoder_alpha
+    alpha = (3 * config.num_decoder_layers) ** (1 / 4)
     distances = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
     allowed = (distances >= 0) & (distances < (config.attention_window or math.inf))
     bias = position_bias(params, config, "target", distances)

@@ -12,40 +12,6 @@ from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.context import Context
 
 
-def test_multi_head_attention_equals_its_formula_head_by_head():
-    # Section 3.2.2, with h = 2, d_model = 6, d_k = 3, d_v = 5, and W_i as slices of the kernels.
-    rng = np.random.default_rng(0)
-    shapes = {"query": (6, 6), "key": (6, 6), "value": (6, 10), "output": (10, 6)}
-    kernels = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    queries, memory = rng.normal(size=(1, 3, 6)), rng.normal(size=(1, 4, 6))
-    mask = np.array([[1, 1, 0, 1], [0, 1, 0, 0], [1, 1, 1, 1]], bool)
-
-    heads = []
-    for i in range(2):
-        q = queries[0] @ kernels["query"][:, 3 * i : 3 * i + 3]
-        k = memory[0] @ kernels["key"][:, 3 * i : 3 * i + 3]
-        v = memory[0] @ kernels["value"][:, 5 * i : 5 * i + 5]
-        weights = np.where(mask, np.exp(q @ k.T / np.sqrt(3)), 0)
-        heads.append(weights / weights.sum(-1, keepdims=True) @ v)
-    expected = np.concatenate(heads, axis=-1) @ kernels["output"]
-
-    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2, d_k=3, d_v=5))
-    context = Context(
-        jnp.zeros((1, 3), int),
-        3,
-        jnp.zeros((1, 1, 3, 3), bool),
-        encoded=jnp.array(memory, jnp.float32),
-        encoded_mask=jnp.array(mask)[None, None],
-    )
-    output = module.apply(
-        {"params": {name: {"kernel": jnp.array(w, jnp.float32)} for name, w in kernels.items()}},
-        jnp.array(queries, jnp.float32),
-        context,
-        method="attend_to_encoded",
-    )
-    np.testing.assert_allclose(output[0], expected, rtol=1e-4, atol=1e-5)
-
-
 def test_position_that_may_attend_to_nothing_gets_zeros():
     module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2, d_k=3, d_v=3))
     context = Context(jnp.zeros((1, 3), int), 3, jnp.zeros((1, 1, 3, 3), bool))

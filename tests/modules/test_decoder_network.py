@@ -66,21 +66,9 @@ def _memory(module, variables, inputs):
     return model.memory(model.prepare(variables["params"]), inputs)
 
 
-def _empty_cache(model, *sizes):
-    return model.decoding.empty_cache(*sizes)
-
-
 def _at(t):
     """Position `t` of both sentences, at the place of the cache with that number."""
     return jnp.full(2, t), jnp.array(t)
-
-
-def test_ancestry_of_the_tree_written_out():
-    # Hypothesis 0 of sentence 0 ends in slot 0, which continues slot 2 of position 3, and so on.
-    expected = [[0, 0, 1, 2, 0], [0, 0, 1, 0, 1], [0, 0, 1, 1, 2]]
-    assert [_ancestry(0, 4, j) for j in range(3)] == expected
-    visible = np.argwhere(_mask(4)[0, 2])
-    np.testing.assert_array_equal(visible, [[0, 0], [1, 0], [2, 1], [3, 1], [4, 2]])
 
 
 _DECODER_ONLY = {
@@ -116,7 +104,7 @@ def test_axes_are_those_that_become_longer(model, make_batch, members):
 def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batch):
     inputs, _ = make_batch(_SOURCES, [[], []])
     memory = _memory(model.module, model.variables, inputs)
-    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
+    cache = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
     for t in range(_LENGTH):
         tokens = jnp.array(_TOKENS[:, t])
         logits, cache = _step(
@@ -151,7 +139,7 @@ def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(
     path = [3, 7, 4, 9]
     batch = make_batch(_SOURCES[:1], [[path]], target_length=len(path))
     memory = _memory(model.module, model.variables, batch.inputs)
-    cache = _empty_cache(model, 1, 1, len(path))
+    cache = model.decoding.empty_cache(1, 1, len(path))
     steps = []
     for t, token in enumerate([_BOS, *path[:-1]]):
         mask = (jnp.arange(len(path)) <= t)[None, None, :, None]
@@ -165,7 +153,7 @@ def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
     model = make_model()
     inputs, _ = make_batch(_SOURCES, [[], []])
     memory = _memory(model.module, model.variables, inputs)
-    empty = _empty_cache(model, 2, _BEAMS, _LENGTH)
+    empty = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
     garbage = jax.tree.map(lambda x: jnp.full_like(x, 1e6), empty)
     arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0))
     clean, _ = _step(model.module, model.variables, *arguments, empty, memory)
@@ -184,7 +172,7 @@ def test_a_memory_of_no_sources_has_no_rows(model, length):
 
 def test_padding_of_the_source_changes_no_step(make_model, make_batch):
     model = make_model()
-    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
+    cache = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
     arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0), cache)
     logits = []
     for length in (5, 8):
@@ -217,7 +205,7 @@ _KERNELS = pytest.mark.parametrize(
 def test_cache_of_bfloat16_holds_keys_and_values_of_their_own_widths(make_model, kernels, dtype):
     model = make_model(d_k=6, d_v=10, compute_dtype="bfloat16")
     model = model._replace(module=model.module.clone(kernels=kernels))
-    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
+    cache = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
     assert [[(x.shape, x.dtype) for x in layer] for layer in cache] == 2 * [
         [((2, 2, 6, 15), dtype), ((2, 2, 15, 10), dtype)]
     ]
@@ -247,7 +235,7 @@ def test_bfloat16_steps_give_float32_logits_near_the_full_pass(
     model = model._replace(module=model.module.clone(kernels=kernels))
     inputs, _ = make_batch(_SOURCES, [[], []])
     memory = _memory(model.module, model.variables, inputs)
-    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
+    cache = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
     arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0))
     logits, new_cache = _step(model.module, model.variables, *arguments, cache, memory)
     assert logits.dtype == jnp.float32

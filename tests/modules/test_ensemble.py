@@ -17,9 +17,7 @@ def test_the_mean_is_of_probabilities_whatever_constant_the_logits_have():
     np.testing.assert_allclose(jnp.exp(log_mean([sure, unsure])), [0.6, 0.4], rtol=1e-6)
 
 
-@given(
-    arrays.arrays(np.float32, (3, 2, 4), elements=st.floats(-300, 300, width=32)),
-)
+@given(arrays.arrays(np.float32, (3, 2, 4), elements=st.floats(-300, 300, width=32)))
 def test_it_is_exact_far_below_the_smallest_float(logits):
     wide = logits.astype(np.longdouble)
     log_probs = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))

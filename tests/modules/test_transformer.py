@@ -12,7 +12,6 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional import masks
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.stack import LayerStack
-from t2t_jax.modules.transformer import Transformer
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
 _TARGETS = [[[5, 6, 7, 2]], [[8, 9, 10, 3, 2]], [[4, 2]]]
@@ -84,23 +83,6 @@ def test_padding_and_empty_rows_change_nothing(model, make_batch):
     for row, (sentence,) in enumerate(_TARGETS[:2]):
         real = slice(len(sentence))
         np.testing.assert_allclose(loose[row, real], tight[row, real], rtol=1e-4, atol=1e-5)
-
-
-def test_packed_sentences_do_not_know_of_each_other(model, make_batch):
-    source_1, source_2, source_3 = ([3, 4, 2], [7, 2], [5, 6, 2])
-    target_1, target_2, target_3 = ([5, 6, 7, 2], [8, 2], [9])
-    alone = model.logits(
-        make_batch([[source_1], [source_2], [source_3]], [[target_1], [target_2], [target_3]])
-    )
-    packed = model.logits(
-        make_batch(
-            [[source_1, source_2, source_3], [], []], [[target_1, target_2, target_3], [], []]
-        )
-    )
-    for start, row, length in ((0, 0, 4), (4, 1, 2), (6, 2, 1)):
-        np.testing.assert_allclose(
-            packed[0, start : start + length], alone[row, :length], rtol=1e-4, atol=1e-5
-        )
 
 
 def test_deterministic_calls_ignore_all_dropout_rates(make_model, make_batch):
@@ -198,13 +180,6 @@ def test_bfloat16_stays_near_float32_with_float32_logits_and_gradients(make_mode
 
     gradient = jax.eval_shape(jax.grad(loss), narrow.variables)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
-
-
-def test_first_target_is_predicted_from_bos(make_model, make_batch):
-    model, batch = make_model(), make_batch(_SOURCES, _TARGETS)
-    other = model._replace(module=Transformer(model.config, 11, bos_id=3))
-    difference = np.abs(other.logits(batch) - model.logits(batch))
-    assert np.all(difference[:, 0].max(-1) > 1e-3)
 
 
 def test_padding_beyond_a_learned_table_changes_nothing(make_model, make_batch):

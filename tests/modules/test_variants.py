@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.config import network_config
-from tests.modules.numpy_transformer import deep_norm, logits
+from tests.modules.numpy_transformer import logits
 from tests.selection import thorough_after
 
 # Each holds several options, because compiling takes most of the time. The layers of encoder and
@@ -129,10 +128,3 @@ def _formulas(params, config):
     """The logits of both pairs, one after the other, `[t, vocab]`."""
     pairs = zip(_SOURCES, _TARGETS, strict=True)
     return np.concatenate([logits(params, config, source, target) for source, target in pairs])
-
-
-def test_constants_of_deep_norm_of_the_paper_s_base_model():
-    # 6 layers each: (6^4 * 6)^(1/16) = 6^(5/16) = 1.7505; 18^(1/4) = 2.0598; 72^(1/4) = 2.9130.
-    constants = deep_norm(network_config())
-    expected = (0.81 * 1.7505, 0.87 / 1.7505, 2.0598, 1 / 2.9130)
-    np.testing.assert_allclose(constants, expected, rtol=1e-4)
