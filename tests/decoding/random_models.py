@@ -4,7 +4,6 @@ import dataclasses
 import random
 from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import init_parameters
+from tests.tiny import first_parameters
 
 _TEXT = "ein zwei rot blau haus baum gehen sehen große kleine tür fenster und oder nicht"
 WORDS = _TEXT.split()
@@ -40,7 +39,7 @@ def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
 def random_params(config: Config, vocab_size: int, seed: int = 0) -> Parameters:
     """Return random weights, large enough that no two tokens are nearly as probable."""
     network = make_model(config, vocab_size, None)
-    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
+    params = first_parameters(network, seed)
     params["embedding"]["embedding"] *= 4
     return params
 

@@ -21,18 +21,11 @@ from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.state import create_state
+from tests.tiny import tiny_sizes
 
 _VOCAB = 40
 _CONFIG = Config().replace(
-    {
-        "model.d_model": 16,
-        "model.num_heads": 2,
-        "model.d_ff": 32,
-        "model.num_encoder_layers": 1,
-        "model.num_decoder_layers": 2,
-        "decoding.beam_size": 2,
-        "decoding.max_extra_length": 20,
-    }
+    {**tiny_sizes(16, (1, 2)), "decoding.beam_size": 2, "decoding.max_extra_length": 20}
 )
 
 

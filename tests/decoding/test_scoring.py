@@ -122,11 +122,6 @@ def test_nothing_and_only_blanks_need_no_model(translator, monkeypatch):
     assert score(translator, ["", " "], [" ", ""]) == [ForcedScore(0.0, (), ())] * 2
 
 
-def test_a_line_break_within_a_line_counts_as_a_space(translator):
-    broken = score(translator, ["rot\nhaus"], ["blau\nbaum"])
-    assert broken == score(translator, ["rot haus"], ["blau baum"])
-
-
 def test_unequal_numbers_of_lines_are_refused(translator):
     with pytest.raises(UserError, match="2 sources and 1 targets are not pairs"):
         score(translator, ["rot", "blau"], ["haus"])

@@ -194,15 +194,6 @@ def test_samples_depend_on_seed_and_line_number_alone(translator):
     assert together != translator.translate(lines, temperature=1.0, seed=4)
 
 
-@pytest.mark.parametrize("which", _TRANSLATORS)
-def test_sampling_the_single_best_token_is_greedy_search(request, which):
-    translator = request.getfixturevalue(which)
-    lines = sentences(5, 6, seed=7)
-    sampled = translator.nbest(lines, 1, temperature=0.7, top_k=1)
-    greedy = translator.nbest(lines, 1, beam_size=1)
-    assert [h[0].tokens for h in sampled] == [h[0].tokens for h in greedy]
-
-
 @pytest.mark.thorough
 def test_an_ensemble_of_one_model_many_times_is_that_model(translator):
     others = [(CONFIG.model, translator.params)] * 2
@@ -262,10 +253,3 @@ def test_an_ensemble_with_a_model_that_has_diverged_is_refused(translator):
     ensemble = Translator(CONFIG, translator.vocabulary, translator.params, others=others)
     with pytest.raises(UserError, match="no finite probabilities for line 1"):
         ensemble.translate(["rot haus"])
-
-
-def test_it_keeps_what_it_was_made_of(translator, vocabulary):
-    assert translator.config is CONFIG
-    assert translator.vocabulary is vocabulary
-    assert translator.steps == (7,)
-    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(translator.params))
