@@ -5,6 +5,7 @@ import gc
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -59,6 +60,19 @@ def _save(workdir, steps, **config):
     checkpoints.close()
 
 
+def _load(workdir, **asked):
+    """The parameters that a run of `_state` gives, and the steps that they are of."""
+    return load_parameters(workdir, _like(_state(0, 0).params), **asked)
+
+
+def _save_if_best(workdir, step, score, value=None, measure=MEASURE, **config):
+    """Whether the state of a step, saved by a process of its own, counts as the best."""
+    checkpoints = _checkpoints(workdir, **config)
+    saved = checkpoints.save_if_best(_state(step, step if value is None else value), score, measure)
+    checkpoints.close()
+    return saved
+
+
 def _kept(workdir):
     return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
 
@@ -109,11 +123,6 @@ def test_nothing_saved_restores_nothing(tmp_path):
     checkpoints.close()
 
 
-def test_only_the_newest_are_kept(tmp_path):
-    _save(tmp_path, [1, 2, 3, 4, 5], keep=2)
-    assert _kept(tmp_path) == [4, 5]
-
-
 def test_every_so_many_steps_a_checkpoint_is_kept_for_good(tmp_path):
     _save(tmp_path, [*range(2, 15, 2), 15], keep=2, every_steps=2, keep_every=6)
     assert _kept(tmp_path) == [6, 12, 14, 15]  # 15 is for safety
@@ -131,17 +140,13 @@ def _whole(workdir):
 
 @pytest.mark.parametrize(
     ("settings", "whole"),
-    [
-        ({"average": 4, "keep": 4}, [6, 7]),
-        ({"average": 4, "keep": 4, "keep_every": 5}, [5, 6, 7]),
-        ({"average": 1, "keep": 4}, [4, 5, 6, 7]),
-    ],
+    [({"average": 4, "keep": 4}, [6, 7]), ({"average": 4, "keep": 4, "keep_every": 5}, [5, 6, 7])],
 )
 def test_checkpoints_that_only_averages_read_have_no_optimizer_state(tmp_path, settings, whole):
     _save(tmp_path, range(1, 8), **settings)
     assert _kept(tmp_path) == [4, 5, 6, 7]
     assert _whole(tmp_path) == whole
-    averaged, steps = load_parameters(tmp_path, _like(_state(0, 0).params), average=4)
+    averaged, steps = _load(tmp_path, average=4)
     assert steps == [4, 5, 6, 7]
     expected = np.mean([_state(n, n).params["a"]["kernel"] for n in steps], axis=0)
     np.testing.assert_allclose(averaged["a"]["kernel"], expected, rtol=1e-5, atol=1e-6)
@@ -191,10 +196,9 @@ def test_stops_between_checkpoints_leave_the_same_list_in_the_end(tmp_path, stop
 
 
 def test_a_stop_is_not_averaged_once_the_run_has_gone_on(tmp_path):
-    like = _like(_state(0, 0).params)
     for steps in ([4, 8, 9], [10], [12]):
         _save(tmp_path, steps, keep=2, average=2, **EVERY_4)
-    params, averaged = load_parameters(tmp_path, like)
+    params, averaged = _load(tmp_path)
     assert averaged == [8, 12]
     mean = sum(np.float64(_state(n, n).params["a"]["kernel"]) for n in averaged) / 2
     np.testing.assert_allclose(params["a"]["kernel"], mean, atol=1e-6)
@@ -210,7 +214,7 @@ def test_the_end_of_a_run_that_goes_on_later_counts_as_a_stop(tmp_path):
 def test_a_run_ends_where_it_was_stopped_if_that_becomes_its_last_step(tmp_path):
     _save(tmp_path, [4, 8, 10], average=3, **EVERY_4)
     _checkpoints(tmp_path, num_train_steps=10, average=3, **EVERY_4).close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [4, 8, 10]
+    assert _load(tmp_path)[1] == [4, 8, 10]
 
 
 def test_a_new_run_that_averages_by_no_steps_is_refused():
@@ -230,30 +234,32 @@ def test_a_stop_is_kept_until_the_next_checkpoint_is_whole(tmp_path, monkeypatch
     checkpoints = _checkpoints(tmp_path, keep=1, **EVERY_4)
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
     monkeypatch.setattr(retries, "PAUSES", ())
-    with pytest.raises(UserError, match="No space left"):
+    with pytest.raises(UserError, match=r"No space left.*make room"):
         checkpoints.save(_state(8, 8))
     monkeypatch.undo()
     checkpoints.close()
+    assert _load(tmp_path)[1] == [5]
     assert _kept(tmp_path) == [5]
 
 
 # The steps that are saved, what is asked for, and the steps that are averaged: due every 4 steps
 # of 20, two are kept besides one for safety.
 AVERAGED = {
-    "one by the clock": ([4, 8, 9], {}, [4, 8]),
-    "one by the clock, and another": ([4, 8, 9, 11], {}, [4, 8]),
-    "one by the clock before the first that is due": ([3], {}, [3]),
-    "one by the clock after a single one": ([4, 6], {}, [6]),
-    "the newest, asked for as such": ([4, 8, 9], {"average": 1}, [9]),
-    "one by the clock, asked for by its step": ([4, 8, 9], {"step": 9}, [8, 9]),
-    "the last step": ([4, 8, 12, 16, 17, 20], {}, [16, 20]),
+    "one by the clock before the first that is due": ([3], [({}, [3])]),
+    "one by the clock after a single one": ([4, 6], [({}, [6])]),
+    "one by the clock, or asked for by its step, or as the newest": (
+        [4, 8, 9],
+        [({}, [4, 8]), ({"step": 9}, [8, 9]), ({"average": 1}, [9])],
+    ),
+    "the last step": ([4, 8, 12, 16, 17, 20], [({}, [16, 20])]),
 }
 
 
-@pytest.mark.parametrize(("steps", "asked", "averaged"), AVERAGED.values(), ids=AVERAGED.keys())
-def test_no_average_has_a_checkpoint_of_the_clock(tmp_path, steps, asked, averaged):
+@pytest.mark.parametrize(("steps", "found"), AVERAGED.values(), ids=AVERAGED.keys())
+def test_no_average_has_a_checkpoint_of_the_clock(tmp_path, steps, found):
     _save(tmp_path, steps, keep=2, average=2, every_steps=4, num_train_steps=20)
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), **asked)[1] == averaged
+    for asked, averaged in found:
+        assert _load(tmp_path, **asked)[1] == averaged
 
 
 def test_an_average_of_more_than_there_are_by_steps_is_refused(tmp_path):
@@ -261,16 +267,15 @@ def test_an_average_of_more_than_there_are_by_steps_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"has 2 checkpoints to average, \[4, 8\], fewer than average=3"
     ):
-        load_parameters(tmp_path, _like(_state(0, 0).params), average=3)
+        _load(tmp_path, average=3)
 
 
 def test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp_path, monkeypatch):
-    like = _like(_state(0, 0).params)
     with monkeypatch.context() as patch:
         patch.setattr(_NewestAndDue, "should_preserve", lambda _, steps, **__: [True] * len(steps))
         _save(tmp_path, [4, 8, 10, 12], keep=3, average=3, every_steps=4, num_train_steps=12)
     assert _kept(tmp_path) == [4, 8, 10, 12]
-    assert load_parameters(tmp_path, like)[1] == [4, 8, 12]
+    assert _load(tmp_path)[1] == [4, 8, 12]
 
 
 @orbax_gives_up
@@ -278,7 +283,7 @@ def test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp
 def test_a_rest_of_one_for_safety_that_cannot_be_read_is_left_out(tmp_path, monkeypatch):
     test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp_path, monkeypatch)
     shutil.rmtree(tmp_path / "checkpoints" / "10" / "origin")
-    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [4, 8, 12]
+    assert _load(tmp_path)[1] == [4, 8, 12]
 
 
 @pytest.mark.parametrize("directory", ["checkpoints", "best"])
@@ -302,17 +307,9 @@ def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
         checkpoints.save(_state(step, step))
         assert checkpoints.save_if_best(_state(step, step), score, MEASURE) == (step in (1, 2))
         checkpoints.close()
-    params, steps = load_parameters(tmp_path, _like(_state(0, 0).params), step="best")
+    params, steps = _load(tmp_path, step="best")
     assert steps == [2]
     _assert_equal(params, _state(2, 2).params)
-
-
-def test_a_best_by_another_measure_does_not_count(tmp_path):
-    checkpoints = _checkpoints(tmp_path)
-    assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
-    assert checkpoints.save_if_best(_state(2, 2), 20.0, {"beam_size": 1})
-    checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
 
 
 def test_a_worse_model_does_not_replace_a_best_that_is_still_being_written(tmp_path, monkeypatch):
@@ -327,7 +324,7 @@ def test_a_worse_model_does_not_replace_a_best_that_is_still_being_written(tmp_p
     assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
     assert not checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
     checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
+    assert _load(tmp_path, step="best")[1] == [1]
 
 
 @pytest.fixture
@@ -356,10 +353,10 @@ def test_a_best_that_meets_a_full_disk_is_a_warning_and_the_next_one_is_saved(
     assert not checkpoints.save_if_best(_state(2, 2), 40.0, MEASURE)
     assert re.search(r"best cannot be written \(.*No space left", capfd.readouterr().err)
     assert not checkpoints.save_if_best(_state(3, 3), 20.0, MEASURE)
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
+    assert _load(tmp_path, step="best")[1] == [1]
     assert checkpoints.save_if_best(_state(4, 4), 35.0, MEASURE)
     checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [4]
+    assert _load(tmp_path, step="best")[1] == [4]
 
 
 @pytest.mark.parametrize(("failures", "kept"), [(1, [1, 3]), (2, [1, 3])])
@@ -389,74 +386,39 @@ def test_a_disk_that_stays_full_ends_the_run(tmp_path, full_disk):
 
 def test_a_best_of_the_same_step_is_replaced(tmp_path):
     for score, measure in ((30.0, MEASURE), (20.0, {"beam_size": 1})):
-        checkpoints = _checkpoints(tmp_path)
-        assert checkpoints.save_if_best(_state(1, score), score, measure)
-        checkpoints.close()
-    params, steps = load_parameters(tmp_path, _like(_state(0, 0).params), step="best")
+        assert _save_if_best(tmp_path, 1, score, score, measure)
+    params, steps = _load(tmp_path, step="best")
     assert steps == [1]
     _assert_equal(params, _state(1, 20).params)
 
 
 def test_a_best_whose_score_is_damaged_is_replaced(tmp_path):
-    checkpoints = _checkpoints(tmp_path)
-    checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
-    checkpoints.close()
+    assert _save_if_best(tmp_path, 1, 30.0)
     (tmp_path / "best" / "1" / "score" / "metadata").write_text("")
-    checkpoints = _checkpoints(tmp_path)
-    assert checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
-    checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
-
-
-def test_a_save_that_fails_says_that_the_ones_before_are_whole(tmp_path, monkeypatch):
-    checkpoints = _checkpoints(tmp_path)
-    checkpoints.save(_state(1, 1))
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
-    monkeypatch.setattr(retries, "PAUSES", ())
-    with pytest.raises(UserError, match=r"No space left.*make room"):
-        checkpoints.save(_state(2, 2))
-    checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [1]
+    assert _save_if_best(tmp_path, 2, 20.0)
+    assert _load(tmp_path, step="best")[1] == [2]
 
 
 def test_a_best_that_a_resumed_run_comes_past_again_is_forgotten(tmp_path):
-    checkpoints = _checkpoints(tmp_path)
-    checkpoints.save(_state(3, 3))
-    assert checkpoints.save_if_best(_state(5, 5), 30.0, MEASURE)
-    checkpoints.close()
+    _save(tmp_path, [3])
+    assert _save_if_best(tmp_path, 5, 30.0)
     checkpoints = _checkpoints(tmp_path)
     checkpoints.restore(_like(_state(0, 0)))
     assert checkpoints.save_if_best(_state(4, 4), 20.0, MEASURE)
     checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [4]
+    assert _load(tmp_path, step="best")[1] == [4]
 
 
 def test_reading_says_nothing(tmp_path, capfd):
     _save(tmp_path, [1])
     capfd.readouterr()
-    load_parameters(tmp_path, _like(_state(0, 0).params))
+    _load(tmp_path)
     assert capfd.readouterr() == ("", "")
 
 
 def test_keep_best_can_be_turned_off(tmp_path):
-    checkpoints = _checkpoints(tmp_path, keep_best=False)
-    assert not checkpoints.save_if_best(_state(1, 1), 99.0, MEASURE)
-    checkpoints.close()
+    assert not _save_if_best(tmp_path, 1, 99.0, keep_best=False)
     assert not (tmp_path / "best").exists()
-
-
-def test_averaging_is_the_mean_of_the_last_checkpoints(tmp_path):
-    _save(tmp_path, [1, 2, 3, 4], keep=4)
-    like = _like(_state(0, 0).params)
-    params, steps = load_parameters(tmp_path, like, average=3)
-    assert steps == [2, 3, 4]
-    mean = sum(np.float64(_state(n, n).params["a"]["kernel"]) for n in steps) / 3
-    np.testing.assert_allclose(params["a"]["kernel"], mean, atol=1e-6)
-    assert load_parameters(tmp_path, like, average=2, step=3)[1] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -471,7 +433,7 @@ def test_averaging_is_the_mean_of_the_last_checkpoints(tmp_path):
 def test_what_is_not_there_is_refused_by_name(tmp_path, options, named):
     _save(tmp_path, [1, 2], keep_best=False)
     with pytest.raises(UserError, match=named):
-        load_parameters(tmp_path, _like(_state(0, 0).params), **options)
+        _load(tmp_path, **options)
 
 
 def _largest_file(checkpoint):
@@ -492,33 +454,18 @@ def _refusal(work):
 
 def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
     _save(tmp_path, [1, 2, 3, 4], keep=4, average=3)
-    like = _like(_state(0, 0).params)
-    assert load_parameters(tmp_path, like)[1] == [2, 3, 4]
-    assert load_parameters(tmp_path, like, step=2)[1] == [1, 2]
-    assert load_parameters(tmp_path, like, average=1)[1] == [4]
+    assert _load(tmp_path)[1] == [2, 3, 4]
+    assert _load(tmp_path, step=2)[1] == [1, 2]
+    assert _load(tmp_path, average=1)[1] == [4]
     with pytest.raises(UserError, match="fewer than average=3"):
-        load_parameters(tmp_path, like, average=3, step=2)
+        _load(tmp_path, average=3, step=2)
 
 
 def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
-    checkpoints = _checkpoints(tmp_path, average=3)
-    checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
-    checkpoints.close()
-    like = _like(_state(0, 0).params)
-    assert load_parameters(tmp_path, like, step="best")[1] == [1]
+    assert _save_if_best(tmp_path, 1, 30.0, average=3)
+    assert _load(tmp_path, step="best")[1] == [1]
     with pytest.raises(UserError, match=r"average=3; of the best there is one; leave average out$"):
-        load_parameters(tmp_path, like, average=3, step="best")
-
-
-def test_a_copied_checkpoint_is_refused_by_both_names(tmp_path):
-    _save(tmp_path, [200, 300])
-    shutil.copytree(tmp_path / "checkpoints" / "300", tmp_path / "checkpoints" / "350")
-    like = _like(_state(0, 0).params)
-    for average in (1, 3):
-        with pytest.raises(UserError, match=r"/350 is of step 300.*copy of .*/300,") as refused:
-            load_parameters(tmp_path, like, average=average)
-        assert "\n" not in str(refused.value)
-    assert load_parameters(tmp_path, like, average=2, step=300)[1] == [200, 300]
+        _load(tmp_path, average=3, step="best")
 
 
 def _resume(workdir):
@@ -529,12 +476,15 @@ def _resume(workdir):
         checkpoints.close()
 
 
-def test_a_run_does_not_go_on_from_a_renamed_checkpoint(tmp_path):
+def test_a_copied_checkpoint_is_refused_by_both_names(tmp_path):
     _save(tmp_path, [200, 300])
     shutil.copytree(tmp_path / "checkpoints" / "300", tmp_path / "checkpoints" / "350")
-    with pytest.raises(UserError, match=r"/350 is of step 300.*copy of .*/300,") as refused:
-        _resume(tmp_path)
-    assert "\n" not in str(refused.value)
+    averages = [partial(_load, tmp_path, average=average) for average in (1, 3)]
+    for read in (*averages, lambda: _resume(tmp_path)):
+        with pytest.raises(UserError, match=r"/350 is of step 300.*copy of .*/300,") as refused:
+            read()
+        assert "\n" not in str(refused.value)
+    assert _load(tmp_path, average=2, step=300)[1] == [200, 300]
     shutil.rmtree(tmp_path / "checkpoints" / "350")
     assert _resume(tmp_path).step == 300
 
@@ -553,30 +503,27 @@ def test_a_run_does_not_go_on_from_a_checkpoint_of_another_run(tmp_path):
 
 
 def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
-    checkpoints = _checkpoints(tmp_path)
-    checkpoints.save(_state(1, 1))
-    checkpoints.close()
+    _save(tmp_path, [1])
     by_steps = {"checkpoint.every_steps": 1}
     stranger = Config().replace({"model.dropout_rate": 0.3, "training.seed": 7, **by_steps})
     checkpoints = Checkpoints(tmp_path, Identity(stranger, {}))
     checkpoints.save(_state(2, 2))
     checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
     checkpoints.close()
-    like = _like(_state(0, 0).params)
     fields = r"model\.dropout_rate 0\.1 -> 0\.3, training\.seed 0 -> 7"
     with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
-        load_parameters(tmp_path, like, average=2)
+        _load(tmp_path, average=2)
     with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
-        load_parameters(tmp_path, like)
+        _load(tmp_path)
     with pytest.raises(UserError, match=rf"best/2 is of a run .*{fields}"):
-        load_parameters(tmp_path, like, step="best")
-    assert load_parameters(tmp_path, like, step=1)[1] == [1]
+        _load(tmp_path, step="best")
+    assert _load(tmp_path, step=1)[1] == [1]
 
 
 def test_fields_that_may_change_during_a_run_may_differ(tmp_path):
     _save(tmp_path, [1], keep=2)
     _save(tmp_path, [2], keep=4, every_minutes=1.0)
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), average=2)[1] == [1, 2]
+    assert _load(tmp_path, average=2)[1] == [1, 2]
 
 
 def _rewrite_origin(workdir, step, change):
@@ -621,7 +568,7 @@ def test_a_checkpoint_that_says_something_else_of_itself_than_was_written_is_dam
     before = (tmp_path / "checkpoints/2/origin/metadata").read_bytes()
     _rewrite_origin(tmp_path, 2, change)
     assert (tmp_path / "checkpoints/2/origin/metadata").read_bytes() != before
-    message = _refusal(lambda: load_parameters(tmp_path, _like(_state(0, 0).params)))
+    message = _refusal(lambda: _load(tmp_path))
     assert "checkpoints/2 cannot be read (" in message
     assert message.endswith("the one before it is step=1")
     assert _resume(tmp_path).step == 1
@@ -634,7 +581,7 @@ def test_a_checkpoint_that_says_something_else_of_itself_than_was_written_is_dam
 def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path):
     _save(tmp_path, [1])
     shutil.rmtree(tmp_path / "checkpoints" / "1" / "origin")
-    message = _refusal(lambda: load_parameters(tmp_path, _like(_state(0, 0).params)))
+    message = _refusal(lambda: _load(tmp_path))
     assert "checkpoints/1 cannot be read" in message
     assert "\n" not in message
 
@@ -649,8 +596,7 @@ def test_a_damaged_checkpoint_that_is_asked_for_is_refused_and_left_alone(
 ):
     _save(tmp_path, [1, 2])
     _damage(tmp_path / "checkpoints" / str(damaged) / "params")
-    like = _like(_state(0, 0).params)
-    message = _refusal(lambda: load_parameters(tmp_path, like, step=damaged))
+    message = _refusal(lambda: _load(tmp_path, step=damaged))
     assert f"checkpoints/{damaged} cannot be read" in message
     assert message.endswith(way_out)
     assert "\n" not in message

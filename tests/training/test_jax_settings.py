@@ -15,7 +15,6 @@ from t2t_jax.training.state import init_state
 from t2t_jax.training.step import train_step
 from tests.decoding.test_search import EOS, SENTENCES, limits_array, make_table, toy_search
 from tests.programs import run_python
-from tests.selection import thorough_after
 
 RANDOM_NUMBERS = [
     ("jax_threefry_partitionable", False),
@@ -70,7 +69,8 @@ def results(tiny, batch):
     return compute, compute()
 
 
-@pytest.mark.parametrize("setting", thorough_after(1, RANDOM_NUMBERS), indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("setting", RANDOM_NUMBERS, indirect=True)
 def test_a_setting_leaves_random_numbers_as_they_are_or_is_listed(setting, results):
     compute, expected = results
     is_equal = all(map(np.array_equal, compute(), expected))
@@ -103,6 +103,7 @@ def test_variables_and_flags_of_the_compiler_are_listed(variable, value, listed,
     assert result_settings() == before | listed
 
 
+@pytest.mark.thorough
 def test_no_setting_is_listed_by_default():
     code = "from t2t_jax.parallel.jax_settings import result_settings; print(result_settings())"
     usual = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # which the tests change

@@ -26,6 +26,7 @@ def _trained(tiny, batch, **changes):
     return first, jax.device_get(state), float(metrics.losses.smoothed)
 
 
+@pytest.mark.thorough
 def test_at_the_base_all_parametrisations_are_the_same_to_the_bit(tiny, batch):
     standard = _trained(tiny, batch)
     base = {"model__base_width": 8, "model__base_depth": 1}

@@ -14,13 +14,6 @@ def test_learning_rate_is_equation_3_at_hand_computed_steps():
     assert float(learning_rate(16_000, 512, 4000)) == pytest.approx(3.493856e-4, rel=1e-6)
 
 
-def test_learning_rate_rises_linearly_then_falls():
-    rates = np.array([float(learning_rate(n, 64, 10)) for n in range(1, 41)])
-    assert rates.argmax() == 9
-    np.testing.assert_allclose(np.diff(rates[:10]), rates[0], rtol=1e-4)
-    assert (np.diff(rates[9:]) < 0).all()
-
-
 def _rates(steps, **training):
     config = TrainingConfig(**{"warmup_steps": 4, "num_train_steps": 12} | training)
     return [float(scheduled_rate(config, 64, step)) for step in steps]
