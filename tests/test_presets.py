@@ -76,6 +76,7 @@ _PARSING = {
     "model.value_size": 128,
     "data.corpus": "trees:wsj",
     "data.vocab_size": 16_000,
+    "data.max_length": 512,
     "training.learning_rate_factor": 0.5,  # from here: tensor2tensor's, the paper states none
     "training.warmup_steps": 16_000,
     "model.dropout_rate": 0.2,
@@ -157,6 +158,11 @@ def test_a_config_for_any_corpus_is_the_paper_s_in_all_else(name, size):
     assert _values(_load(name), expected) == expected
 
 
+def test_defaults_are_the_base_model_of_the_paper():
+    expected = {path: value for path, value in _BASE.items() if path not in _ANY_CORPUS}
+    assert _values(Config(), expected) == expected
+
+
 def test_the_largest_config_has_a_billion_parameters():
     config = _load("billion")
     assert num_parameters(config.model, config.data.vocab_size) == pytest.approx(1e9, rel=0.01)
@@ -171,11 +177,6 @@ def test_what_a_config_is_computed_in_is_left_to_the_devices_unless_its_figures_
         if config.model.compute_dtype != "auto"
     }
     assert chosen == {"quickstart": "float32", "demo": "float32", "billion": "bfloat16"}
-
-
-@pytest.mark.parametrize("name", ["parsing_wsj", "parsing_semi"])
-def test_a_parser_is_trained_on_trees_of_several_hundred_tokens(name):
-    assert _load(name).data.max_length == 512
 
 
 # The columns of Table 3, whose numbers tests/test_paper.py compares with the printed ones.

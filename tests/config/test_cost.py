@@ -212,12 +212,7 @@ def test_flops_are_those_of_the_products_in_the_gradient_of_the_real_model(name)
 
     variables = _parameters(model, vocab_size)
     expected = model_flops_per_step(
-        model,
-        vocab_size,
-        rows * source,
-        rows * target,
-        source_length=source,
-        target_length=target,
+        model, vocab_size, rows * source, rows * target, source_length=source, target_length=target
     )
     forward = jax.make_jaxpr(loss)(variables).jaxpr
     assert 3 * _product_flops(forward) == expected

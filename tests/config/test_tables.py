@@ -99,11 +99,7 @@ def test_a_name_stands_for_one_function():
 
     t2t_jax.register_activation("mine", jax.nn.relu6)
     t2t_jax.register_activation("mine", jax.nn.relu6)
-    for function, facts in (
-        (jax.nn.relu, {}),
-        (jax.nn.relu6, {"is_gated": True}),
-        (make(6), {}),
-    ):
+    for function, facts in ((jax.nn.relu, {}), (jax.nn.relu6, {"is_gated": True}), (make(6), {})):
         with pytest.raises(UserError, match="'mine' is registered already, and stands for one"):
             t2t_jax.register_activation("mine", function, **facts)
     with pytest.raises(UserError, match="activation 'relu' is the package's own"):
@@ -136,12 +132,7 @@ def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "alike"),
-    [
-        ("x=1  # one\n", True),
-        ("x = 2\n", False),
-        ("x = = 1\n", False),
-        ("x = 1\n\0", False),
-    ],
+    [("x=1  # one\n", True), ("x = 2\n", False), ("x = = 1\n", False), ("x = 1\n\0", False)],
 )
 def test_files_are_alike_if_they_are_the_same_program(text, alike):
     assert RegisteringFile("a.py", "x = 1\n").is_alike(text) == alike
