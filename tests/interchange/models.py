@@ -1,6 +1,7 @@
 """Small models with random parameters, of every kind that a config can describe."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,17 +17,28 @@ from t2t_jax.data.vocabularies.labelled import labelled_vocabulary
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import named_arrays, parameters_of
 from t2t_jax.modules.network import declared_parameters
+from tests.tiny import tiny_sizes
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+MODELS = {
+    "gpt2": ("pretrained", "gpt2"),
+    "shared": ("opus", "marian"),
+    "separate": ("opus", "marian"),
+    "m2m100": ("seq2seq", "m2m100"),
+    "nllb": ("seq2seq", "m2m100"),
+    "mbart50": ("seq2seq", "mbart"),
+    "mbart": ("seq2seq", "mbart"),
+    "bart": ("seq2seq", "bart"),
+}
+"""The models of transformers: the directory in `goldens` that has each, and its format."""
 
 _SIZES = {
-    "model.d_model": 16,
-    "model.num_heads": 4,
-    "model.d_ff": 32,
-    "model.num_encoder_layers": 2,
-    "model.num_decoder_layers": 3,
+    **tiny_sizes(16, (2, 3), num_heads=4),
     "model.max_positions": 128,
     "data.vocab_size": 500,
     "data.max_length": 64,
@@ -146,6 +158,17 @@ def masked_language_model() -> PortableModel:
     }
     hidden = train_vocabulary([real_pairs()], 500, protected_tokens=["<mask>"])
     return portable(fields, hidden)
+
+
+def golden_model(name: str, place: Path | None = None, **options: Any) -> PortableModel:
+    """Read one of `MODELS`, or what a test made of its files at another place."""
+    folder, format_ = MODELS[name]
+    return read_model(format_, place or GOLDENS / folder / name, **options)
+
+
+def copied(name: str, tmp_path: Path) -> Path:
+    """A directory with the files of one of `MODELS`, for a test to change."""
+    return Path(shutil.copytree(GOLDENS / MODELS[name][0] / name, tmp_path / "their"))
 
 
 def altered_json(file: Path, **fields: Any) -> None:

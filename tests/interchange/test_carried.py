@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -18,14 +17,13 @@ from t2t_jax.config.config import known_fields, walk
 from t2t_jax.config.tables import NAMED
 from t2t_jax.interchange import ctranslate2
 from t2t_jax.interchange.carried import refuse_other_models
-from t2t_jax.interchange.formats import WRITTEN, implementation, read_model, write_model
+from t2t_jax.interchange.formats import WRITTEN, implementation, write_model
 from t2t_jax.interchange.portable import PortableModel
-from tests.interchange.models import OPTIONS, portable
+from tests.interchange.models import MODELS, OPTIONS, golden_model, portable
 from tests.interchange.test_ctranslate2 import REFUSED
 from tests.refusals import refused
 
 _LANGUAGE_MODEL = {"model.architecture": "decoder_only", "data.task": "language_modelling"}
-_GOLDENS = Path(__file__).parents[1] / "goldens"
 _WHOLE = {
     **dict.fromkeys(("run", "safetensors"), ("model", "data", "decoding")),
     "gpt2": ("decoding",),
@@ -36,9 +34,7 @@ search is written."""
 
 def _model(name: str) -> PortableModel:
     """A model that the format carries."""
-    places = [_GOLDENS / folder / name for folder in ("pretrained", "seq2seq")]
-    found = next((place for place in places if place.is_dir()), None)
-    return portable({}) if found is None else read_model(name, found)
+    return golden_model(name) if name in MODELS else portable({})
 
 
 def _refuse(name: str, model: PortableModel, config: Config) -> None:
@@ -146,8 +142,7 @@ def test_what_a_network_does_not_read_is_not_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "other"),
-    [("gpt2", "marian"), ("bart", "gpt2"), ("ctranslate2", "gpt2")],
+    ("name", "other"), [("gpt2", "marian"), ("bart", "gpt2"), ("ctranslate2", "gpt2")]
 )
 def test_another_kind_of_vocabulary_is_refused_by_name(name, other):
     vocabulary = _model(other).vocabulary

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,25 +15,16 @@ from tokenizers import Tokenizer
 from t2t_jax import UserError
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.runs import write_run
-from tests.interchange.models import altered_json, assert_same_arrays, portable
+from tests.interchange.models import (
+    MODELS,
+    altered_json,
+    assert_same_arrays,
+    copied,
+    golden_model,
+    portable,
+)
 
-_GOLDENS = Path(__file__).parents[1] / "goldens"
-_PLACES = {
-    "gpt2": _GOLDENS / "pretrained" / "gpt2",
-    "m2m100": _GOLDENS / "seq2seq" / "nllb",
-    "marian": _GOLDENS / "opus" / "shared",
-}
 _HOSTILE = (None, True, "", "16", [], ["a"], {"a": 1}, 0, -1, 10**9, 10**30, 0.5, float("nan"))
-
-
-def copied(kind: str, tmp_path: Path) -> Path:
-    """A model of a kind in a directory of its own."""
-    place = tmp_path / kind
-    if kind == "safetensors":
-        write_model(portable({}), "safetensors", place)
-    else:
-        shutil.copytree(_PLACES[kind], place)
-    return place
 
 
 def altered(node: Any) -> Iterator[Any]:
@@ -57,9 +47,9 @@ def altered(node: Any) -> Iterator[Any]:
     ("kind", "file"),
     [
         ("gpt2", "config.json"),
-        ("m2m100", "config.json"),
-        ("marian", "config.json"),
-        ("marian", "tokenizer_config.json"),
+        ("nllb", "config.json"),
+        ("shared", "config.json"),
+        ("shared", "tokenizer_config.json"),
         ("gpt2", "tokenizer.json"),
     ],
 )
@@ -72,7 +62,7 @@ def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
     for new in altered(content):
         (place / file).write_text(json.dumps(new), encoding="utf-8")
         try:
-            read_model(kind, place)
+            golden_model(kind, place)
         except UserError as error:
             refusals.append(str(error))
     assert len(refusals) >= len(_HOSTILE) - 1
@@ -83,23 +73,36 @@ def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value", "said"),
+    ("kind", "changes", "said"),
     [
-        ("gpt2", "n_embd", None, r"Expected `int`, got `null` - at `\$\.n_embd`"),
-        ("gpt2", "n_layer", 10**9, r"Expected `int` <= 10000 - at `\$\.n_layer`"),
-        ("gpt2", "layer_norm_epsilon", [1e-12], r"got `array` - at `\$\.layer_norm_epsilon`"),
-        ("gpt2", "n_inner", "64", r"Expected `int \| null`, got `str` - at `\$\.n_inner`"),
-        ("gpt2", "attn_pdrop", float("nan"), r"Expected `float` >= 0.0 - at `\$\.attn_pdrop`"),
-        ("m2m100", "d_model", 64, r"encoder\.embed_tokens\.weight of shape"),
-        ("marian", "d_model", "32", r"Expected `int`, got `str` - at `\$\.d_model`"),
-        ("marian", "dropout", None, r"Expected `float`, got `null` - at `\$\.dropout`"),
+        ("gpt2", {"n_embd": None}, r"Expected `int`, got `null` - at `\$\.n_embd`"),
+        ("gpt2", {"n_layer": 10**9}, r"Expected `int` <= 10000 - at `\$\.n_layer`"),
+        ("gpt2", {"layer_norm_epsilon": [1e-12]}, r"got `array` - at `\$\.layer_norm_epsilon`"),
+        ("gpt2", {"n_inner": "64"}, r"Expected `int \| null`, got `str` - at `\$\.n_inner`"),
+        ("gpt2", {"attn_pdrop": float("nan")}, r"Expected `float` >= 0.0 - at `\$\.attn_pdrop`"),
+        ("nllb", {"d_model": 64}, r"encoder\.embed_tokens\.weight of shape"),
+        ("shared", {"d_model": "32"}, r"Expected `int`, got `str` - at `\$\.d_model`"),
+        ("shared", {"dropout": None}, r"Expected `float`, got `null` - at `\$\.dropout`"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only False"),
+        ("gpt2", {"vocab_size": 7}, "7 entries"),
+        ("gpt2", {"n_head": 5}, "num_heads=5"),
+        ("m2m100", {"model_type": "mt5"}, "not 'm2m_100'"),
+        ("m2m100", {"activation_function": "mish"}, "mish"),
+        ("m2m100", {"decoder_ffn_dim": 64}, "decoder_ffn_dim=64"),
+        ("m2m100", {"tie_word_embeddings": False}, "only True"),
+        ("m2m100", {"vocab_size": 300}, "an id of its own below vocab_size=300"),
+        ("nllb", {"pad_token_id": 2}, "special ids"),
+        ("mbart", {"normalize_before": False}, "only True"),
+        ("bart", {"normalize_before": True}, "only False"),
+        ("bart", {"max_position_embeddings": 64}, "max_position_embeddings=64"),
+        ("nllb", {"encoder_attention_heads": 8, "decoder_attention_heads": 8, "d_model": 8}, "16"),
     ],
 )
-def test_a_value_is_named_with_its_field_and_what_it_may_be(kind, field, value, said, tmp_path):
+def test_a_value_is_named_with_its_field_and_what_it_may_be(kind, changes, said, tmp_path):
     place = copied(kind, tmp_path)
-    altered_json(place / "config.json", **{field: value})
+    altered_json(place / "config.json", **changes)
     with pytest.raises(UserError, match=said):
-        read_model(kind, place)
+        golden_model(kind, place)
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
@@ -107,25 +110,25 @@ def test_a_hundred_thousand_levels_are_refused(file, tmp_path):
     place = copied("gpt2", tmp_path)
     (place / file).write_text('{"a":' * 100_000, encoding="utf-8")
     with pytest.raises(UserError, match=rf"{file} is damaged, .* nested too deeply"):
-        read_model("gpt2", place)
+        golden_model("gpt2", place)
 
 
 def test_a_tokenizer_cuts_and_fills_no_line_and_draws_no_splits(tmp_path):
     place, lines = copied("gpt2", tmp_path), ["the small house"] * 50
-    whole = read_model("gpt2", place).vocabulary.encode(lines)
+    whole = golden_model("gpt2", place).vocabulary.encode(lines)
     file = str(place / "tokenizer.json")
     tokenizer = Tokenizer.from_file(file)
     tokenizer.enable_truncation(max_length=2)
     tokenizer.enable_padding(length=1_000)
     tokenizer.model.dropout = 0.5
     tokenizer.save(file)
-    assert read_model("gpt2", place).vocabulary.encode(lines) == whole
+    assert golden_model("gpt2", place).vocabulary.encode(lines) == whole
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        ("m2m100", {"unk_token": "[NONE]"}, "no tokenizer of the library tokenizers: .*NONE"),
+        ("nllb", {"unk_token": "[NONE]"}, "no tokenizer of the library tokenizers: .*NONE"),
         ("gpt2", {"continuing_subword_prefix": "zzzz"}, "continuing_subword_prefix together with"),
     ],
 )
@@ -135,7 +138,7 @@ def test_a_tokenizer_that_fails_or_panics_is_refused(kind, changes, said, tmp_pa
     content["model"] |= changes
     (place / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        read_model(kind, place)
+        golden_model(kind, place)
 
 
 @pytest.mark.parametrize(
@@ -144,24 +147,28 @@ def test_a_tokenizer_that_fails_or_panics_is_refused(kind, changes, said, tmp_pa
         ("gpt2", "config.json"),
         ("gpt2", "tokenizer.json"),
         ("gpt2", "model.safetensors"),
-        ("m2m100", "model.safetensors.index.json"),
-        ("m2m100", "pytorch_model.bin"),
-        ("marian", "vocab.json"),
-        ("marian", "source.spm"),
-        ("marian", "tokenizer_config.json"),
+        ("nllb", "model.safetensors.index.json"),
+        ("nllb", "pytorch_model.bin"),
+        ("shared", "vocab.json"),
+        ("shared", "source.spm"),
+        ("shared", "tokenizer_config.json"),
         ("safetensors", "model.safetensors"),
         ("safetensors", "config.json"),
         ("safetensors", "vocabulary.model"),
     ],
 )
 def test_a_named_pipe_is_not_waited_for(kind, file, tmp_path):
-    place = copied(kind, tmp_path)
-    if kind == "m2m100":
+    place = tmp_path / "model"
+    if kind == "safetensors":
+        write_model(portable({}), "safetensors", place)
+    else:
+        place = copied(kind, tmp_path)
+    if kind == "nllb":
         (place / "model.safetensors").unlink()
     (place / file).unlink(missing_ok=True)
     os.mkfifo(place / file)
     with pytest.raises(UserError, match=rf"{file}.* (no regular file|pipe)"):
-        read_model(kind, place)
+        read_model(MODELS.get(kind, ("", kind))[1], place)
 
 
 def in_two_files(place: Path) -> dict[str, str]:
@@ -182,11 +189,11 @@ def write_index(place: Path, places: dict[str, Any]) -> None:
     (place / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "m2m100", "marian"])
+@pytest.mark.parametrize("kind", ["gpt2", "nllb", "shared"])
 def test_tensors_in_several_files_are_those_in_one(kind, tmp_path):
     place = copied(kind, tmp_path)
     in_two_files(place)
-    whole, found = read_model(kind, _PLACES[kind]), read_model(kind, place)
+    whole, found = golden_model(kind), golden_model(kind, place)
     assert_same_arrays(found.arrays, whole.arrays)
 
 
@@ -208,7 +215,7 @@ def test_an_index_that_says_something_else_is_refused(change, said, tmp_path):
     change(places)
     write_index(place, places)
     with pytest.raises(UserError, match=said):
-        read_model("gpt2", place)
+        golden_model("gpt2", place)
 
 
 def with_tensors(kind: str, tmp_path: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> Path:
@@ -237,7 +244,7 @@ def _cast(name: str, dtype: type) -> Callable[[dict[str, np.ndarray]], None]:
     [
         ("gpt2", _with("transformer.ln_f.bias", np.nan), "NaN or .* the array transformer.ln_f.b"),
         ("gpt2", _with("transformer.h.1.ln_1.bias", np.inf), "infinity in the array transf"),
-        ("marian", _with("final_logits_bias", 1e300), "infinity in the array final_logits_bias"),
+        ("shared", _with("final_logits_bias", 1e300), "infinity in the array final_logits_bias"),
         ("gpt2", _cast("transformer.ln_f.bias", np.int8), "kind int8 in the array transformer.ln"),
         (
             "gpt2",
@@ -246,7 +253,7 @@ def _cast(name: str, dtype: type) -> Callable[[dict[str, np.ndarray]], None]:
         ),
         *(
             (kind, lambda tensors: tensors.update(adapter=np.ones(2)), "has the array adapter, wh")
-            for kind in ("gpt2", "m2m100", "marian")
+            for kind in ("gpt2", "nllb", "shared")
         ),
         (
             "gpt2",
@@ -257,7 +264,7 @@ def _cast(name: str, dtype: type) -> Callable[[dict[str, np.ndarray]], None]:
 )
 def test_tensors_that_no_model_has_are_refused_by_name(kind, change, said, tmp_path):
     with pytest.raises(UserError, match=said):
-        read_model(kind, with_tensors(kind, tmp_path, change))
+        golden_model(kind, with_tensors(kind, tmp_path, change))
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
@@ -268,13 +275,13 @@ def test_numbers_of_eight_bits_are_refused_by_name(dtype, tmp_path):
     content = struct.pack("<Q", len(header)) + header + bytes(4)
     (place / "model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=rf"kind {dtype} in the array 'classifier.bias'; import"):
-        read_model("gpt2", place)
+        golden_model("gpt2", place)
 
 
 def test_a_run_of_arrays_of_other_sizes_names_the_file(tmp_path):
     place = copied("gpt2", tmp_path)
     altered_json(place / "config.json", n_inner=7)
-    model = read_model("gpt2", place)
+    model = golden_model("gpt2", place)
     with pytest.raises(UserError, match=rf"{place}: the array .* of another model"):
         write_run(model, tmp_path / "run", {"format": "gpt2", "path": str(place)})
     assert not (tmp_path / "run").exists()

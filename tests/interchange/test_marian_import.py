@@ -1,7 +1,6 @@
 """Marian models of transformers go in, compute the same, and go out again."""
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +15,17 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.interchange.formats import read_model, write_model
-from tests.interchange.models import altered_json, assert_same_arrays, real_pairs, translator_of
+from tests.interchange.models import (
+    GOLDENS,
+    altered_json,
+    assert_same_arrays,
+    copied,
+    real_pairs,
+    translator_of,
+)
 from tests.refusals import refused
 
-_OPUS = Path(__file__).parents[1] / "goldens" / "opus"
+_OPUS = GOLDENS / "opus"
 _KINDS = "shared", "separate"
 
 
@@ -81,10 +87,6 @@ def test_tokens_are_those_of_generate(imported, search, beam_size):
     wanted = _renamed(golden[search], kind, 1, translator.vocabulary)
     for (best,), tokens in zip(found, wanted, strict=True):
         assert list(best.tokens) == tokens[tokens != 0].tolist()
-
-
-def _copy(kind: str, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(_OPUS / kind, tmp_path / "their"))
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -155,7 +157,7 @@ def _with_generation(place: Path, settings: dict[str, object]) -> None:
     ],
 )
 def test_a_search_is_that_of_the_generation_config(settings, fields, tmp_path, capsys):
-    place = _copy("shared", tmp_path)
+    place = copied("shared", tmp_path)
     _with_generation(place, settings)
     decoding = read_model("marian", place).config.decoding
     assert {name: getattr(decoding, name) for name in fields} == fields
@@ -177,7 +179,7 @@ def test_a_search_is_that_of_the_generation_config(settings, fields, tmp_path, c
 )
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 def test_a_setting_without_a_counterpart_is_named(file, settings, named, tmp_path, capsys):
-    place = _copy("shared", tmp_path)
+    place = copied("shared", tmp_path)
     if file == "config.json":  # where transformers looks if there is no other file
         (place / "generation_config.json").unlink()
         altered_json(place / file, **settings)
@@ -202,14 +204,14 @@ _WRONG_SEARCHES = [
 
 
 def test_another_end_of_sentence_in_the_generation_config_is_named(tmp_path, capsys):
-    place = _copy("shared", tmp_path)
+    place = copied("shared", tmp_path)
     _with_generation(place, {"eos_token_id": [0, 5]})
     read_model("marian", place)
     assert "eos_token_id=[0, 5], for which" in capsys.readouterr().err
 
 
 def test_logits_that_are_normalised_again_give_padding_no_probability(tmp_path):
-    place = _copy("shared", tmp_path)
+    place = copied("shared", tmp_path)
     settings = {"renormalize_logits": True, "bad_words_ids": [[531]], "num_beams": 3}
     _with_generation(place, settings)
     before, after = (read_model("marian", one) for one in (_OPUS / "shared", place))
@@ -256,7 +258,7 @@ def _no_weights(place: Path) -> None:
     ],
 )
 def test_what_is_damaged_foreign_or_hostile_is_refused(damage, why, tmp_path):
-    place = _copy("shared", tmp_path)
+    place = copied("shared", tmp_path)
     damage(place)
     with refused(match=why):
         main(["import", "marian", str(place), str(tmp_path / "run")])

@@ -5,7 +5,6 @@ imported model differs.
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ from ml_dtypes import bfloat16
 from safetensors.numpy import load_file, save_file
 
 from t2t_jax import UserError
-from t2t_jax.interchange.formats import read_model
-from tests.interchange.models import altered_json
+from tests.interchange.models import GOLDENS, altered_json, copied, golden_model
 from tests.selection import thorough_after
 
-_GOLDENS = Path(__file__).parents[1] / "goldens"
 _TABLE = "model.decoder.embed_positions.weight"
 
 
@@ -40,47 +37,42 @@ OF_M2M100[1] = 0
 _MASKS = {
     "h.0.attn.bias": np.tri(64, dtype=np.uint8)[None, None],
     "h.0.attn.masked_bias": np.array(-1e4, np.float32),
-    "lm_head.weight": load_file(_GOLDENS / "pretrained/gpt2/model.safetensors")[
+    "lm_head.weight": load_file(GOLDENS / "pretrained/gpt2/model.safetensors")[
         "transformer.wte.weight"
     ],
 }
 _VERSION = {"model.encoder.version": np.array([3], np.float32)}
-_SOURCES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
-    "pretrained/gpt2": ("gpt2", _MASKS),
-    "opus/shared": ("marian", {_TABLE: OF_TRANSFORMERS}),
-    "opus/separate": ("marian", {_TABLE: OF_TRANSFORMERS}),
-    "seq2seq/m2m100": ("m2m100", {"model.encoder.embed_positions.weights": OF_M2M100}),
-    "seq2seq/mbart": ("mbart", _VERSION),
-    "seq2seq/bart": ("bart", _VERSION),
+_CONSTANTS: dict[str, dict[str, np.ndarray]] = {
+    "gpt2": _MASKS,
+    "shared": {_TABLE: OF_TRANSFORMERS},
+    "separate": {_TABLE: OF_TRANSFORMERS},
+    "m2m100": {"model.encoder.embed_positions.weights": OF_M2M100},
+    "mbart": _VERSION,
+    "bart": _VERSION,
 }
 """The models, with tensors that their files may hold besides parameters."""
 
 
-def copied(source: str, tmp_path: Path) -> tuple[Path, str]:
-    """A directory with the files of a model, and its format."""
-    return Path(shutil.copytree(_GOLDENS / source, tmp_path / "model")), _SOURCES[source][0]
-
-
-def outcome(place: Path, format_: str, **options: Any) -> Any:
+def outcome(source: str, place: Path, **options: Any) -> Any:
     """An imported model as plain values, or the message of a refusal."""
     try:
-        model = read_model(format_, place, **options)
+        model = golden_model(source, place, **options)
     except UserError as error:
         return str(error)
     arrays = {name: array.tobytes() for name, array in model.arrays.items()}
     return model.config, model.vocabulary.fingerprint, arrays
 
 
-@pytest.mark.parametrize("source", thorough_after(1, _SOURCES))
+@pytest.mark.parametrize("source", thorough_after(1, _CONSTANTS))
 def test_each_altered_tensor_is_refused_or_changes_the_model(source, tmp_path):
-    place, format_ = copied(source, tmp_path)
-    file, constants = place / "model.safetensors", _SOURCES[source][1]
-    before, tensors = outcome(place, format_), load_file(file) | constants
+    place = copied(source, tmp_path)
+    file, constants = place / "model.safetensors", _CONSTANTS[source]
+    before, tensors = outcome(source, place), load_file(file) | constants
     save_file(tensors, file)
-    assert outcome(place, format_) == before
+    assert outcome(source, place) == before
     for name, array in tensors.items():
         save_file({**tensors, name: np.asarray(np.float32(1.5) * array + 1)}, file)
-        found = outcome(place, format_)
+        found = outcome(source, place)
         assert found != before, name
         assert name not in constants or name in found
 
@@ -106,11 +98,11 @@ _ONE_OTHER = np.float32(0.25) * (np.arange(256 * 32) == 3000).reshape(256, 32)
 def test_a_table_of_positions_has_the_values_of_its_formula(
     table, refused_by, difference, positions, tmp_path
 ):
-    place, format_ = copied("opus/shared", tmp_path)
+    place = copied("shared", tmp_path)
     file = place / "model.safetensors"
     save_file({**load_file(file), _TABLE: table}, file)
     refusal = f"has the array {_TABLE}, which differs by up to {difference}"
-    found = outcome(place, format_, positions=positions)
+    found = outcome("shared", place, positions=positions)
     assert (refusal in found) == (positions in refused_by)
 
 
@@ -122,8 +114,8 @@ _WITHOUT_EFFECT = {
     *("summary_type", "summary_use_proj"),
 }
 _WITHOUT_EFFECT_IN = {
-    "pretrained/gpt2": "pad_token_id",
-    "opus/shared": "tie_word_embeddings",  # the file may have equal copies of the matrix
+    "gpt2": "pad_token_id",
+    "shared": "tie_word_embeddings",  # the file may have equal copies of the matrix
 }
 
 
@@ -134,15 +126,15 @@ def other(value: Any) -> Any:
     return not value if isinstance(value, bool) else 2 * (value or 0) or 1
 
 
-@pytest.mark.parametrize("source", thorough_after(2, _SOURCES))
+@pytest.mark.parametrize("source", thorough_after(2, _CONSTANTS))
 def test_each_altered_option_is_refused_or_named_or_changes_the_model(source, tmp_path, capsys):
-    place, format_ = copied(source, tmp_path)
+    place = copied(source, tmp_path)
     (place / "generation_config.json").unlink()  # which counts before config.json
     file = place / "config.json"
     content = json.loads(file.read_text(encoding="utf-8")) | {"num_attention_heads": 4}
-    before = outcome(place, format_)
+    before = outcome(source, place)
     for name in content.keys() - _WITHOUT_EFFECT - {_WITHOUT_EFFECT_IN.get(source)}:
         altered_json(file, **{**content, name: other(content[name])})
         capsys.readouterr()
-        found = outcome(place, format_)
+        found = outcome(source, place)
         assert found != before or f"{name}=" in capsys.readouterr().err, name

@@ -36,10 +36,7 @@ def test_a_space_names_the_commit_and_has_what_the_hub_asks_for(hub, tmp_path, c
 
 @pytest.mark.parametrize(
     ("destination", "message"),
-    [
-        ("elsewhere", "--space is for hf://NAME/MODEL, not for"),
-        (_NAME, "space exists and is not"),
-    ],
+    [("elsewhere", "--space is for hf://NAME/MODEL, not for"), (_NAME, "space exists and is not")],
 )
 def test_where_no_space_can_be_written_nothing_is_published(
     destination, message, hub, tmp_path, monkeypatch

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,10 @@ from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.model_files import read_torch_file
-from tests.interchange.models import assert_same_arrays
+from tests.interchange.models import GOLDENS, assert_same_arrays, copied
 from tests.refusals import refused
 
-_MODEL = Path(__file__).parents[1] / "goldens" / "opus" / "shared"
+_MODEL = GOLDENS / "opus" / "shared"
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def torch() -> Any:
 @pytest.fixture
 def place(tmp_path) -> Path:
     """A model without weights."""
-    place = Path(shutil.copytree(_MODEL, tmp_path / "model"))
+    place = copied("shared", tmp_path)
     (place / "model.safetensors").unlink()
     return place
 
