@@ -151,10 +151,7 @@ def run_loss():
     for smoothing in (0.0, 0.1):
         scores = torch.from_numpy(logits).double().requires_grad_()
         losses = torch.nn.functional.cross_entropy(
-            scores,
-            torch.from_numpy(targets).long(),
-            label_smoothing=smoothing,
-            reduction="none",
+            scores, torch.from_numpy(targets).long(), label_smoothing=smoothing, reduction="none"
         )
         (losses * torch.from_numpy(cotangent).double()).sum().backward()
         results[f"smoothed_{smoothing}"] = losses.detach().numpy()
