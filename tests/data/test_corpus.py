@@ -3,6 +3,8 @@
 import gzip
 import os
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,17 +168,12 @@ def packed(content):
     return pack
 
 
-LINES = b"one\ntwo\nthree\n"
+TEXT = "one\ntwo\nthree\n"
+LINES, PACKED = TEXT.encode(), gzip.compress(TEXT.encode())
 REFUSED = {
     "carriage returns alone": (holds(b"one\rtwo\rthree\r"), "train.en ends its lines with"),
-    "UTF-16 with its mark": (
-        holds(LINES.decode().encode("utf-16")),
-        "train.en is no text in UTF-8",
-    ),
-    "UTF-16 without its mark": (
-        holds(LINES.decode().encode("utf-16-le")),
-        "iconv -f UTF-16 -t UTF-",
-    ),
+    "UTF-16 with its mark": (holds(TEXT.encode("utf-16")), "train.en is no text in UTF-8"),
+    "UTF-16 without its mark": (holds(TEXT.encode("utf-16-le")), "iconv -f UTF-16 -t UTF-"),
     "zeros": (holds(bytes(99) + LINES), "train.en is no text in UTF-8"),
     "Latin-1": (holds(b"one\ncaf\xe9\nthree\n"), "train.en line 2 is not UTF-8; convert"),
     "a surrogate": (holds(b"one\ntwo\n\xed\xa0\x80\n"), "train.en line 3 is not UTF-8; convert"),
@@ -190,11 +187,11 @@ REFUSED = {
     ),
     "a packed file without a byte": (packed(b""), "train.en.gz cannot be read: it has no bytes"),
     "a packed file with more after it": (
-        packed(gzip.compress(LINES) + b"garbage"),
+        packed(PACKED + b"garbage"),
         "train.en.gz cannot be read: Not a gzipped file",
     ),
     "a packed file with a turned bit": (
-        packed(gzip.compress(LINES)[:-6] + b"\1" + gzip.compress(LINES)[-5:]),
+        packed(PACKED[:-6] + b"\1" + PACKED[-5:]),
         "train.en.gz cannot be read: CRC check failed",
     ),
     "a directory": (directory, "train.en is a directory, a pipe or a broken link"),
@@ -381,8 +378,20 @@ def tfds_directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_tfds_data_set_is_read_without_tensorflow(tfds_directory):
-    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tfds")
+    ThreeGreetings(data_dir=directory, file_format="array_record").download_and_prepare()
+    return directory
+
+
+@pytest.fixture
+def greetings(prepared, tfds_directory):
+    """Where TFDS has the greetings, for a test to change."""
+    return Path(shutil.copytree(prepared, tfds_directory, dirs_exist_ok=True))
+
+
+def test_tfds_data_set_is_read_without_tensorflow(greetings):
     corpus = open_corpus(DataConfig(corpus="tfds:three_greetings"))
     assert corpus.splits == ("train", "dev")
     assert corpus.lines("dev") == (["good day"], ["Guten Tag"])
@@ -419,9 +428,8 @@ def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory):
     assert str(tfds_directory) in str(caught.value)
 
 
-def test_tfds_data_set_for_tensorflow_only_names_the_way_out(tfds_directory):
-    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
-    info = tfds_directory / "three_greetings" / "1.0.0" / "dataset_info.json"
+def test_tfds_data_set_for_tensorflow_only_names_the_way_out(greetings):
+    info = greetings / "three_greetings" / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
     with pytest.raises(UserError, match="set TFDS_DATA_DIR to an empty directory and run: python"):
         open_corpus(DataConfig(corpus="tfds:three_greetings"))
@@ -457,21 +465,19 @@ TFDS_DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", TFDS_DAMAGES)
-def test_a_damaged_tfds_data_set_is_named_in_one_line(tfds_directory, damage):
-    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
-    TFDS_DAMAGES[damage](tfds_directory)
+def test_a_damaged_tfds_data_set_is_named_in_one_line(greetings, damage):
+    TFDS_DAMAGES[damage](greetings)
     with pytest.raises(
         UserError, match=r"three_greetings in .* cannot be read: .*; remove it"
     ) as e:
         open_corpus(DataConfig(corpus="tfds:three_greetings")).lines("train")
     assert "\n" not in str(e.value)
-    assert str(tfds_directory) in str(e.value)
+    assert str(greetings) in str(e.value)
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "shard"])
-def test_a_named_pipe_in_a_tfds_data_set_is_refused(tfds_directory, name):
-    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
-    path = _shard(tfds_directory) if name == "shard" else _info(tfds_directory).with_name(name)
+def test_a_named_pipe_in_a_tfds_data_set_is_refused(greetings, name):
+    path = _shard(greetings) if name == "shard" else _info(greetings).with_name(name)
     fifo(path)
     with pytest.raises(UserError, match=f"{path.name} cannot be read: it is a directory, a pipe"):
         open_corpus(DataConfig(corpus="tfds:three_greetings")).lines("train")

@@ -97,20 +97,6 @@ def test_the_activation_of_equation_2_may_be_another():
     np.testing.assert_allclose(output[0, 0], expected, rtol=1e-6)
 
 
-def test_a_gate_worked_by_hand():
-    # x W = (1, 2) [[1, 0, -1], [1, -1, 1]] = (3, -2, 1), the gate: max(0, .) = (3, 0, 1)
-    # x V = (1, 2) [[2, 5, 0], [0, 5, 2]]   = (2, 15, 4)
-    # (3, 0, 1) * (2, 15, 4) = (6, 0, 4), times W_2: 6 (1, 0) + 4 (0.5, -1) = (8, -4)
-    output = gated_feed_forward(
-        jnp.array([[[1.0, 2.0]]]),
-        jnp.array([[1.0, 0.0, -1.0], [1.0, -1.0, 1.0]]),
-        jnp.array([[2.0, 5.0, 0.0], [0.0, 5.0, 2.0]]),
-        jnp.array([[1.0, 0.0], [7.0, 7.0], [0.5, -1.0]]),
-        activation=jax.nn.relu,
-    )
-    np.testing.assert_array_equal(output, [[[8, -4]]])
-
-
 @pytest.mark.parametrize("kind", _GATED)
 def test_a_gated_network_is_equation_6_at_every_position(kind):
     rng = np.random.default_rng(0)

@@ -1,16 +1,12 @@
 import math
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from t2t_jax.functional.position import (
     alibi_bias,
-    alibi_slopes,
     linear_scaling,
     ntk_scaling,
     relative_position_buckets,
@@ -19,8 +15,6 @@ from t2t_jax.functional.position import (
     sinusoidal_positions,
     tensor2tensor_sinusoids,
 )
-
-_rotate = jax.jit(rotate)
 
 
 def _normal(seed, *shape):
@@ -101,22 +95,6 @@ def test_a_rotation_worked_by_hand():
     np.testing.assert_allclose(turned[0, 0, 0], [-2, 1, -3, -4], atol=1e-6)
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 1000), places=st.tuples(*[st.integers(0, 200)] * 2))
-def test_scores_of_rotated_queries_and_keys_depend_on_the_distance_alone(seed, places):
-    query, key = _normal(seed, 2, 1, 1, 1, 8)
-    frequencies = rotary_frequencies(8)
-
-    def score(shift):
-        positions = np.add(places, shift, dtype=np.int32).reshape(2, 1, 1)
-        turned = [
-            _rotate(x, at, frequencies) for x, at in zip((query, key), positions, strict=True)
-        ]
-        return np.sum(turned[0] * turned[1])
-
-    np.testing.assert_allclose(score(57), score(0), atol=1e-3)
-
-
 def test_position_0_turns_nothing_and_the_dtype_stays():
     x = jnp.array(_normal(0, 2, 3, 2, 8), jnp.bfloat16)
     frequencies = rotary_frequencies(8)
@@ -127,21 +105,6 @@ def test_position_0_turns_nothing_and_the_dtype_stays():
     at, wide = jnp.full((2, 3), 301), x.astype(jnp.float32)
     expected = rotate(wide, at, frequencies).astype(jnp.bfloat16)
     np.testing.assert_array_equal(rotate(x, at, frequencies), expected)
-
-
-_SLOPES = [
-    (1, [8]),
-    (2, [4, 8]),
-    (8, [1, 2, 3, 4, 5, 6, 7, 8]),
-    # Those of 2 heads, and the first of 4; those of 4, and the first and the third of 8.
-    (3, [4, 8, 2]),
-    (6, [2, 4, 6, 8, 1, 3]),
-]
-
-
-@pytest.mark.parametrize(("num_heads", "exponents"), _SLOPES)
-def test_slopes_of_alibi_are_powers_of_one_half(num_heads, exponents):
-    np.testing.assert_array_equal(alibi_slopes(num_heads), np.exp2(np.negative(exponents)))
 
 
 def test_the_bias_of_alibi_worked_by_hand():

@@ -30,6 +30,17 @@ _WHOLE = {
 }
 """The sections of which a format carries every option: the config goes along, or nothing of a
 search is written."""
+_REFUSED_BY_MARIAN = {
+    "modern": "model.norm='rms' in place of 'layer' and model.norm_order='pre' in place of 'post'",
+    "tensor2tensor-sinusoids": "model.position='sinusoidal_t2t' in place of 'sinusoidal'",
+    "learned-positions": "model.position='learned'",
+    "pre-norm": "model.norm_order='pre'",
+    "multi-query": "model.num_kv_heads=1 in place of None or 4",
+    "wide-heads": "model.d_k=8 in place of None or 4.0 and model.d_v=8 in place of None or 4.0",
+    "glu": "model.feed_forward='glu'",
+    "untied": "model.embedding_norm=True in place of False and model.share_target_embedding=False",
+    "window": "model.attention_window=4",
+}
 
 
 def _model(name: str) -> PortableModel:
@@ -123,10 +134,11 @@ def test_every_field_that_a_format_lists_is_there(name):
         ("ctranslate2", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
         ("marian", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
         ("marian", {"model.query_key_norm": True, "model.norm": "rms"}, "norm=True in place of"),
-        ("ctranslate2", {"model.d_k": 2}, "model.d_v=None in place of 2"),
         ("ctranslate2", _LANGUAGE_MODEL, "data.task='language_modelling' in place of 'auto'"),
         ("ctranslate2", {"model.architecture": "decoder_only"}, "='decoder_only'"),
         ("marian", {"model.architecture": "decoder_only"}, "='decoder_only'"),
+        *(("ctranslate2", OPTIONS[option], why) for option, why in REFUSED.items()),
+        *(("marian", OPTIONS[option], why) for option, why in _REFUSED_BY_MARIAN.items()),
     ],
 )
 def test_a_setting_without_a_counterpart_is_refused_by_name(name, fields, why, tmp_path):

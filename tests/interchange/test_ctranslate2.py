@@ -38,13 +38,6 @@ def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
         np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_ctranslate2_cannot_have_is_refused(name, tmp_path):
-    with pytest.raises(UserError, match=f"ctranslate2 cannot have this model.*{REFUSED[name]}"):
-        write_model(portable(OPTIONS[name]), "ctranslate2", tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", ["paper", "modern"])
 def test_ctranslate2_finds_the_same_subwords(name, tmp_path):
     model = portable(OPTIONS[name])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from t2t_jax import UserError, score
+from t2t_jax import score
 from t2t_jax.batch import PAD_ID
 from t2t_jax.interchange.formats import read_model, write_model
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
@@ -17,17 +17,6 @@ from tests.selection import thorough_after
 _GOLDENS = json.loads(
     (Path(__file__).parents[1] / "goldens" / "marian_goldens.json").read_text(encoding="utf-8")
 )
-_REFUSED = {
-    "modern": "model.norm='rms' in place of 'layer' and model.norm_order='pre' in place of 'post'",
-    "tensor2tensor-sinusoids": "model.position='sinusoidal_t2t' in place of 'sinusoidal'",
-    "learned-positions": "model.position='learned'",
-    "pre-norm": "model.norm_order='pre'",
-    "multi-query": "model.num_kv_heads=1 in place of None or 4",
-    "wide-heads": "model.d_k=8 in place of None or 4.0 and model.d_v=8 in place of None or 4.0",
-    "glu": "model.feed_forward='glu'",
-    "untied": "model.embedding_norm=True in place of False and model.share_target_embedding=False",
-    "window": "model.attention_window=4",
-}
 
 
 @pytest.mark.parametrize("name", thorough_after(2, _GOLDENS))
@@ -82,11 +71,3 @@ def test_padding_comes_last_and_a_target_begins_with_zeros(start, tmp_path):
     found = (score(translator_of(one), sources, targets) for one in (model, again))
     for own, other in zip(*found, strict=True):
         np.testing.assert_allclose(own.token_log_probs, other.token_log_probs, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", _REFUSED)
-def test_what_marian_cannot_be_is_refused_by_name(name, tmp_path):
-    with pytest.raises(UserError, match="marian cannot have this model") as refusal:
-        write_model(portable(OPTIONS[name]), "marian", tmp_path / "out")
-    assert _REFUSED[name] in str(refusal.value)
-    assert not list(tmp_path.iterdir())

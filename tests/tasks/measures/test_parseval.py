@@ -54,17 +54,6 @@ def test_all_pairs_together_score_as_with_evalb(pairs: list[tuple[Tree, Tree]]):
     assert scores.signature == "EVALB, COLLINS.prm"
 
 
-def test_sentences_count_by_their_brackets():
-    # 4 of 5 gold and of 6 predicted brackets; a mean over sentences would be another number.
-    gold = ["(S (NP NN )NP (VP VB )VP )S", "(S (NP NN )NP VB )S"]
-    predicted = ["(S (NP NN )NP (VP VB )VP )S", "(X (Y NN )Y (VP VB )VP )X"]
-    trees = [[build_tree(["a", "b"], s.split())[0] for s in side] for side in (gold, predicted)]
-    scores = parseval(*trees)
-    assert (scores.recall, scores.precision) == (60, 50)
-    assert scores.f1 == pytest.approx(2 * 3 / (5 + 6) * 100)
-    assert scores.complete_match == 50
-
-
 def any_tree(num_words: int, symbols: list[str]) -> Tree:
     words = [string.ascii_lowercase[number] for number in range(num_words)]
     return build_tree(words, symbols)[0]
