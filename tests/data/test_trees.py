@@ -1,6 +1,5 @@
 """Trees are read, printed and linearised without loss, and anything predicted becomes a tree."""
 
-import gzip
 import string
 
 import pytest
@@ -102,12 +101,6 @@ def test_brackets_around_nothing_are_the_empty_tree(tmp_path, failed):
 
 def test_a_file_without_trees_has_none(tmp_path):
     assert read(tmp_path, "") == read(tmp_path, " \n\n") == []
-
-
-def test_gzip_is_unpacked(tmp_path):
-    path = tmp_path / "trees.mrg.gz"
-    path.write_bytes(gzip.compress(BARKS_TEXT.encode()))
-    assert list(read_trees(path)) == [BARKS]
 
 
 @pytest.mark.parametrize(

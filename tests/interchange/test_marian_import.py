@@ -24,6 +24,7 @@ from tests.interchange.models import (
     translator_of,
 )
 from tests.refusals import refused
+from tests.selection import thorough_after
 
 _OPUS = GOLDENS / "opus"
 _KINDS = "shared", "separate"
@@ -265,7 +266,7 @@ def test_what_is_damaged_foreign_or_hostile_is_refused(damage, why, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", thorough_after(1, _KINDS))
 def test_ctranslate2_finds_the_same_with_what_was_imported(kind, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     model = read_model("marian", _OPUS / kind)

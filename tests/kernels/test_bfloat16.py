@@ -83,8 +83,8 @@ def test_products_and_their_gradients_are_exact_sums_that_are_rounded(
 
 
 @pytest.mark.parametrize(("positions", "d", "v"), _SHAPES)
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize("equation", ["btd,vd->btv", "vd,btd->vbt"])
+@pytest.mark.parametrize("dtype", thorough_after(1, [jnp.bfloat16, jnp.float32]))
+@pytest.mark.parametrize("equation", thorough_after(1, ["vd,btd->vbt", "btd,vd->btv"]))
 def test_products_of_decoding_are_exact_sums_that_are_rounded(equation, dtype, positions, d, v):
     x, rows = _normal(0, *positions, d), _normal(1, v, d)
     a, b = (x, rows) if equation.startswith("b") else (rows, x)
