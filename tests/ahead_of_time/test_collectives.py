@@ -265,8 +265,7 @@ for program, arguments in ((scan, (x, w)), (every, (x,))):
 
 
 def test_collectives_of_compiled_programs_are_those_computed_by_hand():
-    done = run_python("-c", _REAL, JAX_NUM_CPU_DEVICES="8", JAX_PLATFORMS="cpu")
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", _REAL, code=0, JAX_NUM_CPU_DEVICES="8", JAX_PLATFORMS="cpu")
     scan, every = (json.loads(line) for line in done.stdout.splitlines())
     sums = [each for each in scan if each[0] == "all-reduce"]
     assert sums == [["all-reduce", ["b"], 5, 8 * 32 * 4]]

@@ -1,10 +1,7 @@
 import json
 import os
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
-from pathlib import Path
 
 import jax
 import pytest
@@ -18,11 +15,11 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.compiler_options import OPTIONS
 from t2t_jax.parallel.hardware import peaks
+from tests.programs import run_python
 from tests.refusals import refused
 from tests.selection import needs_cuda
 from tests.tiny import tiny_sizes
 
-_ROOT = Path(__file__).parents[2]
 _FIELDS = {
     **tiny_sizes(32, (2, 3)),
     "model.compute_dtype": "float32",
@@ -85,7 +82,6 @@ def test_eight_devices_share_parameters_and_send_gradients():
     ]
     arguments = json.dumps([_FIELDS | layout for layout in layouts])
     done = _python("-c", _ON_EIGHT_DEVICES, arguments, devices=8)
-    assert done.returncode == 0, done.stderr
     whole, in_passes, shared = (json.loads(line) for line in done.stdout.splitlines())
     size = 4 * num_parameters(_TINY.model, 128)
     embedding = 4 * 128 * 32
@@ -108,16 +104,11 @@ def test_eight_devices_share_parameters_and_send_gradients():
 
 
 def _python(*arguments, devices=1):
-    flags = {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
-    environment = {name: x for name, x in os.environ.items() if not name.startswith("TPU_")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=_ROOT,
-        env=environment | flags,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("TPU_")]:
+            patch.delenv(name)
+        settings = {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+        return run_python(*arguments, code=0, **settings)
 
 
 def test_what_pmap_would_run_is_not_compiled():
@@ -288,7 +279,7 @@ def test_train_py_reports_on_tpus_and_says_nothing_else(tmp_path):
     )
     arguments = ["--config", str(config), "--compile-only", "v5e:2x2", "--parallel.fsdp", "2"]
     done = _python("train.py", *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
     for words in (
         "4 x TPU v5 lite as data=2 fsdp=2 tensor=1",
         "fits: a device has 16.00 GiB",
