@@ -1,18 +1,13 @@
 """Every benchmark runs in a tiny form, and its figures agree with each other.
 
 How large the figures are is not tested. Other toolkits take part where the extra `bench` is
-installed. The commands of all documents are parsed by default; the rest is thorough.
+installed.
 """
 
-import argparse
 import dataclasses
-import importlib
 import importlib.util
 import json
 import os
-import re
-import shlex
-import sys
 from collections import defaultdict
 
 import jax
@@ -22,86 +17,13 @@ import pytest
 
 from t2t_jax.config import network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
-from t2t_jax.config.file import load_config, load_grid
+from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import XLA_KERNELS
 from t2t_jax.system.host import instruction_sets, processor_name
-from tests.programs import ROOT, run_python
+from tests.programs import run_python
 
-PROGRAMS = sorted(
-    path.stem
-    for path in (ROOT / "benchmarks").glob("*.py")
-    if "__main__" in path.read_text(encoding="utf-8")
-)
-DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-    *(path for path in (ROOT / "docs").rglob("*.md") if "/docs/_" not in str(path)),
-]
-
-
-def _commands():
-    """Yield the calls of benchmarks in the documents, in blocks of code and within sentences."""
-    for path in DOCUMENTS:
-        text = re.sub(r"\\\n\s+", "", path.read_text(encoding="utf-8"))
-        for name, arguments in re.findall(r"python benchmarks/([a-z]\w*)\.py([^`\n#]*)", text):
-            words = shlex.split(arguments)
-            yield pytest.param(name, words, id=f"{path.name}: {name} {' '.join(words)}")
-
-
-COMMANDS = list(_commands())
-
-
-class _ParsedError(Exception):
-    """The end of a program that has parsed its command line."""
-
-
-def _only_parse(monkeypatch, program):
-    """Have a program end when it has parsed its command line."""
-
-    def ending(parse):
-        def parsed(*arguments, **settings):
-            parse(*arguments, **settings)
-            raise _ParsedError
-
-        return parsed
-
-    for module in (program, importlib.import_module("command_line")):
-        if hasattr(module, "parse_flags"):
-            monkeypatch.setattr(module, "parse_flags", ending(module.parse_flags))
-    argparser = argparse.ArgumentParser
-    monkeypatch.setattr(argparser, "parse_args", ending(argparser.parse_args))
-
-
-@pytest.mark.parametrize(("name", "arguments"), COMMANDS)
-def test_a_command_of_the_documents_is_understood(module, monkeypatch, name, arguments):
-    program = module(name)
-    _only_parse(monkeypatch, program)
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(_ParsedError):
-        program.main(arguments)
-
-
-def test_every_benchmark_has_a_command_in_its_readme():
-    text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
-    assert [name for name in PROGRAMS if f"benchmarks/{name}.py" not in text] == []
-
-
-@pytest.mark.thorough
-def test_no_program_needs_an_extra_to_begin():
-    """What a program needs of an extra it asks for in one line, and not by a traceback."""
-    absent = ("matplotlib", "plotext", "torch", "transformers", "ctranslate2", "libtpu", "scipy")
-    code = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
-    code += "".join(f"import {name}\n" for name in PROGRAMS)
-    folders = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])
-    run_python("-c", code, code=0, PYTHONPATH=folders)
-
-
-def test_a_missing_library_of_pictures_is_one_line(module, monkeypatch, tmp_path):
-    (tmp_path / "table.csv").write_text("variant,perplexity_mean\n")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "t2t_jax.inspect.figures.drawing", raising=False)
-    with pytest.raises(UserError, match=r"needs matplotlib.*plots"):
-        module("mup").main([str(tmp_path), str(tmp_path)])
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +56,6 @@ def _agrees_with_rate(column, amount, rate):
     return column[rate] * column["seconds_median"] == pytest.approx(amount)
 
 
-@pytest.mark.thorough
 def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     flags = ["--shapes", "4x8", "--repeats", "3", "--model.dropout-rate", "0"]
     (column,) = _columns(tiny_run, "train_step", *flags)
@@ -153,7 +74,6 @@ def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     assert column["process_bytes"] > column["program_bytes"] > 3 * 4 * column["parameters"]
 
 
-@pytest.mark.thorough
 def test_a_profile_tells_all_the_time_there_is_by_parts(tiny_run):
     flags = ["--shape", "4x8", "--batch-size", "3", "--beam-size", "2", "--repeats", "1"]
     training, search = _columns(tiny_run, "where_time_goes", *flags)
@@ -166,7 +86,6 @@ def test_a_profile_tells_all_the_time_there_is_by_parts(tiny_run):
     assert training["top-k"] == 0 < search["top-k"]
 
 
-@pytest.mark.thorough
 def test_searches_are_counted_over_the_grid(tiny_run):
     flags = ["--batch-sizes", "3", "--beam-sizes", "1", "2", "--source-length", "5"]
     columns = _columns(tiny_run, "decode", *flags, "--target-length", "7", "--repeats", "1")
@@ -177,7 +96,6 @@ def test_searches_are_counted_over_the_grid(tiny_run):
         assert _agrees_with_rate(column, column["batch_size"], "sentences_per_second")
 
 
-@pytest.mark.thorough
 def test_variants_are_compared_with_the_base_of_their_grid(tmp_path):
     layers = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
     base = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32, "data.vocab_size": 50}
@@ -193,7 +111,6 @@ def test_variants_are_compared_with_the_base_of_their_grid(tmp_path):
     assert second["processor_time_over_base"] > 0
 
 
-@pytest.mark.thorough
 def test_batches_hold_the_corpus_and_padding(tiny_run, config):
     encoded, *made = _columns(tiny_run, "data", "--repeats", "2")
     assert encoded["lines"] == 2 * 400
@@ -215,7 +132,6 @@ def test_batches_hold_the_corpus_and_padding(tiny_run, config):
         assert positions <= bound * column["steps"]
 
 
-@pytest.mark.thorough
 def test_every_product_is_measured_in_the_implementation_ours_and_in_others(tiny_run, config):
     flags = ["--rows", "8", "--length", "4", "--few-rows", "3", "--repeats", "1"]
     columns = _columns(tiny_run, "products", *flags, "--dtypes", "bfloat16", "int8")
@@ -273,7 +189,6 @@ def _peers(*names):
     return pytest.mark.parametrize("peer", cases)
 
 
-@pytest.mark.thorough
 @_peers("t2t_jax", "ctranslate", "marian", "flax")
 def test_peers_search_for_the_same(tiny_run, peer):
     flags = ["--batch-sizes", "3", "--beam-sizes", "1", "--repeats", "1", "--systems", peer]
@@ -292,7 +207,6 @@ def test_peers_search_for_the_same(tiny_run, peer):
             assert column["equal_to_ours"] >= (0.95 if column["precision"] == "float32" else 0)
 
 
-@pytest.mark.thorough
 @_peers("pytorch", "marian", "flax")
 def test_peers_train_on_the_same(tiny_run, peer):
     flags = ["--shapes", "4x8", "--repeats", "1", "--systems", peer]
@@ -303,7 +217,6 @@ def test_peers_train_on_the_same(tiny_run, peer):
         assert _agrees_with_rate(column, 4 * 8, "target_tokens_per_second_median")
 
 
-@pytest.mark.thorough
 @MARKS["ctranslate"]
 def test_whole_programs_translate_the_same_lines(tiny_run, tmp_path):
     tiny_run.finish(tmp_path / "run", "--training.learning-rate-factor=1")
@@ -322,7 +235,6 @@ def systems(module):
     return module("systems.available"), module("systems.results")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "names", "chosen"),
     [
@@ -341,14 +253,12 @@ def test_systems_are_chosen_by_parts_of_their_names_and_ours_beside_them(
     assert found == set(chosen)
 
 
-@pytest.mark.thorough
 def test_a_name_of_no_system_is_refused_with_the_names_of_all(systems):
     available, _ = systems
     with pytest.raises(UserError, match=r"'pytorch' is in the name of no system.*CTranslate2 int8"):
         available.available_systems("decode", ["marian", "pytorch"])
 
 
-@pytest.mark.thorough
 def test_a_system_is_compared_with_ours_in_its_precision_where_that_takes_part(systems):
     available, results = systems
     ours = available.OURS
@@ -431,7 +341,6 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_counted_as_by_hand(module, name):
     function, shapes, operations, chain = PRODUCTS[name]
@@ -440,13 +349,11 @@ def test_products_are_counted_as_by_hand(module, name):
     assert counts.has_loops == ("loop" in name or "recurrence" in name)
 
 
-@pytest.mark.thorough
 def test_bytes_are_those_of_operands_and_results(module):
     counts = module("counting").count(lambda a, b: a @ b, *_arrays((3, 4), (4, 5)))
     assert counts.num_bytes == 4 * (3 * 4 + 4 * 5 + 3 * 5)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -459,7 +366,6 @@ def test_products_that_depend_on_data_are_refused(module, function, reason):
         module("counting").count(function, *_arrays((3, 3)), jax.ShapeDtypeStruct((), jnp.int32))
 
 
-@pytest.mark.thorough
 def test_an_exponent_is_fitted_to_the_longer_half(module):
     lengths = [1, 2, 4, 8, 16]
     exponent = module("table1_results").exponent
@@ -468,7 +374,6 @@ def test_an_exponent_is_fitted_to_the_longer_half(module):
     assert exponent([64], [1.0]) is None
 
 
-@pytest.mark.thorough
 def test_a_path_is_as_long_as_one_layer_reaches(module):
     model = network_config(d_model=4, num_heads=2)
     types = module("layer_types").layer_types(model, XLA_KERNELS, window=3, kernel_width=5)
@@ -486,7 +391,6 @@ def test_a_path_is_as_long_as_one_layer_reaches(module):
             assert gradient.any(-1).tolist() == [[False] * 6 + [True] * 3]  # two places away
 
 
-@pytest.mark.thorough
 def test_layer_types_are_measured_by_length(tiny_run, tmp_path):
     flags = ["--lengths", "4", "8", "--window", "2", "--repeats", "1"]
     flags += ["--layers", "r = 3, with", "recurrent", "--plot", str(tmp_path / "table1.png")]
@@ -507,14 +411,12 @@ def test_layer_types_are_measured_by_length(tiny_run, tmp_path):
     assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.thorough
 def test_a_shape_that_is_none_is_refused_in_one_line(tiny_run):
     command = ["benchmarks/train_step.py", f"--config={tiny_run.folder / 'tiny.py'}"]
     done = run_python(*command, "--shapes", "4y8", code=2)
     assert done.stderr == "error: --shapes 4y8 is not rows x tokens; write it as 32x64\n"
 
 
-@pytest.mark.thorough
 def test_gradients_through_the_softmax_are_those_of_the_formula(module):
     weights = np.array([[0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [0.995, 0.004, 0.001]], np.float32)
     figures = module("softmax_gradient")._figures(weights.reshape(1, 1, 1, 3, 3))
@@ -528,7 +430,6 @@ def test_gradients_through_the_softmax_are_those_of_the_formula(module):
     np.testing.assert_allclose(figures, expected, rtol=1e-4)
 
 
-@pytest.mark.thorough
 def test_gradients_are_measured_for_each_score_function(tmp_path, tiny_run):
     grid = tmp_path / "grid.py"
     sizes = {"model.d_model": 16, "model.d_ff": 32, "data.vocab_size": 50}
@@ -544,7 +445,6 @@ def test_gradients_are_measured_for_each_score_function(tmp_path, tiny_run):
     assert all(0 < row["largest weight"] <= 1 for row in rows)
 
 
-@pytest.mark.thorough
 def test_a_start_is_measured_cold_and_warm(tiny_run):
     cold, warm = _columns(tiny_run, "startup", "--repeats", "1")
     assert (cold["started"], warm["started"]) == ("cold", "warm")
@@ -554,7 +454,6 @@ def test_a_start_is_measured_cold_and_warm(tiny_run):
         assert sum(parts) == pytest.approx(column["seconds_median"])
 
 
-@pytest.mark.thorough
 def test_corpora_in_memory_and_in_shards_are_measured(tiny_run, tmp_path):
     text, folder = tiny_run.folder / "corpus", tmp_path / "big"
     flags = [f"--config={tiny_run.folder / 'tiny.py'}", f"--text={text}", f"--folder={folder}"]
@@ -567,7 +466,6 @@ def test_corpora_in_memory_and_in_shards_are_measured(tiny_run, tmp_path):
     assert all(0 < row["most_mib"] <= row["all_mib"] for row in rows[2:])
 
 
-@pytest.mark.thorough
 def test_bounds_are_written_for_each_topology(module, tiny_run, tmp_path):
     pytest.importorskip("libtpu")
     page = tmp_path / "scaling.md"
@@ -575,14 +473,3 @@ def test_bounds_are_written_for_each_topology(module, tiny_run, tmp_path):
     flags = ["--configs", config, "--topologies", "v5e:1x1", "--out", str(page)]
     assert module("scaling").main(flags) == 0
     assert "| 1 | v5e:1x1 |" in page.read_text()
-
-
-def test_the_page_of_rates_has_the_best_of_each_width(module, tmp_path):
-    pytest.importorskip("matplotlib")
-    variants = load_grid(str(ROOT / "configs/mup_small.py")).variants
-    rows = [f"{name},{10 + number}" for number, name in enumerate(variants)]
-    (tmp_path / "table.csv").write_text("\n".join(["variant,perplexity_mean", *rows]))
-    assert module("mup").main([str(tmp_path), str(tmp_path), "--note", "somewhere"]) == 0
-    page = (tmp_path / "mup_small.md").read_text()
-    assert "| mup | 512 |" in page
-    assert (tmp_path / "mup_small.png").read_bytes().startswith(b"\x89PNG")
