@@ -85,7 +85,15 @@ _PARSING = {
     "decoding.length_penalty": 0.3,
     "decoding.max_extra_length": 300,
 }
+# What configs for any corpus share; their vocabulary is not the paper's.
+_ANY_CORPUS = {
+    "data.corpus": "bundled:",
+    "data.vocab_size": 32_768,
+    "parallel.tokens_per_device": "auto",
+}
 _PRESETS = {
+    "base": _ANY_CORPUS,
+    "big": _BIG | _ANY_CORPUS,
     "ende_base": {},
     "ende_big": _BIG,
     "enfr_base": _FRENCH,
@@ -116,14 +124,6 @@ _PRESETS = {
 }
 
 
-# What configs for any corpus share; their vocabulary is not the paper's.
-_ANY_CORPUS = {
-    "data.corpus": "bundled:",
-    "data.vocab_size": 32_768,
-    "parallel.tokens_per_device": "auto",
-}
-
-
 def _load(name):
     return load_config(str(_ROOT / "configs" / f"{name}.py"))
 
@@ -144,18 +144,8 @@ def _values(config, paths):
 def test_constants_of_a_preset_are_the_paper_s(name):
     expected = _BASE | _PRESETS[name] | {"parallel.tokens_per_device": "auto"}
     assert _values(_load(name), expected) == expected
-
-
-@pytest.mark.parametrize("name", _PRESETS)
-def test_a_preset_keeps_the_checkpoints_that_it_averages(name):
     checkpoint = _load(name).checkpoint
     assert checkpoint.keep == checkpoint.average
-
-
-@pytest.mark.parametrize(("name", "size"), [("base", {}), ("big", _BIG)])
-def test_a_config_for_any_corpus_is_the_paper_s_in_all_else(name, size):
-    expected = _BASE | size | _ANY_CORPUS
-    assert _values(_load(name), expected) == expected
 
 
 def test_defaults_are_the_base_model_of_the_paper():
@@ -212,22 +202,11 @@ def test_a_variant_is_its_row_of_table_3_and_in_all_else_the_base_model(row):
 
 
 @pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
-def test_a_config_file_loads_and_its_docstring_has_the_command_that_trains_it(path):
-    text = path.read_text()
-    docstring = ast.get_docstring(ast.parse(text))
+def test_a_config_file_loads_and_commands_in_its_docstring_train_it_and_fit_its_corpus(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
     assert all(isinstance(config, Config) for config in _configs(path))
     assert re.search(rf"t2t-jax (train|sweep) --config configs/{path.name}\b", docstring)
-
-
-@pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
-def test_commands_in_a_docstring_fit_the_corpus_and_paste_into_a_shell(path):
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
     (fitting,) = {config.data.facts.commands for config in _configs(path)}
-    assert set(re.findall(r"t2t-jax ([\w-]+)", docstring)) <= {
-        *fitting,
-        "train",
-        "sweep",
-        "data",
-        "evaluate",
-    }
-    assert "\\\\" not in docstring
+    known = {*fitting, "train", "sweep", "data", "evaluate"}
+    assert set(re.findall(r"t2t-jax ([\w-]+)", docstring)) <= known
+    assert "\\\\" not in docstring  # it pastes into a shell

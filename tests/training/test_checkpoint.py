@@ -26,6 +26,7 @@ from t2t_jax.training.origin import Identity, checksum
 from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import reason_of, steps_in
+from tests.selection import thorough_after
 
 MEASURE = {"beam_size": 4}
 
@@ -619,7 +620,9 @@ def _turn_a_bit(checkpoint):
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [_damage, _lose_a_file, _lose_an_item, _turn_a_bit])
+@pytest.mark.parametrize(
+    "damage", thorough_after(1, [_turn_a_bit, _damage, _lose_a_file, _lose_an_item])
+)
 def test_a_run_goes_on_from_the_one_before_a_damaged_one(tmp_path, capfd, damage):
     _save(tmp_path, [1, 2, 3])
     damage(tmp_path / "checkpoints" / "3")
