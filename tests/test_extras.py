@@ -250,10 +250,7 @@ def copy_from(tmp_path, monkeypatch):
             {"url": "https://a.org/t.git", "vcs_info": {"vcs": "git", "commit_id": "1"}},
             "'t2t-jax[plots] @ git+https://a.org/t.git'",
         ),
-        (
-            {"url": "https://a.org/t.whl", "archive_info": {}},
-            "'t2t-jax[plots] @ https://a.org/t.whl'",
-        ),
+        ({"url": "https://a.b/t.whl", "archive_info": {}}, "'t2t-jax[plots] @ https://a.b/t.whl'"),
         (None, "'t2t-jax[plots]'"),
     ],
     ids=["a wheel", "a directory", "Git", "an address", "an index"],

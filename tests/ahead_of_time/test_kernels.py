@@ -126,9 +126,7 @@ def test_a_tpus_kernel_takes_the_cycles_that_its_compiler_counts():
     counted = Kernel("a", flops=9e9, num_bytes=9e9, count=3, cycles=500)
     copy = Kernel("b", flops=0, num_bytes=5e6, count=1, beside=True)
     other = Kernel("c", flops=0, num_bytes=1e6, count=1)
-    seconds = {
-        group.label: group.seconds for group in roofline([counted, copy, other], _TPU).groups
-    }
+    seconds = {one.label: one.seconds for one in roofline([counted, copy, other], _TPU).groups}
     assert seconds == pytest.approx({"a": 3 * 500e-6, "b": 0, "c": 1e-3})
 
 

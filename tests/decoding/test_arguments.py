@@ -53,11 +53,7 @@ REFUSED = {
         TypeError,
         r"lines\[1\] \(line 8\) is None of type NoneType; give a str",
     ),
-    "a line of bytes": (
-        lambda t: t.nbest([b"rot"], 1),
-        TypeError,
-        r"lines\[0\] \(line 1\) is b'rot'",
-    ),
+    "a line of bytes": (lambda t: t.nbest([b"rot"], 1), TypeError, r"lines\[0\] .* is b'rot'"),
     "a line that is a number": (lambda t: t.translate([1.5]), TypeError, r"lines\[0\].* is 1\.5"),
     "an array of numbers": (lambda t: t.translate(np.arange(3)), TypeError, r"lines\[0\].*int64"),
     "half of a surrogate pair": (
@@ -66,11 +62,7 @@ REFUSED = {
         r"lines\[1\] \(line 2\) is not text: character 5 is .* U\+D800",
     ),
     "half of one to be scored": (lambda t: score(t, ["a"], [HALF]), UserError, r"targets\[0\]"),
-    "half of one to be looked at": (
-        lambda t: attention_maps(t, HALF),
-        UserError,
-        "source is not text",
-    ),
+    "half of one to look at": (lambda t: attention_maps(t, HALF), UserError, "source is not text"),
     # Numbers.
     "nbest 2.0": (lambda t: t.nbest(["rot"], 2.0), TypeError, "num_best is 2.0 of type float"),
     "nbest True": (lambda t: t.nbest(["rot"], True), TypeError, "num_best is True of type bool"),
@@ -80,21 +72,9 @@ REFUSED = {
     "seed None": (lambda t: t.translate(["rot"], seed=None), TypeError, "seed is None"),
     "seed -1": (lambda t: t.translate(["rot"], seed=-1), UserError, "seed=-1 is outside"),
     "seed 2**32": (lambda t: t.translate([], seed=2**32), UserError, r"seed=4294967296 is outside"),
-    "first_line None": (
-        lambda t: t.translate([], first_line=None),
-        TypeError,
-        "first_line is None",
-    ),
-    "first_line -1": (
-        lambda t: t.translate([], first_line=-1),
-        UserError,
-        "first_line=-1 is outside",
-    ),
-    "score from line 1.5": (
-        lambda t: score(t, [], [], first_line=1.5),
-        TypeError,
-        "first_line is 1.5",
-    ),
+    "line None": (lambda t: t.translate([], first_line=None), TypeError, "first_line is None"),
+    "line -1": (lambda t: t.translate([], first_line=-1), UserError, "first_line=-1 is outside"),
+    "line 1.5": (lambda t: score(t, [], [], first_line=1.5), TypeError, "first_line is 1.5"),
     "evaluate with seed -1": (lambda t: evaluate(t, None, "dev", seed=-1), UserError, "seed=-1"),
     "evaluate 2.5 sentences": (
         lambda t: evaluate(t, None, "dev", num_sentences=2.5),
@@ -102,30 +82,14 @@ REFUSED = {
         "num_sentences is 2.5 of type float",
     ),
     # Fields of the config.
-    "a beam of True": (
-        lambda t: t.translate([], beam_size=True),
-        UserError,
-        "beam_size=True is a bool",
-    ),
+    "a beam of True": (lambda t: t.translate([], beam_size=True), UserError, "=True is a bool"),
     "a beam of 1e9": (lambda t: t.translate([], beam_size=10**9), UserError, "outside .1, 1000"),
     "room without end": (lambda t: t.translate([], max_extra_length=10**9), UserError, "outside"),
     "temperature nan": (lambda t: t.translate([], temperature=float("nan")), UserError, "finite"),
     "a top_p of 0": (lambda t: t.translate([], top_p=0.0), UserError, "leaves nothing"),
-    "a length penalty of 1e30": (
-        lambda t: t.translate([], length_penalty=1e30),
-        UserError,
-        "outside",
-    ),
-    "an unknown field": (
-        lambda t: t.translate([], beamsize=3),
-        UserError,
-        "did you mean .*beam_size",
-    ),
-    "a field of another section": (
-        lambda t: t.translate([], d_model=2),
-        UserError,
-        "unknown config",
-    ),
+    "a penalty of 1e30": (lambda t: t.translate([], length_penalty=1e30), UserError, "outside"),
+    "unknown field": (lambda t: t.translate([], beamsize=3), UserError, "did you mean .*beam_size"),
+    "another section": (lambda t: t.translate([], d_model=2), UserError, "unknown config"),
 }
 
 

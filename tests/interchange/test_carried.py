@@ -160,9 +160,7 @@ def test_another_kind_of_vocabulary_is_refused_by_name(name, other):
     vocabulary = _model(other).vocabulary
     model = dataclasses.replace(_model(name), vocabulary=vocabulary)
     kind = type(vocabulary).__name__
-    with pytest.raises(
-        UserError, match=f"cannot have this model, which has a {kind} in place of a "
-    ):
+    with pytest.raises(UserError, match=f"cannot have this model, .* a {kind} in place of a "):
         _refuse(name, model, model.config)
 
 

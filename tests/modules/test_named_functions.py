@@ -185,10 +185,7 @@ _BAD = {
         "score_function",
         lambda query, key: _products(query, key) * jnp.log(key.shape[1]),
     ),
-    "the next key": (
-        "score_function",
-        lambda query, key: _products(query, key + jnp.roll(key, -1, 1)),
-    ),
+    "next key": ("score_function", lambda query, key: _products(query, key + jnp.roll(key, -1, 1))),
     "the mean query": (
         "score_function",
         lambda query, key: _products(query - query.mean(1, keepdims=True), key),

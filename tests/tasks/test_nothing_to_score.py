@@ -19,12 +19,7 @@ REFUSED = {
     "labels that train does not have": ("classification", ["the dog"], ["X"], UNKNOWN),
     "labels of blank lines": ("classification", ["", " "], ["", "some"], UNKNOWN),
     "no lines": ("tagging", [], [], "the dev split of .* has no pairs"),
-    "no documents": (
-        "masked_language_modelling",
-        ["", " "],
-        [],
-        "the dev split of .* has no pairs",
-    ),
+    "no text": ("masked_language_modelling", ["", " "], [], "the dev split of .* has no pairs"),
 }
 SCORED = {
     "one tag that is known": ("tagging", ["the dog", "runs"], ["XX NN", "YY"], 1),

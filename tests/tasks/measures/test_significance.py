@@ -18,9 +18,7 @@ REFERENCES = [" ".join(f"w{i * j % 23}" for j in range(2, 12)) for i in range(1,
 def spoilt(lines, rate, seed):
     """The lines with some of their words replaced."""
     rng = random.Random(seed)
-    return [
-        " ".join("x" if rng.random() < rate else word for word in line.split()) for line in lines
-    ]
+    return [" ".join("x" if rng.random() < rate else w for w in line.split()) for line in lines]
 
 
 GOOD, ALIKE, BAD = (spoilt(REFERENCES, rate, seed) for rate, seed in ((0.1, 0), (0.1, 1), (0.3, 2)))
