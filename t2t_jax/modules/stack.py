@@ -67,7 +67,8 @@ def _scan(
         length=depth,
         unroll=depth if remat == "none" and _unrolls(x, context) else 1,
         metadata_params={nn.PARTITION_NAME: "layers"},
-        check_constancy_invariants=False,  # would trace every layer a second time
+        # The check traces every layer a second time. Random numbers depend on that.
+        check_constancy_invariants=layer.is_initializing() or not context.deterministic,
     )
     return stack(layer, x, None)[0]
 
