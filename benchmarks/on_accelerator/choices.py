@@ -1,6 +1,6 @@
 """The worth of each choice of kernels and of each option of the compiler: all choices but one.
 
-`t2t_jax.kernels.choice` chooses implementations for the devices, and `parallel.compiler_options`
+`t2t_jax.kernels.choice` chooses implementations for the devices, and `parallel.jax_settings`
 the options that training steps are compiled with. Each row has one of these choices undone: what
 XLA makes of the formulas takes its place, or XLA's own value of the option. It is measured in turns
 with the program that has all choices, both of the base model in bfloat16. `times` is the median of
@@ -22,7 +22,7 @@ from on_accelerator.sizes import QUEUED, config_of, repeats, training_shape
 from t2t_jax.config import Config
 from t2t_jax.decoding.programs import proceed
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, kernels_of
-from t2t_jax.parallel.compiler_options import compiler_options
+from t2t_jax.parallel.jax_settings import compiler_options
 from t2t_jax.parallel.mesh import make_mesh
 
 _Options: TypeAlias = Mapping[str, bool | int]

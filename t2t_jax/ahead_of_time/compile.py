@@ -18,9 +18,9 @@ from t2t_jax.config import Config, cost
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules import models, named_functions, network
-from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
+from t2t_jax.parallel.jax_settings import described_options
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, described_slices, make_mesh
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.tasks import task_of

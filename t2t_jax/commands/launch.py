@@ -34,7 +34,7 @@ class LaunchCommand:
     def run(self) -> int:
         """Check, write, print and submit the job, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
-        from t2t_jax.parallel.directory_lock import check_free
+        from t2t_jax.parallel.processes import check_free
         from t2t_jax.workdir import check_workdir
 
         job, training = self.job, self.training

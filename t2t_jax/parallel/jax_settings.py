@@ -1,19 +1,27 @@
-"""Settings of JAX that change results: those of random numbers are fixed, others are listed.
+"""Settings of JAX that change results, and the XLA options for programs on accelerators.
 
 JAX takes settings from the environment and from `jax.config`. A run is resumed in another shell, on
-another cluster or in Colab, where they may differ.
+another cluster or in Colab, where they may differ. Those of random numbers are fixed, others are
+listed.
+
+XLA options are passed with the program to compile, so the environment and other programs stay
+unchanged, and `--compile-only` uses the same ones. Options in the user's `XLA_FLAGS` or
+`LIBTPU_INIT_ARGS` are left out here, so the user's values take effect.
 """
 
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import flax
 import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import Array, Key, UInt32
-
-from t2t_jax.parallel.compiler_options import given_flags
 
 _SINCE_0_7 = jax.__version_info__ >= (0, 7)
 _DEFAULTS = {
@@ -74,3 +82,116 @@ def result_settings() -> dict[str, str]:
         if not _WITHOUT_EFFECT.search(name):
             found[name] = value or "true"
     return found
+
+
+@dataclass(frozen=True)
+class CompilerOption:
+    """An option that XLA does not set by default.
+
+    Attributes:
+      name: the flag, without dashes.
+      value: the value of the flag.
+      reason: the effect of the option, its source, and the measured gain.
+      for_one: whether to set the option for a single device too.
+    """
+
+    name: str
+    value: bool | int
+    reason: str
+    for_one: bool = False
+
+
+# Measured by `--compile-only`, 25 November 2026, jax 0.12.0.1: the least time of a step of
+# configs/big.py on eight devices, 24,576 + 24,576 positions on each, one pass.
+#
+# Left out, as XLA's default is as good or better:
+#   xla_gpu_all_reduce_combine_threshold_bytes and those of all-gather and reduce-scatter (30 MiB):
+#     with 8 MiB big takes 0.1 ms less on H200 under fsdp, in 56 transfers in place of 22, and the
+#     bound does not count what it costs to start one; base gains nothing. 1 GiB, near to what
+#     guides recommend, takes 0.9 ms more: nothing can begin before everything is there.
+#   xla_gpu_pipeline_all_gather and siblings: they pipeline loops, and layers are no loop here.
+# XLA's default already: xla_gpu_enable_command_buffer (kernels, products, cuDNN) with
+#   xla_gpu_graph_min_graph_size=5, and xla_gpu_enable_highest_priority_async_stream.
+# TPUs: async collective fusion (xla_tpu_enable_async_collective_fusion and its siblings),
+#   xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_enable_latency_hiding_scheduler leave
+#   the figures of a program for v5e:2x2 under fsdp as they are (base, two layers, jax 0.10.2). Nor
+#   do they, xla_tpu_enable_async_collective_fusion_fuse_all_reduce, xla_enable_async_all_reduce or
+#   xla_tpu_enable_all_reduce_native_decomposition (libtpu 0.0.50) take apart the one all-reduce of
+#   the gradients of a step on v5e:2x2, which no kernel runs beside.
+OPTIONS = {
+    "gpu": (
+        CompilerOption(
+            "xla_gpu_enable_latency_hiding_scheduler",
+            True,
+            "starts transfers before the work that can run beside them (docs.jax.dev, GPU "
+            "performance tips). XLA does so by itself for H200 and B200, not for A100: there, with "
+            "parallel.fsdp=8, 151.4 in place of 154.4 ms, 0.2 in place of 3.2 ms of them waiting",
+        ),
+        CompilerOption(
+            "xla_gpu_dot_merger_threshold_mb",
+            0,
+            "leaves the products of queries, keys and values three. XLA (32 MB) makes one of them "
+            "where the weights are small, and copies the three results out of it: base on one "
+            "H200 takes 19.9 in place of 20.5 ms",
+            for_one=True,
+        ),
+        CompilerOption(
+            "xla_gpu_enable_triton_gemm",
+            False,
+            "takes products from cuBLAS, whose calls add biases, compute max(0, x) and add up what "
+            "several make. XLA's own, its choice where it cannot time both, do not, and the "
+            "gradient of a matrix takes two (NVIDIA's images for JAX have set it too). Base on "
+            "one H200 takes 17.8 in place of 19.2 ms",
+            for_one=True,
+        ),
+    ),
+}
+"""The options of each platform."""
+
+_FLAG_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+
+
+def given_flags() -> str:
+    """Return the flags of XLA in the environment, or in the file that a variable names."""
+    texts = [os.environ.get(name, "").strip() for name in _FLAG_VARIABLES]
+    for n, text in enumerate(texts):
+        if text and not text.startswith("-"):  # XLA's rule for the name of a file
+            with suppress(OSError):
+                texts[n] = Path(text).read_text("utf-8", errors="replace")
+    return " ".join(texts)
+
+
+def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
+    """Return the compiler options of a training step on a mesh, by name.
+
+    There are none for CPUs. Searches use XLA's defaults.
+
+    Args:
+      mesh: the devices, which may be described ones.
+    """
+    [device, *others] = mesh.devices.flat
+    user_flags = set(re.findall(r"(?:^|\s)--?(\w+)", given_flags()))
+    local = mesh.local_devices[0] if mesh.local_devices else device
+    return {
+        option.name: option.value
+        for option in OPTIONS.get(device.platform, ())
+        if (others or option.for_one) and option.name not in user_flags and _is_known(option, local)
+    }
+
+
+@cache
+def _is_known(option: CompilerOption, device: jax.Device) -> bool:
+    """Return whether the installed XLA takes an option, as flags come and go with versions."""
+    x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
+    try:
+        jax.jit(jnp.negative, compiler_options={option.name: option.value}).lower(x).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "compile option" not in str(error):
+            raise
+        return False
+    return True
+
+
+def described_options(mesh: Mesh) -> str:
+    """Return the training options on a mesh as command-line flags, or an empty text."""
+    return " ".join(f"--{name}={str(v).lower()}" for name, v in compiler_options(mesh).items())

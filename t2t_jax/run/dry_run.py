@@ -13,8 +13,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.batching import describe_corpus
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.parallel.devices import gib, memory_of_a_device
-from t2t_jax.parallel.directory_lock import check_free
-from t2t_jax.parallel.processes import check_same, of_main, one_without
+from t2t_jax.parallel.processes import check_free, check_same, of_main, one_without
 from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
 from t2t_jax.run.provenance import provenance

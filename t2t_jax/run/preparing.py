@@ -24,11 +24,10 @@ from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import check_functions, function_problems
 from t2t_jax.modules.network import Network
-from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.devices import within_memory
-from t2t_jax.parallel.directory_lock import locked
+from t2t_jax.parallel.jax_settings import described_options
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, described_slices
-from t2t_jax.parallel.processes import bound_together, check_same
+from t2t_jax.parallel.processes import bound_together, check_same, locked
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.history import reason_to_stop

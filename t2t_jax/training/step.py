@@ -18,8 +18,7 @@ from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network, declared_parameters
-from t2t_jax.parallel.compiler_options import compiler_options
-from t2t_jax.parallel.jax_settings import fixed_random_bits, random_key
+from t2t_jax.parallel.jax_settings import compiler_options, fixed_random_bits, random_key
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
 from t2t_jax.training.recipe import are_frozen, clipped, make_optimizer, moving_average

@@ -13,8 +13,8 @@ from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.compiler_options import OPTIONS
 from t2t_jax.parallel.hardware import peaks
+from t2t_jax.parallel.jax_settings import OPTIONS
 from tests.programs import run_python
 from tests.refusals import refused
 from tests.selection import needs_cuda

@@ -13,7 +13,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.directory_lock import locked
+from t2t_jax.parallel.processes import locked
 from tests.programs import free_port
 from tests.refusals import refused
 

@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import Mesh
 
 from t2t_jax.config import ParallelConfig
-from t2t_jax.parallel import compiler_options as module
-from t2t_jax.parallel.compiler_options import (
+from t2t_jax.parallel import jax_settings as module
+from t2t_jax.parallel.jax_settings import (
     OPTIONS,
     CompilerOption,
     compiler_options,

@@ -76,8 +76,8 @@ _TOGETHER = f"""{_COMMON}
 import socket
 from t2t_jax.parallel.processes import Agreement, agree, check_same, hosts, is_main, join, of_main
 from t2t_jax.parallel.processes import one_without
-from t2t_jax.parallel.directory_lock import locked
-import t2t_jax.parallel.directory_lock
+from t2t_jax.parallel.processes import locked
+import t2t_jax.parallel.processes
 
 process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 join(coordinator, 2, process)
@@ -116,7 +116,7 @@ assert hosts() == (socket.gethostname(),) * 2
 # A directory that both see, and one that each has for itself.
 with locked(root / "run"):
     pass
-t2t_jax.parallel.directory_lock._SECONDS_TO_BE_SEEN = 0.2
+t2t_jax.parallel.processes._SECONDS_TO_BE_SEEN = 0.2
 try:
     with locked(root / f"own{{process}}"):
         raise AssertionError

@@ -8,7 +8,7 @@ import pytest
 
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.directory_lock import locked
+from t2t_jax.parallel.processes import locked
 from t2t_jax.run.preparing import open_run, planned
 from t2t_jax.training.state import init_state
 from t2t_jax.workdir import read_config

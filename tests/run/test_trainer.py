@@ -14,8 +14,8 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.directory_lock import locked
 from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.parallel.processes import locked
 from t2t_jax.run.history import score_name
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter

@@ -14,7 +14,7 @@ from t2t_jax.interchange import run as small_form
 from t2t_jax.interchange.formats import check_written
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.card import check_licence, licence_of, model_card
-from t2t_jax.parallel.directory_lock import check_free
+from t2t_jax.parallel.processes import check_free
 from t2t_jax.system import atomic_file, bucket, opening, sums
 from t2t_jax.system.hub import NEEDED_FILES, RUN_FILES, STATE_FILES, Address, address, reaching
 from t2t_jax.training.storage import steps_of_run
