@@ -61,7 +61,7 @@ class ReportCommand:
 
     def _show_time(self) -> None:
         """Draw the picture of the time, and print the JSON object, if they are asked for."""
-        from t2t_jax.run.goodput import read_goodput
+        from t2t_jax.run.job import read_goodput
         from t2t_jax.workdir import read_config
 
         read_config(self.workdir)  # refuses a directory without a run

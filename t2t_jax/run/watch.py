@@ -17,8 +17,8 @@ from rich.text import Text
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.run.goodput import Goodput, read_goodput
 from t2t_jax.run.history import History, dev_score, plateau, score_name
+from t2t_jax.run.job import Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record

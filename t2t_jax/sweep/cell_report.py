@@ -11,8 +11,8 @@ from t2t_jax.config import walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, warn
-from t2t_jax.run.goodput import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.history import History, scalars
+from t2t_jax.run.job import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.progress import STEPS
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.comparison import Results, cell_name

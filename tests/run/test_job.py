@@ -11,8 +11,7 @@ from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.data.rows import Content, Lengths
 from t2t_jax.errors import UserError
 from t2t_jax.run import job
-from t2t_jax.run.goodput import read_goodput
-from t2t_jax.run.job import JobAccount, read_jobs
+from t2t_jax.run.job import JobAccount, read_goodput, read_jobs
 from t2t_jax.run.progress import PHASES, TrainingProgress
 
 

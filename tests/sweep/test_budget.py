@@ -6,7 +6,7 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
-from t2t_jax.run.goodput import goodput
+from t2t_jax.run.job import goodput
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.cell_report import DONE, CellReport, mean_budgets
 from t2t_jax.sweep.tables import Budget

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from t2t_jax.inspect.figures.drawing import COLORS, canvas
-from t2t_jax.run.goodput import BUCKETS, REPEATED, Goodput
+from t2t_jax.run.job import BUCKETS, REPEATED, Goodput
 from t2t_jax.run.progress import PHASES
 from t2t_jax.system.durations import unit_of_time
 

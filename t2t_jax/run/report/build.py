@@ -5,8 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from t2t_jax.config import Config
-from t2t_jax.run.goodput import read_goodput
 from t2t_jax.run.history import History
+from t2t_jax.run.job import read_goodput
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.provenance import COMPUTING, changes, read_provenance
 from t2t_jax.run.report.cost import cost_section, goodput_sections

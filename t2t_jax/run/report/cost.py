@@ -10,7 +10,7 @@ from t2t_jax import paper
 from t2t_jax.config import Config, ModelConfig, network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import fields_of
-from t2t_jax.run.goodput import BETWEEN, BUCKETS, Goodput
+from t2t_jax.run.job import BETWEEN, BUCKETS, Goodput
 from t2t_jax.run.report.page import UNKNOWN, Row, Section, power, series
 from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record
