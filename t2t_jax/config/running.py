@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from t2t_jax.config.registry import FILES, registering
 from t2t_jax.errors import UserError
-from t2t_jax.system.process_state import ProcessState
+from t2t_jax.system.signals import ProcessState
 
 _T = TypeVar("_T")
 _LONGEST = 500
