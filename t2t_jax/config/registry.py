@@ -3,9 +3,11 @@
 A name stands for a row: a frozen dataclass of all that the rest of the program asks about the name.
 Where a name stands for a function, the row has the place of the function and not the function
 itself, so that reading a config imports neither JAX nor the module. `config.tables` and
-`config.tasks` have the tables themselves.
+`config.tasks` have the tables themselves. A run knows registered code by its `syntax`: without what
+does not change a program, as comments, layout and docstrings.
 """
 
+import ast
 import contextlib
 import math
 import os
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
-from t2t_jax.system.source_code import syntax
 
 Row = TypeVar("Row")
 
@@ -234,3 +235,44 @@ def registering() -> Iterator[None]:
         yield
     finally:
         _in_file.reset(before)
+
+
+_UNUSED = ("kind", "type_comment")
+
+
+def syntax(text: str) -> str:
+    """Return the syntax tree of Python code as text, the same in every version of Python.
+
+    The tree has no comments, no positions, and no strings that stand as a statement, as docstrings
+    do.
+
+    Raises:
+      SyntaxError: the text is no Python code.
+      ValueError: the text has a NUL character, or is nested too deeply.
+    """
+    try:
+        return _dump(ast.parse(text))
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _dump(node: Any) -> str:
+    if isinstance(node, list):
+        return f"[{','.join(_dump(one) for one in node if not _is_docstring(one))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.JoinedStr):  # Python 3.12.1 adds empty strings
+        node.values = [one for one in node.values if getattr(one, "value", None) != ""]
+    # Later versions of Python add fields, which are empty for older syntax.
+    fields = [
+        f"{name}={_dump(value)}"
+        for name, value in ast.iter_fields(node)
+        if name not in _UNUSED and value is not None and value != []
+    ]
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+def _is_docstring(node: Any) -> bool:
+    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        return False
+    return isinstance(node.value.value, str)

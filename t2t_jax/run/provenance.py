@@ -20,14 +20,13 @@ from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config
 from t2t_jax.config.families import FAMILIES
-from t2t_jax.config.registry import Entry
+from t2t_jax.config.registry import Entry, syntax
 from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import warn
 from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object, schema
-from t2t_jax.system.source_code import syntax
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, PROVENANCE
 

@@ -17,7 +17,7 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
-from t2t_jax.config.registry import registering
+from t2t_jax.config.registry import registering, syntax
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.interchange.portable import portable_model
@@ -35,7 +35,6 @@ from t2t_jax.run.provenance import (
 )
 from t2t_jax.run.report import build_report
 from t2t_jax.run.report.build import software_section
-from t2t_jax.system.source_code import syntax
 
 CODE = '''
 """The inverse square root schedule."""
