@@ -161,13 +161,3 @@ def test_figures_are_set_against_the_goals(module):
     assert "| 1.3 times as fast as compiled PyTorch | 1.4 | reached |" in lines
     assert "| the CPU's tokens in float32, greedy | not measured | |" in lines
     assert "Transformer, big (NVIDIA, PyTorch) | 8 x A100-SXM4-40GB | 551,599 | 68,950 |" in lines
-
-
-def test_the_speed_of_the_big_model_stands_beside_what_others_publish(module):
-    measured = {"table": "one", "time": "now", "part": "training", "dtype": "bfloat16"}
-    speeds = [("base", 3e5), ("big", 1e5), ("big", 1.25e5)]
-    rows = [
-        measured | {"model": model, "target_tokens_per_second": speed} for model, speed in speeds
-    ]
-    rows.append({"table": "machine", "time": "now", "part": "devices", "devices": "1 x GPU"})
-    assert "| big | 1 x GPU | 125,000 | | random tokens" in module("on_accelerator.page").page(rows)

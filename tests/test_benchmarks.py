@@ -8,7 +8,7 @@ import dataclasses
 import importlib.util
 import json
 import os
-from collections import defaultdict
+import shlex
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,9 @@ def _columns(tiny_run, program, *flags):
         if "refused" not in column:
             low, middle, high = (column[f"seconds_{name}"] for name in ("min", "median", "max"))
             assert 0 < low <= middle <= high
+            for amount in ("tokens", "target_tokens", "lines", "pairs", "flops"):
+                if amount in column and f"{amount}_per_second" in column:
+                    assert _agrees_with_rate(column, column[amount], f"{amount}_per_second")
         assert column["processor"] == processor_name()
         assert column["instruction_sets"].split() == [*instruction_sets()]
     return columns
@@ -61,8 +64,6 @@ def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     (column,) = _columns(tiny_run, "train_step", *flags)
     assert (column["rows"], column["length"]) == (4, 8)
     assert (column["target_tokens"], column["tokens"]) == (32, 64)
-    assert _agrees_with_rate(column, 32, "target_tokens_per_second")
-    assert _agrees_with_rate(column, 64, "tokens_per_second")
     assert column["parameters"] == num_parameters(config.model, 300)
     assert column["model_flops"] == model_flops_per_step(
         config.model, 300, 32, 32, source_length=8, target_length=8
@@ -74,97 +75,41 @@ def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     assert column["process_bytes"] > column["program_bytes"] > 3 * 4 * column["parameters"]
 
 
-def test_a_profile_tells_all_the_time_there_is_by_parts(tiny_run):
-    flags = ["--shape", "4x8", "--batch-size", "3", "--beam-size", "2", "--repeats", "1"]
-    training, search = _columns(tiny_run, "where_time_goes", *flags)
-    for column in (training, search):
-        shares = {name: share for name, share in column.items() if " " in name or "-" in name}
-        assert sum(shares.values()) == pytest.approx(1)
-        assert min(shares.values()) >= 0
-        assert shares["products of the logits"] > 0
-        assert shares["attention itself"] > 0
-    assert training["top-k"] == 0 < search["top-k"]
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("where_time_goes --shape 4x8 --batch-size 3 --beam-size 2 --repeats 1", 2),
+        ("decode --batch-sizes 3 --beam-sizes 1 2 --source-length 5 --repeats 1", 2),
+        ("data --repeats 2", 1 + 2 * 2),  # encoding, and two ways to batch, alone and ahead
+        ("products --rows 8 --length 4 --few-rows 3 --repeats 1 --dtypes bfloat16 int8", 30),
+        ("table1 --lengths 4 8 --window 2 --repeats 1 --layers 'r = 3, with' recurrent", 8),
+        ("startup --repeats 1", 2),
+    ],
+    ids=lambda value: str(value).partition(" ")[0],
+)
+def test_a_benchmark_prints_a_row_for_each_thing_that_it_measures(tiny_run, tmp_path, line, rows):
+    plot = ["--plot", tmp_path / "table1.png"] if line.startswith("table1") else []
+    columns = _columns(tiny_run, *shlex.split(line), *plot)
+    assert len(columns) == rows or (line.startswith("products") and len(columns) > rows)
+    for column in columns if line.startswith("where_time_goes") else []:
+        shares = [share for name, share in column.items() if " " in name or "-" in name]
+        assert sum(shares) == pytest.approx(1)
+    assert not plot or plot[1].read_bytes().startswith(b"\x89PNG")
 
 
-def test_searches_are_counted_over_the_grid(tiny_run):
-    flags = ["--batch-sizes", "3", "--beam-sizes", "1", "2", "--source-length", "5"]
-    columns = _columns(tiny_run, "decode", *flags, "--target-length", "7", "--repeats", "1")
-    assert [(column["beam_size"], column["batch_size"]) for column in columns] == [(1, 3), (2, 3)]
-    for column in columns:
-        assert column["tokens"] == 7 * column["batch_size"]
-        assert _agrees_with_rate(column, column["tokens"], "tokens_per_second")
-        assert _agrees_with_rate(column, column["batch_size"], "sentences_per_second")
-
-
-def test_variants_are_compared_with_the_base_of_their_grid(tmp_path):
-    layers = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
-    base = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32, "data.vocab_size": 50}
-    grid = tmp_path / "grid.py"
-    grid.write_text(
-        "from t2t_jax import Config\nfrom t2t_jax.config.variants import variants\n"
-        f"VARIANTS = variants(Config().replace({base | layers}))\n"
+@pytest.mark.parametrize(
+    ("program", "flags", "rows"),
+    [("variants", ["--shape=2x8", "--repeats=2"], 1), ("softmax_gradient", ["--rows=2"], 2)],
+)
+def test_every_variant_of_a_grid_is_measured(tmp_path, program, flags, rows):
+    sizes = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32, "data.vocab_size": 50}
+    (tmp_path / "grid.py").write_text(
+        "from t2t_jax import Config\n"
+        f"BASE = Config().replace({sizes})\n"
+        "VARIANTS = {'base': BASE, 'other': BASE.replace({'model.score_function': 'additive'})}\n"
     )
-    flags = [f"--config={grid}", "--only", "swiglu", "--shape", "2x8", "--repeats", "2"]
-    first, second = _rows("benchmarks/variants.py", *flags)
-    assert (first["variant"], second["variant"]) == ("base", "swiglu")
-    assert first["processor_time_over_base"] == first["clock_over_base"] == 1
-    assert second["processor_time_over_base"] > 0
-
-
-def test_batches_hold_the_corpus_and_padding(tiny_run, config):
-    encoded, *made = _columns(tiny_run, "data", "--repeats", "2")
-    assert encoded["lines"] == 2 * 400
-    assert _agrees_with_rate(encoded, 800, "lines_per_second")
-    assert [(column["measured"], column["how"]) for column in made] == [
-        ("bucket", "alone"),
-        ("bucket", "prefetch"),
-        ("pack", "alone"),
-        ("pack", "prefetch"),
-    ]
-    bound = config.data.target_tokens_per_step
-    for column in made:
-        assert 0 < column["pairs"] <= 400
-        assert column["target_tokens"] < column["tokens"] <= encoded["tokens"]
-        assert _agrees_with_rate(column, column["pairs"], "pairs_per_second")
-        assert _agrees_with_rate(column, column["target_tokens"], "target_tokens_per_second")
-        positions = column["target_tokens"] / (1 - column["target_padding"])
-        assert positions == pytest.approx(round(positions))
-        assert positions <= bound * column["steps"]
-
-
-def test_every_product_is_measured_in_the_implementation_ours_and_in_others(tiny_run, config):
-    flags = ["--rows", "8", "--length", "4", "--few-rows", "3", "--repeats", "1"]
-    columns = _columns(tiny_run, "products", *flags, "--dtypes", "bfloat16", "int8")
-    forms = defaultdict(dict)
-    for column in columns:
-        forms[column["dtype"], column["product"], column["rows"]][column["form"]] = column
-    training = {
-        *("x W", "gradient of x", "gradient of W"),
-        *("logits", "logits: gradient of x", "logits: gradient of table"),
-        *("attention: scores", "attention: values", "attention", "attention and gradients"),
-    }
-    search = {"x W", "logits"}
-    assert {*forms} == {
-        *(("bfloat16", product, 8) for product in training),
-        *(("bfloat16", product, 3) for product in search),
-        *(("int8", product, rows) for product in search for rows in (3, 8)),
-    }
-    for (dtype, product, _), measured in forms.items():
-        expected = {"plain", "float32 result", "in float32"} if dtype == "bfloat16" else set()
-        # Attention computes its two products together.
-        ours = {"t2t_jax"} - {"t2t_jax" for one in ("scores", "values") if one in product}
-        assert {*measured} >= expected | ours
-        done = [column for column in measured.values() if "refused" not in column]
-        assert any(column["fastest"] for column in done)  # two may take the same time
-        for column in done:
-            assert _agrees_with_rate(column, column["flops"], "flops_per_second")
-        if ours:
-            assert measured["t2t_jax"]["times_as_fast_as_ours"] == 1
-    model = config.model
-    assert forms["bfloat16", "x W", 8]["plain"]["flops"] == 3 * 2 * 8 * model.d_model * model.d_ff
-    assert forms["int8", "logits", 3]["t2t_jax"]["flops"] == 2 * 3 * model.d_model * 300
-    scores = forms["bfloat16", "attention: scores", 8]["plain"]
-    assert scores["flops"] == 3 * 2 * 8 * 4 * model.num_heads * model.key_size
+    found = _rows(f"benchmarks/{program}.py", f"--config={tmp_path / 'grid.py'}", *flags)
+    assert [row["variant"] for row in found] == ["base"] * rows + ["other"] * rows
 
 
 def _without(*packages):
@@ -233,24 +178,6 @@ def test_whole_programs_translate_the_same_lines(tiny_run, tmp_path):
 def systems(module):
     """The modules of the systems that can be compared, and of their results."""
     return module("systems.available"), module("systems.results")
-
-
-@pytest.mark.parametrize(
-    ("kind", "names", "chosen"),
-    [
-        ("train", ["T2T"], ["t2t_jax", "t2t_jax bfloat16"]),
-        ("train", ["wmt", "marian"], ["t2t_jax", "Flax's WMT example", "Hugging Face Marian"]),
-        ("decode", ["CTranslate2 int8"], ["t2t_jax", "t2t_jax int8", "CTranslate2 int8"]),
-    ],
-)
-def test_systems_are_chosen_by_parts_of_their_names_and_ours_beside_them(
-    systems, kind, names, chosen
-):
-    available, _ = systems
-    present, left_out = available.available_systems(kind, names)
-    found = {one.name for one in present} | {line.split(" is left out: ")[0] for line in left_out}
-    assert present[0] == available.OURS
-    assert found == set(chosen)
 
 
 def test_a_name_of_no_system_is_refused_with_the_names_of_all(systems):
@@ -391,26 +318,6 @@ def test_a_path_is_as_long_as_one_layer_reaches(module):
             assert gradient.any(-1).tolist() == [[False] * 6 + [True] * 3]  # two places away
 
 
-def test_layer_types_are_measured_by_length(tiny_run, tmp_path):
-    flags = ["--lengths", "4", "8", "--window", "2", "--repeats", "1"]
-    flags += ["--layers", "r = 3, with", "recurrent", "--plot", str(tmp_path / "table1.png")]
-    flags += ["--model.d-model", "8", "--model.num-heads", "2"]
-    columns = _columns(tiny_run, "table1", *flags)
-    assert len(columns) == 2 * 2 * 2
-    for column in columns:
-        n = column["length"]
-        if column["layer"] == "recurrent (LSTM)":
-            passes = 1 if column["direction"] == "forward" else 3
-            assert column["operations"] == passes * 2 * 2 * 4 * 8**2 * n
-            assert column["operations_exponent"] == pytest.approx(1)
-            assert column["chain"] >= n
-            assert "xla_operations" not in column
-        else:
-            assert column["chain"] <= 4
-            assert 0 < column["operations"] < column["xla_operations"]
-    assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_shape_that_is_none_is_refused_in_one_line(tiny_run):
     command = ["benchmarks/train_step.py", f"--config={tiny_run.folder / 'tiny.py'}"]
     done = run_python(*command, "--shapes", "4y8", code=2)
@@ -428,30 +335,6 @@ def test_gradients_through_the_softmax_are_those_of_the_formula(module):
         1 / 3,
     )
     np.testing.assert_allclose(figures, expected, rtol=1e-4)
-
-
-def test_gradients_are_measured_for_each_score_function(tmp_path, tiny_run):
-    grid = tmp_path / "grid.py"
-    sizes = {"model.d_model": 16, "model.d_ff": 32, "data.vocab_size": 50}
-    grid.write_text(
-        "from t2t_jax import Config\n"
-        f"BASE = Config().replace({sizes})\n"
-        "VARIANTS = {name: BASE.replace({'model.score_function': name})"
-        " for name in ('scaled_dot_product', 'additive')}\n"
-    )
-    flags = [f"--config={grid}", "--rows=2", "--length=4"]
-    rows = _rows("benchmarks/softmax_gradient.py", *flags)
-    assert [row["variant"] for row in rows] == ["scaled_dot_product"] * 2 + ["additive"] * 2
-    assert all(0 < row["largest weight"] <= 1 for row in rows)
-
-
-def test_a_start_is_measured_cold_and_warm(tiny_run):
-    cold, warm = _columns(tiny_run, "startup", "--repeats", "1")
-    assert (cold["started"], warm["started"]) == ("cold", "warm")
-    assert cold["programs_from_cache"] < warm["programs_from_cache"]
-    for column in (cold, warm):
-        parts = (column[f"{name}_seconds"] for name in ("imports", "preparation", "first_step"))
-        assert sum(parts) == pytest.approx(column["seconds_median"])
 
 
 def test_corpora_in_memory_and_in_shards_are_measured(tiny_run, tmp_path):
