@@ -174,6 +174,23 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     return import_module
 
 
+_PLANTED = """
+import os, runpy, sys, time
+from pathlib import Path
+from t2t_jax.data.batching import Batches
+from t2t_jax.errors import UserError
+
+prefetch = Batches.prefetch
+if {where}:
+    def planted(self, first, *others):
+        for step, batch in enumerate(prefetch(self, first, *others), first + 1):
+            {fault}
+            yield batch
+    Batches.prefetch = planted
+get_config = runpy.run_path({path!r})["get_config"]
+"""
+
+
 class TinyRun(NamedTuple):
     """Where the tiny run is, and how it is started as a user would."""
 
@@ -223,6 +240,12 @@ class TinyRun(NamedTuple):
         for program, (printed, errors) in zip(started, ended, strict=True):
             assert program.returncode == 0, printed + errors
         return ended[0][0]
+
+    def with_fault(self, folder: Path, where: str, fault: str) -> "TinyRun":
+        """Return this run with a fault before each step, as text of Python, where a text holds."""
+        text = _PLANTED.format(where=where, fault=fault, path=str(self.folder / "tiny.py"))
+        (folder / "tiny.py").write_text(text)
+        return self._replace(folder=folder)
 
     def in_shards(self, folder: Path) -> list[str]:
         """Write the 400 pairs as 8 shards; returns the flags that train on 2 at a time."""

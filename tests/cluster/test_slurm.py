@@ -116,31 +116,13 @@ def _was_told_to_stop(task):
     return int(re.search(r"ShdPnd:\s*(\w+)", status)[1], 16) & 1 << signal.SIGTERM - 1
 
 
-_ASLEEP = """
-import os, runpy, time
-from pathlib import Path
-from t2t_jax.data.batching import Batches
-
-prefetch = Batches.prefetch
-if os.environ.get("SLURMD_NODENAME") == "n2" and not Path({hosts!r}).exists():
-    def planted(self, first, *others):
-        for step, batch in enumerate(prefetch(self, first, *others), first + 1):
-            if step == 25:
-                time.sleep(3600)
-            yield batch
-    Batches.prefetch = planted
-get_config = runpy.run_path({path!r})["get_config"]
-"""
-
-
 def test_a_node_that_hung_is_named_and_left_out_of_the_next_start(
     cluster, tiny_run, uninterrupted, tmp_path
 ):
-    workdir, path = tmp_path / "run", str(tiny_run.folder / "tiny.py")
+    workdir, flags = tmp_path / "run", ("--hosts=2", "--min-hosts=1")
     hosts = workdir / EXCLUDED_HOSTS
-    (tmp_path / "tiny.py").write_text(_ASLEEP.format(hosts=str(hosts), path=path))
-    planted = tiny_run._replace(folder=tmp_path)
-    flags = "--hosts=2", "--min-hosts=1"
+    where = f"os.environ.get('SLURMD_NODENAME') == 'n2' and not Path({str(hosts)!r}).exists()"
+    planted = tiny_run.with_fault(tmp_path, where, "if step == 25: time.sleep(3600)")
     job = _launch(planted, workdir, *flags, hang_minutes="0.1", fields=tiny_run.without_dev)
     wait_for(hosts.exists)
     assert hosts.read_text() == "n2\n"

@@ -7,24 +7,8 @@ import time
 import pytest
 
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG, REFUSED
-from tests.conftest import TinyRun
 from tests.trained import wait_for_step
 
-_PLANTED = """
-import runpy, sys
-from t2t_jax.data.batching import Batches
-from t2t_jax.errors import UserError
-
-prefetch = Batches.prefetch
-if "--process-id={failing}" in sys.argv:
-    def planted(self, first, *others):
-        for step, batch in enumerate(prefetch(self, first, *others), first + 1):
-            if step == 9:
-                raise {error}
-            yield batch
-    Batches.prefetch = planted
-get_config = runpy.run_path({path!r})["get_config"]
-"""
 LONG = "--training.num-train-steps=5000"
 
 
@@ -32,13 +16,13 @@ LONG = "--training.num-train-steps=5000"
 def two(tiny_run, tmp_path):
     """A function that starts two processes, of which one raises an error at step 9, or none."""
 
-    def start(failing, error, *flags):
-        path = str(tiny_run.folder / "tiny.py")
-        (tmp_path / "tiny.py").write_text(_PLANTED.format(failing=failing, error=error, path=path))
-        return TinyRun(tmp_path).start(tmp_path / "run", *flags, LONG, processes=2)
+    def start(failing=None, error=None, *more):
+        where = f"'--process-id={failing}' in sys.argv"
+        planted = tiny_run.with_fault(tmp_path, where, f"if step == 9: raise {error}")
+        return planted.start(tmp_path / "run", flags, *more, LONG, processes=2)
 
     flags = f"--data.corpus={tiny_run.without_dev['data.corpus']}"
-    return lambda failing=None, error=None, *more: start(failing, error, flags, *more)
+    return start
 
 
 @pytest.mark.thorough

@@ -12,7 +12,6 @@ from t2t_jax.run import watchdog
 from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
 from t2t_jax.run.watchdog import Account, SlowHosts, Watchdog, described, those_behind
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
-from tests.conftest import TinyRun
 
 HOSTS = ("a", "b", "c")
 WAITS, WORKS = Account(STEPS, 7, True), Account(STEPS, 7, False)
@@ -126,35 +125,13 @@ def test_only_a_host_that_is_slower_beyond_noise_is_named_and_once():
     assert tolerant.slowest(None, 2.0) is None
 
 
-_PLANTED = """
-import os, runpy, sys, time
-from t2t_jax.data.batching import Batches
-
-prefetch = Batches.prefetch
-if "--process-id=1" in sys.argv:
-    def planted(self, first, *others):
-        for step, batch in enumerate(prefetch(self, first, *others), first + 1):
-            if os.environ["PLANTED"] == "asleep" and step == 5:
-                time.sleep(3600)
-            if os.environ["PLANTED"] == "slow":
-                time.sleep(0.1)
-            yield batch
-    Batches.prefetch = planted
-get_config = runpy.run_path({path!r})["get_config"]
-"""
-
-
 @pytest.mark.thorough
-def test_a_process_that_is_asleep_ends_all_and_the_run_goes_on_exactly(
-    tiny_run, tmp_path, monkeypatch
-):
-    path = str(tiny_run.folder / "tiny.py")
-    (tmp_path / "tiny.py").write_text(_PLANTED.format(path=path))
-    planted, workdir = TinyRun(tmp_path), tmp_path / "run"
+def test_a_process_that_is_asleep_ends_all_and_the_run_goes_on_exactly(tiny_run, tmp_path):
+    workdir, of_process_1 = tmp_path / "run", "'--process-id=1' in sys.argv"
     flags = [f"--data.corpus={tiny_run.without_dev['data.corpus']}"]
     flags += ["--training.num-train-steps=24", "--parallel.hang-minutes=0.1"]
-    monkeypatch.setenv("PLANTED", "asleep")
-    for program in planted.start(workdir, *flags, processes=2):
+    asleep = tiny_run.with_fault(tmp_path, of_process_1, "if step == 5: time.sleep(3600)")
+    for program in asleep.start(workdir, *flags, processes=2):
         _, errors = program.communicate(timeout=300)
         assert program.returncode == HUNG, errors
         assert "process 1 on " in errors
@@ -163,11 +140,10 @@ def test_a_process_that_is_asleep_ends_all_and_the_run_goes_on_exactly(
     assert ["time.sleep(3600)" in stack for stack in stacks] == [False, True]
     assert len((workdir / EXCLUDED_HOSTS).read_text().splitlines()) == 1
     assert json.loads((workdir / "jobs" / "1.json").read_text())["exit_code"] == HUNG
-    monkeypatch.setenv("PLANTED", "slow")
-    printed = planted.finish(workdir, *flags, processes=2)
+    slow = tiny_run.with_fault(tmp_path, of_process_1, "time.sleep(0.1)")
+    printed = slow.finish(workdir, *flags, processes=2)
     assert "step 5 of 24 begins" in printed
     (warning,) = [line for line in printed.splitlines() if "keeps the others" in line]
     assert warning.startswith("warning: process 1 on ")
-    monkeypatch.setenv("PLANTED", "")
-    planted.finish(tmp_path / "undisturbed", *flags, processes=2)
+    tiny_run.finish(tmp_path / "undisturbed", *flags, processes=2)
     assert tiny_run.losses(workdir) == tiny_run.losses(tmp_path / "undisturbed")
