@@ -34,54 +34,44 @@ def since(request, monkeypatch):
     return since
 
 
-def expect(since, capsys, use, old, new):
-    """Use an old name: it works with one line of warning, or one line of error says the new one."""
+TRAIN = "train --config configs/base.py --workdir w"
+USES = {
+    "a field in a config file": (
+        "model.width",
+        lambda: Config().replace({"model.width": 64}).model.d_model == 64,
+    ),
+    "a field as a flag": (
+        "model.width",
+        lambda: entry_command(f"{TRAIN} --model.width=64".split()).fields.model.d_model == 64,
+    ),
+    "a field as a flag with a space": (
+        "model.width",
+        lambda: entry_command(f"{TRAIN} --model.width 64".split()).fields.model.d_model == 64,
+    ),
+    "another flag": (
+        "--bundle",
+        lambda: entry_command(["report", "--bundle=runs/w"]).workdir == Path("runs/w"),
+    ),
+    "a command": (
+        "t2t-jax teach",
+        lambda: entry_command(TRAIN.replace("train", "teach").split()).workdir == Path("w"),
+    ),
+    "a name of the package": ("t2t_jax.restore", lambda: t2t_jax.restore is t2t_jax.load),
+}
+
+
+@pytest.mark.parametrize(("old", "use"), USES.values(), ids=USES.keys())
+def test_an_old_name_works_with_one_warning_for_one_version(since, capsys, old, use):
+    new = RENAMED[old].name
     if since == NOW:
-        found = use()
+        assert use()
         warning = f"warning: {old} is now called {new}, and later versions refuse the old name\n"
         assert capsys.readouterr().err == warning
-        return found
-    with pytest.raises(UserError, match=rf"^{old} is called {new} since version 0\.1; use that"):
-        use()
-    return None
-
-
-def test_a_field_in_a_config_file(since, capsys):
-    found = expect(
-        since,
-        capsys,
-        lambda: Config().replace({"model.width": 64}),
-        *("model.width", "model.d_model"),
-    )
-    assert found is None or found == Config().replace({"model.d_model": 64})
-
-
-@pytest.mark.parametrize("spelt", ["--model.width=64", "--model.width 64"])
-def test_a_field_as_a_flag(since, capsys, spelt):
-    line = f"train --config configs/base.py --workdir w {spelt}"
-    found = expect(
-        since, capsys, lambda: entry_command(line.split()), "model.width", "model.d_model"
-    )
-    assert found is None or found.fields.model.d_model == 64
-
-
-def test_another_flag(since, capsys):
-    line = "report --bundle=runs/w"
-    found = expect(since, capsys, lambda: entry_command(line.split()), "--bundle", "--workdir")
-    assert found is None or str(found.workdir) == "runs/w"
-
-
-def test_a_command(since, capsys):
-    line = "teach --config configs/base.py --bundle w"
-    found = expect(
-        since, capsys, lambda: entry_command(line.split()), "t2t-jax teach", "t2t-jax train"
-    )
-    assert found is None or str(found.workdir) == "w"
-
-
-def test_a_name_of_the_package(since, capsys):
-    found = expect(since, capsys, lambda: t2t_jax.restore, "t2t_jax.restore", "t2t_jax.load")
-    assert found is None or found is t2t_jax.load
+    else:
+        with pytest.raises(
+            UserError, match=rf"^{old} is called {new} since version 0\.1; use that"
+        ):
+            use()
 
 
 @pytest.mark.usefixtures("since")
