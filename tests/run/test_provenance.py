@@ -243,43 +243,25 @@ C = A | {"versions": A["versions"] | {"jax": "0.10.2", "python": "3.13.0"}}
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "every", "computing"),
+    ("before", "now", "every"),
     [
-        pytest.param(A, A, [], [], id="the same"),
-        pytest.param(A, A | {"commit": "c", "dirty": True}, [], [], id="another commit"),
-        pytest.param(A, B, ["training/schedule.py"], ["training/schedule.py"], id="a file"),
-        pytest.param(
-            A,
-            C,
-            ["jax 0.10.1 -> 0.10.2", "python 3.11.2 -> 3.13.0"],
-            ["jax 0.10.1 -> 0.10.2"],
-            id="versions",
-        ),
+        pytest.param(A, A, [], id="the same"),
+        pytest.param(A, A | {"commit": "c", "dirty": True}, [], id="another commit"),
+        pytest.param(A, B, ["training/schedule.py"], id="a file"),
+        pytest.param(A, C, ["jax 0.10.1 -> 0.10.2", "python 3.11.2 -> 3.13.0"], id="versions"),
         pytest.param(
             A | {"settings": {"XLA_FLAG": "1", "JAX_SOFTMAX_CUSTOM_JVP": "True"}},
             A | {"settings": {"XLA_FLAG": "1", "JAX_DISABLE_JIT": "True"}},
-            [
-                "JAX_DISABLE_JIT unset -> True",
-                "JAX_SOFTMAX_CUSTOM_JVP True -> unset",
-            ],
-            [
-                "JAX_DISABLE_JIT unset -> True",
-                "JAX_SOFTMAX_CUSTOM_JVP True -> unset",
-            ],
+            ["JAX_DISABLE_JIT unset -> True", "JAX_SOFTMAX_CUSTOM_JVP True -> unset"],
             id="settings of JAX",
         ),
-        pytest.param(UNRECORDED, UNRECORDED, [], [], id="both of an older version"),
-        pytest.param(
-            UNRECORDED,
-            A,
-            ["code that was not recorded"],
-            ["code that was not recorded"],
-            id="one of an older version",
-        ),
+        pytest.param(UNRECORDED, UNRECORDED, [], id="both of an older version"),
+        pytest.param(UNRECORDED, A, ["code that was not recorded"], id="one of an older version"),
     ],
 )
-def test_what_differs_between_two_records(before, now, every, computing):
+def test_what_differs_between_two_records(before, now, every):
     assert changes(before, now) == every
+    computing = [change for change in every if not change.startswith("python ")]
     assert changes(before, now, COMPUTING) == computing
 
 
@@ -323,36 +305,28 @@ def resumed(tmp_path_factory, tiny_run):
     return config, workdir, said.getvalue()
 
 
-@pytest.mark.parametrize("place", ["warning", "run", "jobs", "checkpoints", "report", "scores"])
-def test_a_resumed_training_says_and_records_which_code_it_had(resumed, place):
+def test_a_resumed_training_says_and_records_which_code_it_had(resumed):
     config, workdir, said = resumed
-    now = provenance(config)
-    recorded = read_provenance(workdir)
+    now, recorded = provenance(config), read_provenance(workdir)
     codes = [one["code"] for one in recorded]
     assert codes[0] != codes[1] == now["code"]
-    if place == "warning":
-        assert said.count("was trained to step 2 by different software") == 1
-        assert "training/schedule.py" in said
-    elif place == "run":
-        assert [one["first_step"] for one in recorded] == [0, 2]
-        assert recorded[1] == now | {"first_step": 2}
-    elif place == "jobs":
-        jobs = [json.loads((workdir / "jobs" / f"{n}.json").read_text()) for n in (1, 2)]
-        assert [job["provenance"]["code"] for job in jobs] == codes
-        assert jobs[1]["provenance"] == without_files(now)
-    elif place == "checkpoints":
-        for step, code in zip((2, 4), codes, strict=True):
-            origin = (workdir / "checkpoints" / str(step) / "origin" / "metadata").read_text()
-            assert json.loads(origin)["provenance"]["code"] == code
-    elif place == "report":
-        page = build_report(workdir).markdown()
-        assert "From step 3 on, other software continued the training: training/schedule.py" in page
-        assert all(f"| {code} |" in page for code in codes)
-    else:
-        translator = t2t_jax.load(workdir)
-        evaluation = t2t_jax.evaluate(translator, split="train", num_sentences=1, beam_size=1)
-        record = score_record(translator, open_corpus(config.data), evaluation)
-        assert record["provenance"] == without_files(now)
+    assert said.count("was trained to step 2 by different software") == 1
+    assert "training/schedule.py" in said
+    assert [one["first_step"] for one in recorded] == [0, 2]
+    assert recorded[1] == now | {"first_step": 2}
+    jobs = [json.loads((workdir / "jobs" / f"{n}.json").read_text()) for n in (1, 2)]
+    assert [job["provenance"]["code"] for job in jobs] == codes
+    assert jobs[1]["provenance"] == without_files(now)
+    for step, code in zip((2, 4), codes, strict=True):
+        origin = (workdir / "checkpoints" / str(step) / "origin" / "metadata").read_text()
+        assert json.loads(origin)["provenance"]["code"] == code
+    page = build_report(workdir).markdown()
+    assert "From step 3 on, other software continued the training: training/schedule.py" in page
+    assert all(f"| {code} |" in page for code in codes)
+    translator = t2t_jax.load(workdir)
+    evaluation = t2t_jax.evaluate(translator, split="train", num_sentences=1, beam_size=1)
+    record = score_record(translator, open_corpus(config.data), evaluation)
+    assert record["provenance"] == without_files(now)
 
 
 @pytest.mark.parametrize("name", ["run", "safetensors", "marian"])
