@@ -5,10 +5,8 @@ import os
 import pytest
 
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.config import Config
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.publishing.card import _data
 from t2t_jax.run import provenance
 from t2t_jax.run.trackers.follower import _started
 from t2t_jax.sweep import same_code
@@ -75,9 +73,3 @@ def test_the_file_of_a_grid_is_utf8(tmp_path, cookie):
     (tmp_path / "grid.py").write_bytes(cookie + text)
     with pytest.raises(UserError, match=r"grid\.py .*(utf-8|UTF-8).*byte 0xdf"):
         load_grid(str(tmp_path / "grid.py"))
-
-
-def test_the_record_of_an_import_is_refused_by_its_name(tmp_path):
-    (tmp_path / "imported.json").write_bytes(b'{"format": "' + LATIN + b'"}')
-    with pytest.raises(UserError, match=r"imported\.json is damaged \(it is not UTF-8\)"):
-        _data(Config(), tmp_path)

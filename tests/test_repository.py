@@ -38,12 +38,6 @@ def test_a_file_follows_its_schema(name):
     assert code == 0, output
 
 
-def test_a_file_that_does_not_follow_its_schema_is_refused(tmp_path):
-    text = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
-    (tmp_path / "ci.yml").write_text(text.replace("runs-on:", "runs_on:"), encoding="utf-8")
-    assert _checked("github-workflows", tmp_path / "ci.yml")[0] == 1
-
-
 def test_every_such_file_has_a_schema():
     found = {path.relative_to(ROOT).as_posix() for path in (ROOT / ".github").rglob("*.yml")}
     assert found | {"CITATION.cff"} == SCHEMAS.keys()

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-import t2t_jax
 from t2t_jax.run.loading import load
 from tests.trained import wait_for_step
 
@@ -63,17 +62,6 @@ def test_a_run_on_shards_is_killed_and_goes_on_in_processes(tiny_run, tmp_path, 
     _kill_after(7, tiny_run.start(workdir, *flags, devices=2), "data 2 x fsdp 1 x tensor 1")
     printed = tiny_run.finish(workdir, *flags, processes=processes)
     assert f"of {processes} process(es)" in printed
-    _assert_same(tiny_run, workdir, stayed)
-
-
-@pytest.mark.slow
-def test_what_several_processes_wrote_goes_on_on_one_device(tiny_run, stayed, tmp_path):
-    workdir = tmp_path / "processes"
-    tiny_run.finish(workdir, "--training.num-train-steps=4", "--parallel.tensor=2", processes=2)
-    translator = t2t_jax.load(workdir)
-    assert translator.steps == (4,)
-    assert len(translator.translate(["No devices found", "Open"])) == 2
-    tiny_run.finish(workdir)
     _assert_same(tiny_run, workdir, stayed)
 
 

@@ -98,20 +98,6 @@ def test_a_part_of_another_run_is_not_taken_for_its_own(run, damage, told):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(8))
-def test_no_flipped_bit_of_a_vocabulary_goes_unnoticed(run, seed):
-    config, workdir = run
-    _flip(workdir / "vocabulary.model", seed)
-    with pytest.raises(UserError, match=r"vocabulary\.model is"):
-        load(workdir)
-    with pytest.raises(UserError, match=r"vocabulary\.model is"):
-        train(config, workdir)
-    (workdir / "vocabulary.model").unlink()  # the way out that it tells
-    assert train(config, workdir).exit_code == 0
-    load(workdir)
-
-
-@pytest.mark.thorough
 def test_a_run_on_a_mixture_goes_on_with_the_same_weights_alone(trained, tmp_path):
     config, _ = trained
     one = config.data.corpus
@@ -136,19 +122,9 @@ def test_a_run_that_lacks_the_hash_of_its_text_says_what_belongs_there(run):
     assert train(config, workdir).exit_code == 0
 
 
-LOG_LINES = [
-    '{"step": 1}',
-    '{"of": "train", "step": "1"}',
-    '{"of": "train", "step": 1, "loss": "low"}',
-    '{"of": 7, "step": 1}',
-    "[]",
-    '{"of": "train", "step": null}',
-]
-
-
-@pytest.mark.parametrize("line", LOG_LINES)
-def test_a_damaged_record_of_the_log_stops_neither_the_run_nor_its_report(run, capsys, line):
+def test_a_damaged_record_of_the_log_stops_neither_the_run_nor_its_report(run, capsys):
     config, workdir = run
+    line = '{"of": "train", "step": 1, "loss": "low"}'
     log = workdir / "log.jsonl"
     lines = log.read_text().splitlines()
     log.write_text("\n".join([lines[0], line, *lines[1:]]) + "\n")
@@ -193,11 +169,6 @@ def test_arguments_of_load_that_are_of_the_wrong_kind_are_refused_by_name(traine
     assert done.stdout == "19\n", done.stderr
 
 
-def test_a_run_directory_may_be_named_by_a_string(run):
-    config, workdir = run
-    assert train(config, str(workdir)).exit_code == 0
-
-
 def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
     config, workdir = run
     events = {path: path.read_bytes() for path in Path(workdir).glob("events.*")}
@@ -209,25 +180,15 @@ def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
     assert path.read_bytes() == events[path]
 
 
-MEMORY = [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 bytes")]
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "error",
-    [
-        pytest.param(MEMORY[0], id="Python's", marks=pytest.mark.slow),
-        pytest.param(MEMORY[1], id="XLA's"),
-    ],
-)
 def test_a_run_that_memory_did_not_suffice_for_gives_way_to_a_smaller_one(
-    run, tmp_path, monkeypatch, error
+    run, tmp_path, monkeypatch
 ):
     """Also to one with another vocabulary: nothing was learned yet."""
     config, _ = run
 
     def exhausted(*_):
-        raise error
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 bytes")
 
     with monkeypatch.context() as patch:
         patch.setattr("t2t_jax.run.trainer.compile_train_step", exhausted)
@@ -248,12 +209,11 @@ def test_a_run_that_no_memory_holds_is_refused_before_anything_is_written(run, t
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_a_filesystem_without_locks_is_told_and_used(run, monkeypatch, capsys, number):
+def test_a_filesystem_without_locks_is_told_and_used(run, monkeypatch, capsys):
     config, workdir = run
 
     def refuse(*_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr("t2t_jax.system.lock.fcntl.flock", refuse)
     assert train(config, workdir).exit_code == 0

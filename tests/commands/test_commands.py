@@ -4,13 +4,10 @@ import json
 import re
 import shutil
 from datetime import date
-from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
-import t2t_jax
 from t2t_jax.commands import streams
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.evaluate import which_average
@@ -21,11 +18,6 @@ from tests.commands.untrained import SOURCES, TARGETS, make_run
 from tests.refusals import refused
 
 SENTENCES = ["The dog sleeps .", "", "Rain ( wind ) barks", "Cats"]
-
-
-@pytest.fixture(scope="module")
-def other(folder):
-    return make_run(folder, "other", f"text:{folder}", 55, seed=1, **{"model.d_ff": 8})
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +39,6 @@ def test_score_writes_log_probabilities_that_add_up(workdir, folder, capfdbinary
         pieces = [piece.rpartition("=") for piece in subwords.split(" ")]
         assert float(total) == pytest.approx(sum(float(p[2]) for p in pieces), abs=1e-3)
         assert "".join(p[0] for p in pieces) == "\u2581" + target.replace(" ", "\u2581") + "</s>"
-
-
-def test_score_agrees_with_what_the_search_says_of_its_own_translations(
-    workdir, tmp_path, capfdbinary
-):
-    translator = t2t_jax.load(workdir)
-    found = [best[0] for best in translator.nbest(SOURCES, 1)]
-    encoded = translator.vocabulary.encode([best.text for best in found])
-    same = [tuple(ids) == best.tokens for ids, best in zip(encoded, found, strict=True)]
-    (tmp_path / "source").write_text("".join(f"{line}\n" for line in SOURCES))
-    (tmp_path / "target").write_text("".join(f"{best.text}\n" for best in found))
-    files = ("--source", tmp_path / "source", "--target", tmp_path / "target")
-    command("score", "--workdir", workdir, *files)
-    lines = capfdbinary.readouterr().out.decode().splitlines()
-    for line, best, is_same in zip(lines, found, same, strict=True):
-        if is_same:  # a text can be written in other subwords than the search took
-            assert float(line.partition(" ")[0]) == pytest.approx(best.log_prob, abs=1e-3)
 
 
 def test_files_of_unequal_length_are_refused(workdir, folder, tmp_path):
@@ -99,15 +74,6 @@ def test_compare_gives_full_marks_to_the_treebank_itself(folder, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r" 100\.00 100\.00 100\.00 100\.00 0 0 ", out)
     assert "EVALB, COLLINS.prm" in out
-
-
-def test_an_unbalanced_tree_is_refused_by_its_line(folder, tmp_path):
-    (tmp_path / "broken.mrg").write_text("(TOP (S (NN dog)))\n\n(TOP (S (NN cat))\n")
-    with pytest.raises(UserError, match=r"broken\.mrg line 3: .* never closed"):
-        command(
-            *("compare", "--references", folder / "dev.mrg"),
-            *("--hypotheses", tmp_path / "broken.mrg"),
-        )
 
 
 def test_every_sentence_gets_a_tree_of_exactly_its_words(parser, tmp_path, capfd):
@@ -192,35 +158,10 @@ def test_a_run_directory_that_cannot_be_written_is_scored_all_the_same(workdir, 
     assert command("report", "--workdir", published) == 0
 
 
-@pytest.mark.thorough
-def test_an_ensemble_predicts_the_mean_of_the_probabilities(workdir, other, folder, capfdbinary):
-    files = ("--source", folder / "test.en", "--target", folder / "test.de")
-    scores = []
-    for directories in ((workdir,), (other,), (workdir, other)):
-        command("score", "--workdir", *directories, *files)
-        lines = capfdbinary.readouterr().out.decode().splitlines()
-        scores.append([np.array(line.split(" ||| ")[1].split(), float) for line in lines])
-    for first, second, both in zip(*scores, strict=True):
-        np.testing.assert_allclose(
-            np.exp(both), (np.exp(first) + np.exp(second)) / 2, atol=1e-4, rtol=1e-3
-        )
-    command("translate", "--workdir", workdir, other, "--input", folder / "test.en")
-    assert len(capfdbinary.readouterr().out.splitlines()) == len(SOURCES)
-
-
 def test_an_ensemble_of_different_vocabularies_is_refused(workdir, folder):
     smaller = make_run(folder, "smaller", f"text:{folder}", 50)
     with refused(match="different vocabularies"):
         command("translate", "--workdir", workdir, smaller, "--input", folder / "test.en")
-
-
-def test_report_is_printed_and_written(workdir, capsys):
-    assert command("report", "--workdir", workdir) == 0
-    printed = capsys.readouterr().out
-    written = (Path(workdir) / "report.md").read_text()
-    for text in (printed, written):
-        assert "d_model" in text
-        assert "Deviations" in text
 
 
 @pytest.fixture
@@ -239,14 +180,6 @@ def test_a_long_line_is_refused_before_the_first_is_translated(
     with pytest.raises(UserError, match=r"line 5 has \d+ subwords, more than .*=12"):
         command("translate", "--workdir", workdir, "--input", with_a_long_line, *flags)
     assert capfdbinary.readouterr().out == b""
-
-
-def test_a_long_line_is_split_and_stays_one_line(workdir, with_a_long_line, capfdbinary):
-    files = ("--workdir", workdir, "--input", with_a_long_line)
-    command("translate", *files, "--max-source-length", 12)
-    *lines, after_the_last = capfdbinary.readouterr().out.split(b"\n")
-    assert [bool(line) for line in lines] == [True, True, False, True, True]
-    assert after_the_last == b""
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])

@@ -151,16 +151,6 @@ def test_each_curve_has_a_colour_of_its_own_on_a_terminal(tmp_path):
     assert {"\x1b[34m", "\x1b[31m"} <= set(re.findall(r"\x1b\[3\dm(?=[\u2801-\u28ff])", printed))
 
 
-def test_a_line_that_is_being_written_is_left_out_without_a_word(tmp_path, capsys):
-    run = _run(tmp_path / "run")
-    with (run / "log.jsonl").open("a") as file:
-        file.write('{"step": 500, "of": "tr')
-    assert _watch(run) == 0
-    printed = capsys.readouterr()
-    assert "400 / 1,000" in printed.out
-    assert printed.err == ""
-
-
 def test_what_is_no_run_or_damaged_or_has_no_line_yet_is_refused(tmp_path):
     empty = _run(tmp_path / "empty", [])
     (empty / "none").mkdir()

@@ -128,12 +128,6 @@ def _laid_out(mesh, names, shape):
     return found["it"]["kernel"]
 
 
-def test_an_array_that_divides_is_laid_out():
-    mesh = _mesh(2, 2, 3)
-    assert _laid_out(mesh, ["vocab", "embed"], (9, 4)) == NamedSharding(mesh, P("tensor", "fsdp"))
-    assert _laid_out(mesh, ["batch", None], (8, 5)).spec == P(("data", "fsdp"), None)
-
-
 @pytest.mark.parametrize(
     ("names", "shape", "message"),
     [
@@ -157,6 +151,7 @@ def test_a_tree_is_laid_out_by_its_specs_and_refused_by_its_paths():
     }
     with pytest.raises(UserError, match=r"^a/kernel has 5 entries on its axis 'mlp'"):
         shardings(mesh, specs, tree | {"a": {"kernel": jnp.ones((3, 4, 5))}})
+    assert _laid_out(mesh, ["batch", None], (8, 5)).spec == P(("data", "fsdp"), None)
     # What a spec leaves out is not split.
     assert shardings(mesh, {"x": P("embed")}, {"x": jnp.ones((2, 5))})["x"].spec == P("fsdp", None)
 

@@ -88,11 +88,10 @@ def test_a_platform_that_is_not_there_is_told(monkeypatch, error, said):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"JAX_PLATFORMS": "foo"}, "error: JAX finds no device of JAX_PLATFORMS=foo"),
         ({"JAX_PLATFORMS": "cuda"}, "error: JAX finds no device of JAX_PLATFORMS=cuda"),
         ({"JAX_ENABLE_X64": "1"}, "error: JAX computes in 64 bits here"),
     ],
-    ids=["a platform that nobody knows", "CUDA without a GPU", "64 bits"],
+    ids=["CUDA without a GPU", "64 bits"],
 )
 def test_a_training_that_no_device_can_do_is_one_line(tmp_path, setting, said):
     command = ["train.py", "--config", "configs/quickstart.py", "--workdir", str(tmp_path / "run")]

@@ -138,11 +138,6 @@ def meshes(*sizes):
     compare_meshes([shape for shape in shapes if str(np.prod(shape)) in sizes])
 
 
-def pairs_of_axes():
-    """Two devices along each two of the axes."""
-    compare_meshes([(2, 2, 1), (2, 1, 2), (1, 2, 2)])
-
-
 def compare_meshes(shapes):
     runs = {width: OnOneDevice(width) for width in {WIDTHS[int(np.prod(s))] for s in shapes}}
     for number, shape in enumerate(shapes):
@@ -150,11 +145,6 @@ def compare_meshes(shapes):
         axes = dict(zip(AXES, shape, strict=True))
         runs[WIDTHS[int(np.prod(shape))]].compare(**axes, tokens_per_device=limit)
         jax.clear_caches()
-
-
-@pytest.mark.slow
-def test_meshes_along_two_axes_give_the_losses_of_one_device():
-    on_eight_devices("pairs_of_axes")
 
 
 @pytest.mark.slow
@@ -198,21 +188,13 @@ _VARIANT = {
 }
 
 
-def variant():
-    OnOneDevice(24, **_VARIANT).compare(data=2, fsdp=2, tensor=2)
-
-
-@pytest.mark.thorough
-def test_a_variant_on_a_mesh_gives_the_losses_of_one_device():
-    on_eight_devices("variant")
-
-
 _ENCODER = {
     "model__architecture": "encoder_only",
     "model__share_embeddings": False,
     "data__task": "tagging",
 }
 _FAMILIES = {
+    "variant": _VARIANT,
     "decoder": {"model__architecture": "decoder_only", "model__prefix_attention": True},
     "encoder": {**_ENCODER, "model__output_bias": True},
     "images": {
@@ -234,7 +216,7 @@ def family(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", _FAMILIES)
-def test_every_family_on_a_mesh_gives_the_losses_of_one_device(name):
+def test_every_family_and_a_variant_on_a_mesh_give_the_losses_of_one_device(name):
     on_eight_devices("family", name)
 
 
@@ -403,10 +385,6 @@ def rows_of_processes():
             assert not flat[14:].any()
 
 
-def test_the_rows_of_all_processes_together_are_the_batch():
-    on_eight_devices("rows_of_processes")
-
-
 def rows_on_devices():
     """Where rows are put, and what is read of a mesh from arrays."""
     mesh = make_mesh(Config().replace({"parallel.fsdp": 2, "parallel.tensor": 2}).parallel)
@@ -421,8 +399,14 @@ def rows_on_devices():
     assert found.devices.ravel().tolist() == jax.devices()[3:7]
 
 
-def test_rows_are_split_over_devices_and_gathered():
-    on_eight_devices("rows_on_devices")
+def rows():
+    """Both of the above, in one process."""
+    rows_of_processes()
+    rows_on_devices()
+
+
+def test_rows_of_devices_and_of_processes_together_are_the_batch():
+    on_eight_devices("rows")
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ print("done", process)
 """
 
 
+@pytest.mark.thorough
 def test_process_0_reads_a_replicated_state_for_all_processes(tmp_path):
     # Each process has its own copy of the run. That of process 1 lacks the arrays at first, then
     # that of process 0, so that both go on from the state before.

@@ -1,6 +1,5 @@
 """The end of a run whose score on dev no longer rises."""
 
-import json
 import shutil
 from dataclasses import dataclass
 
@@ -14,7 +13,8 @@ from t2t_jax.run.history import plateau, reason_to_stop
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
-from tests.trained import CLOCK
+from t2t_jax.training.storage import steps_in
+from tests.trained import records_of, timeless_log
 
 FIELD = "training.stop_after_evaluations_without_gain"
 
@@ -87,19 +87,13 @@ def scripted(tiny_run, monkeypatch):
     return config.replace({"evaluation.every_steps": 2, "checkpoint.every_steps": 3, FIELD: 2})
 
 
-def _records(workdir):
-    return list(map(json.loads, (workdir / "log.jsonl").read_text().splitlines()))
-
-
 def _told(workdir):
     """All of a log that does not depend on the clock, and the checkpoints."""
-    kept = [{name: r[name] for name in r if name not in CLOCK} for r in _records(workdir)]
-    steps = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
-    return sorted(map(json.dumps, kept)), steps
+    return timeless_log(workdir), steps_in(workdir / "checkpoints")
 
 
 def _evaluated(workdir):
-    return [record["step"] for record in _records(workdir) if record["of"] == "dev"]
+    return [record["step"] for record in records_of(workdir, "dev")]
 
 
 @pytest.mark.thorough
@@ -113,8 +107,8 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
     assert f"{reason} (3.00 at step 8), which ends the run ({FIELD}=2) after step 8" in printed
     assert f"evaluate --workdir {run} --split dev --step best" in printed
     assert _evaluated(run) == [2, 4, 6, 8]
-    assert _records(run)[-1]["of"] == "end"
-    shares = [record["data_wait"] for record in _records(run) if record["of"] == "train"]
+    assert len(records_of(run, "end")) == 1
+    shares = [record["data_wait"] for record in records_of(run, "train")]
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
 
@@ -135,7 +129,7 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
 
     assert train(scripted.replace({FIELD: None}), run).exit_code == 0
     assert _evaluated(run) == [2, 4, 6, 8, 10, 12]
-    assert [record["of"] for record in _records(run)].count("end") == 1
+    assert len(records_of(run, "end")) == 1
     assert _told(run)[1] == [9, 12]
 
 

@@ -6,11 +6,10 @@ from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch
 from t2t_jax.config import Config, MeshConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import tokenize
@@ -27,20 +26,13 @@ from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.task import Scored
 from t2t_jax.tasks.translation import Translation
+from tests.commands.untrained import NETWORK
 from tests.parallel.test_meshes import on_eight_devices
 from tests.selection import thorough_after
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
 SMOOTHING = 0.1
-TINY = {
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-}
-"""The sizes of the models here."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +43,7 @@ def setting(tmp_path_factory):
             text = "".join(f"{line}\n" for line in lines)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
     config = Config().replace(
-        TINY
+        NETWORK
         | {
             "data.corpus": f"text:{folder}",
             "data.max_length": 16,  # shorter than the last pair of dev
@@ -75,29 +67,14 @@ def loss_of(translator, corpus):
     return corpus_loss(translator, pairs)
 
 
-def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
-    """Mean smoothed loss and nll of dev by NumPy, from the logits of one pair at a time.
-
-    Args:
-      members: model and parameters of each; their probabilities are averaged.
-      vocabulary: of all of them.
-    """
-    forward = jax.jit(
-        lambda variables, batch: [
-            model.apply({"params": params}, batch, deterministic=True)
-            for (model, _), params in zip(members, variables, strict=True)
-        ]
-    )
+def pair_by_pair(translator) -> tuple[float, float, int]:
+    """Mean smoothed loss and nll of dev by NumPy, from the logits of one pair at a time."""
+    model, vocabulary = translator.model.network, translator.vocabulary
+    forward = jax.jit(partial(model.apply, deterministic=True))
     smoothed, nll, tokens = 0.0, 0.0, 0
     for source, target in zip(*map(vocabulary.encode, (SOURCES, TARGETS)), strict=True):
-        rows = (jnp.array([ids], jnp.int32) for ids in (source, target))
-        sides = (
-            Sequence(row, jnp.ones_like(row), jnp.arange(row.size, dtype=jnp.int32)[None])
-            for row in rows
-        )
-        logits = forward([own for _, own in members], Batch(*sides))
-        weights = np.exp(np.array(logits, np.float64)[:, 0])
-        log_probs = np.log((weights / weights.sum(axis=2, keepdims=True)).mean(axis=0))
+        logits = forward({"params": translator.params}, Batch.of([source], [target]))
+        log_probs = np.array(jax.nn.log_softmax(logits[0]), np.float64)
         wanted = np.full(log_probs.shape, SMOOTHING / log_probs.shape[1])
         wanted[np.arange(len(target)), target] += 1 - SMOOTHING
         smoothed -= (wanted * log_probs).sum()
@@ -107,21 +84,12 @@ def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("is_ensemble", [False, True], ids=["one model", "an ensemble"])
 @pytest.mark.parametrize("batching", ["bucket", "pack"])
-def test_losses_are_those_of_all_pairs_one_by_one(setting, batching, is_ensemble):
+def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
     translator, corpus = setting
     config = translator.config.replace({"data.batching": batching})
-    others = [jax.tree.map(lambda x: x * 1.3, translator.params)] if is_ensemble else []
-    evaluated = Translator(
-        config,
-        translator.vocabulary,
-        translator.params,
-        others=[(config.model, params) for params in others],
-    )
-    loss = loss_of(evaluated, corpus)
-    members = [(translator.model.network, params) for params in (translator.params, *others)]
-    smoothed, nll, tokens = pair_by_pair(members, translator.vocabulary)
+    loss = loss_of(Translator(config, translator.vocabulary, translator.params), corpus)
+    smoothed, nll, tokens = pair_by_pair(translator)
     assert loss.tokens == tokens
     assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
     assert loss.nll == pytest.approx(nll, rel=1e-5)
@@ -170,7 +138,7 @@ def test_a_split_without_some_of_its_sentences_has_no_losses_by_sentence(setting
 def in_parts():
     """Losses by sentence of a model whose rows are split over eight devices."""
     config = Config().replace(
-        TINY
+        NETWORK
         | {
             "model.compute_dtype": "float32",
             "data.batching": "pack",
@@ -284,12 +252,6 @@ def test_a_summary_is_plain_json_with_every_figure(setting):
     }
 
 
-def test_an_unknown_decoding_setting_is_refused(setting):
-    translator, corpus = setting
-    with pytest.raises(UserError, match="did you mean"):
-        evaluate(translator, corpus, "dev", beamsize=2)
-
-
 def test_an_empty_split_is_refused(setting, tmp_path):
     translator, _ = setting
     for language in ("en", "de"):
@@ -339,12 +301,6 @@ def test_sentences_beyond_a_learned_table_are_refused_before_anything_is_transla
     narrow.translate = None
     with pytest.raises(UserError, match="target line"):
         evaluate(narrow, corpus, "dev")
-    vast = translator.config.replace({"model.position": "learned", "model.max_positions": 400})
-    others = [(config.model, translator.params)]
-    ensemble = Translator(vast, vocabulary, translator.params, others=others)
-    ensemble.translate = None
-    with pytest.raises(UserError, match="target line"):
-        evaluate(ensemble, corpus, "dev")
 
 
 @pytest.mark.parametrize("num_sentences", [0, -1])

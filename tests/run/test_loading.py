@@ -225,6 +225,7 @@ def test_a_translator_and_a_run_say_their_size_step_and_score():
     assert repr(lost) == "<TrainedRun: gone, unknown parameters, step 0>"
 
 
+@pytest.mark.thorough
 def test_a_library_for_tpus_that_finds_none_is_quiet_in_python():
     pytest.importorskip("libtpu")
     code = "import sys, t2t_jax; t2t_jax.load(sys.argv[1]); print('loaded')"

@@ -3,11 +3,8 @@
 import errno
 import io
 import json
-import os
 import resource
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,35 +107,6 @@ def test_tensorboard_gets_the_figures_and_forgets_later_steps(tmp_path):
     assert {e.summary.value[0].tag: e.summary.value[0].simple_value for e in figures} == (
         pytest.approx({f"train/{name}": value for name, value in FIGURES.items()})
     )
-
-
-_TELLS_A_LOT = """
-import sys
-from pathlib import Path
-from t2t_jax.run.log import RunLog
-
-with RunLog(Path(sys.argv[1]), 0, 9) as log:
-    for step in range(1, 2000):
-        log.say("a line " * 20)
-    figures = ("loss", "learning_rate", "target_tokens_per_second", "data_wait")
-    log.training(9, dict.fromkeys(figures, 1.0), 0.0)
-"""
-
-
-def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
-    read, write = os.pipe()
-    program = subprocess.Popen(
-        [sys.executable, "-c", _TELLS_A_LOT, str(tmp_path)],
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    os.close(write)
-    os.read(read, 100)
-    os.close(read)
-    _, errors = program.communicate()
-    assert (program.returncode, errors) == (0, "")
-    assert _steps(tmp_path) == [9]
 
 
 def test_a_full_disk_is_an_error_in_one_line_after_some_attempts(tmp_path, monkeypatch, capsys):

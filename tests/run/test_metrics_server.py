@@ -1,6 +1,5 @@
 """Metrics of a training for Prometheus, read back by its own parser."""
 
-import json
 import re
 import socket
 import struct
@@ -14,6 +13,7 @@ from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.run import trainer
 from t2t_jax.run.meter import serving_metrics
+from tests.trained import records_of
 
 
 @pytest.fixture
@@ -42,8 +42,7 @@ def test_the_metrics_are_the_last_line_of_the_log(tiny_run, tmp_path, port, monk
 
     monkeypatch.setattr(trainer, "_last_words", scrape)
     trainer.train(config, tmp_path / "run", metrics_port=port)
-    lines = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    last = [line for line in lines if line["of"] == "train"][-1]
+    last = records_of(tmp_path / "run", "train")[-1]
     logged = ("step", "loss", "target_tokens_per_second", "step_seconds", "host_memory_bytes")
     assert 0 <= scraped.pop("t2t_jax_seconds_since_checkpoint") < 60
     assert scraped == {f"t2t_jax_{name}": pytest.approx(last[name]) for name in logged}

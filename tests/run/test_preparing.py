@@ -37,15 +37,6 @@ def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(config, tmp
     assert (workdir / "log.jsonl").read_text() == ""
 
 
-def test_what_is_refused_leaves_no_directory(config, tmp_path):
-    with (
-        pytest.raises(UserError, match=r"parallel\.data=99"),
-        open_run(config.replace({"parallel.data": 99}), tmp_path / "run"),
-    ):
-        pass
-    assert not (tmp_path / "run").exists()
-
-
 def equal(one, other):
     return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
 

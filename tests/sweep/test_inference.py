@@ -73,14 +73,6 @@ def test_an_effect_of_a_seed_at_a_sentence_that_rows_share_cancels(rows):
     assert false_positives <= 0.09 * (len(rows) - 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sd", [SENTENCES_ONLY, SEEDS, (0.5, 0.3, 0.5), (1.0, 0.1, 0.1)])
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_of_equal_rows_four_to_six_percent_look_different(seeds, sd):
-    # The error of simulation is 0.003; few seeds make the test slightly cautious.
-    assert 0.036 <= found(4000, PAIR, seeds, sd=sd)[0] <= 0.06
-
-
 def test_some_row_of_eighteen_equal_ones_looks_different_in_five_percent_of_grids():
     rows = ["base", *map(str, range(18))]
     unadjusted, adjusted = found(100, rows, 3, sd=SEEDS)

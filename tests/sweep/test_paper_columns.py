@@ -6,21 +6,9 @@ import pytest
 
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.tables import (
-    PAPER_FIELDS,
-    PAPER_HEADS,
     interval_and_published,
-    paper_cells,
     paper_marks,
-    paper_values,
 )
-
-
-def test_every_row_has_as_many_cells_as_heads():
-    for row in (TABLE_3["base"], TABLE_3["A-h1"], None):
-        assert len(paper_cells(row)) == len(PAPER_HEADS)
-        assert len(paper_values(row)) == len(PAPER_FIELDS)
-    assert paper_cells(TABLE_3["A-h4"]) == ("5.00", "25.5", "")
-    assert paper_cells(None) == ("", "", "")
 
 
 def test_a_plot_marks_differences_from_the_base():

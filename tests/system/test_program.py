@@ -4,7 +4,6 @@ Most of these programs do not import JAX, and answer in a fraction of a second.
 """
 
 import os
-import random
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import time
 import pytest
 
 from t2t_jax.system.program import command_line
-from tests.programs import ROOT, run_program, run_python
+from tests.programs import ROOT, run_program
 
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = [
@@ -344,36 +343,6 @@ def test_a_warning_that_nobody_reads_stops_nothing(tmp_path):
     assert finish(tmp_path, body)[0] == 7
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_ten_signals_at_random_moments_end_a_translation_each_time(tiny_run, tmp_path, number):
-    """While it imports JAX, restores a checkpoint, compiles, or decodes."""
-    (tmp_path / "out").mkdir()
-    tiny_run.finish(tmp_path / "run")
-    source = tmp_path / "source"
-    source.write_text("a dog runs over the red house and then back again\n" * 200_000)
-    moments = random.Random(int(number))
-    for _ in range(10):
-        program = subprocess.Popen(
-            [
-                *(sys.executable, "eval.py", "translate", "--workdir", str(tmp_path / "run")),
-                *("--input", str(source), "--output", str(tmp_path / "out" / "file")),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=_receive_all,
-        )
-        time.sleep(moments.uniform(0.3, 8))
-        program.send_signal(number)
-        sent = time.monotonic()
-        assert program.communicate(timeout=20) == (b"", b"")
-        assert time.monotonic() - sent < 2
-        assert program.returncode == -number
-        assert list((tmp_path / "out").iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def translated(tiny_run, tmp_path_factory):
     """A trained run, a file of sentences, and their translations where nothing is in the way."""
@@ -447,29 +416,3 @@ def test_a_limit_on_the_size_of_files_is_one_line(translated):
 def test_another_command_is_called_as_it_can_be_from_there(program, said, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program])
     assert command_line("evaluate") == said
-
-
-@pytest.mark.faults
-def test_training_off_the_main_thread_needs_no_signals(tiny_run, tmp_path):
-    program = (
-        "import sys, threading, t2t_jax\n"
-        "from t2t_jax.config.file import load_config\n"
-        "codes = []\n"
-        "config = load_config(sys.argv[1])\n"
-        "train = lambda: codes.append(t2t_jax.train(config, sys.argv[2]).exit_code)\n"
-        "thread = threading.Thread(target=train)\n"
-        "thread.start()\n"
-        "thread.join()\n"
-        "sys.exit(codes[0])\n"
-    )
-    done = run_python("-c", program, tiny_run.folder / "tiny.py", tmp_path / "run")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "12 steps are done" in done.stdout
-
-
-@pytest.mark.faults
-def test_training_without_streams_just_trains(tiny_run, tmp_path):
-    train = f"exec {sys.executable} train.py --config $0 --workdir $1 <&- >&- 2>&-"
-    done = run_program("bash", "-c", train, tiny_run.folder / "tiny.py", tmp_path / "run")
-    assert done.returncode == 0
-    assert list(tiny_run.losses(tmp_path / "run")) == list(range(1, 13))

@@ -23,25 +23,6 @@ def test_a_signal_is_noted_and_handlers_are_put_back(number):
     assert signal.getsignal(number) == before
 
 
-@pytest.fixture
-def ctrl_c():
-    """What Ctrl-C does in a program of its own; a shell's background starts with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_only_a_second_ctrl_c_is_not_held_back():
-    with StopSignal() as stop:
-        _send(signal.SIGINT)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
-            _send(number)
-        assert stop.number == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
-            _send(signal.SIGINT)
-
-
 def test_a_signal_ends_an_attempt_at_its_next_safe_point_and_prevents_the_next_attempt():
     done = []
     with StopSignal() as stop:
