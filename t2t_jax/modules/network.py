@@ -77,7 +77,8 @@ def init_parameters(model: Network, key: Key[Array, ""]) -> matrices.Parameters:
 @cache
 def declared_parameters(model: Network) -> matrices.Parameters:
     """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
-    return jax.eval_shape(partial(init_parameters, model), jax_settings.random_key(0))
+    with axes.only_shapes():
+        return jax.eval_shape(partial(init_parameters, model), jax_settings.random_key(0))
 
 
 def abstract_parameters(model: Network, mesh: Mesh) -> matrices.Parameters:

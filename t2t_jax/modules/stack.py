@@ -15,6 +15,7 @@ from t2t_jax.kernels.products import PRODUCT, has_form
 from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.layers import Layer
 from t2t_jax.modules.normalization import Norm
+from t2t_jax.parallel.axes import uses_values
 
 
 class LayerStack(nn.Module):
@@ -60,6 +61,8 @@ def _scan(
         keep = products if remat == "dots" else None
         # Within a scan the compiler cannot undo it by common subexpressions.
         one_layer = nn.remat(one_layer, prevent_cse=False, policy=keep)
+    # The check traces every layer a second time, and the random numbers in it depend on that.
+    draws = (layer.is_initializing() and uses_values()) or not context.deterministic
     stack = nn.scan(
         one_layer,
         variable_axes={"params": 0, "intermediates": 0},
@@ -67,8 +70,7 @@ def _scan(
         length=depth,
         unroll=depth if remat == "none" and _unrolls(x, context) else 1,
         metadata_params={nn.PARTITION_NAME: "layers"},
-        # The check traces every layer a second time. Random numbers depend on that.
-        check_constancy_invariants=layer.is_initializing() or not context.deterministic,
+        check_constancy_invariants=draws,
     )
     return stack(layer, x, None)[0]
 

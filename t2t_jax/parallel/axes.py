@@ -81,6 +81,7 @@ HEADS = "batch", "length", "heads", None
 
 
 _declares: ContextVar[bool] = ContextVar("declares", default=False)
+_only_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
 
 
 @contextlib.contextmanager
@@ -98,6 +99,16 @@ def declaring() -> contextlib.AbstractContextManager[None]:
     Elsewhere, a module's `init` returns plain arrays.
     """
     return _within(_declares, True)
+
+
+def only_shapes() -> contextlib.AbstractContextManager[None]:
+    """Make parameters whose shapes are used within the context, and whose values are not."""
+    return _within(_only_shapes, True)
+
+
+def uses_values() -> bool:
+    """Return whether the values of parameters are used, that is, outside of `only_shapes`."""
+    return not _only_shapes.get()
 
 
 def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], **facts: Any) -> Any:
