@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +13,14 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LONGEST = 2048  # subwords; the weights grow with the square of their number
 
@@ -41,6 +44,18 @@ class AttentionMaps(NamedTuple):
     sentence."""
     target_words: list[int]
     """The same numbers for the translation."""
+
+    def plot(self, attention: Literal["encoder", "decoder", "cross"] = "cross") -> "Figure":
+        """Draw the weights of an attention, with a panel for each layer and head.
+
+        A notebook shows the picture; `.savefig("attention.png")` writes it into a file.
+
+        Raises:
+          UserError: matplotlib is not installed.
+        """
+        with needs_extra("plots", "AttentionMaps.plot"):
+            from t2t_jax.inspect.figures.attention import heads
+        return heads(self, attention)
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:

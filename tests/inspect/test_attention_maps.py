@@ -72,6 +72,18 @@ def test_without_a_target_it_is_the_models_own_translation(translator):
         np.testing.assert_array_equal(expected, maps)
 
 
+@pytest.mark.parametrize("attention", ["encoder", "decoder", "cross"])
+def test_a_plot_has_a_panel_for_each_layer_and_head(translator, attention):
+    maps = attention_maps(translator, SOURCE, "a $ dog")
+    figure, weights = maps.plot(attention), getattr(maps, attention)
+    *panels, _ = figure.axes  # the last is the scale of the colours
+    drawn = [axes.images[0].get_array() for axes in panels]
+    np.testing.assert_array_equal(drawn, weights.reshape(-1, *weights.shape[2:]))
+    rows = maps.source if attention == "encoder" else maps.target
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == rows
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
+
+
 def test_an_ensemble_is_refused(translator):
     with pytest.raises(UserError, match="ensemble"):
         attention_maps(ensemble_of(translator), SOURCE)

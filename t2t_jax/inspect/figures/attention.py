@@ -1,6 +1,7 @@
 """Pictures of section 3.2, and of figures 3 to 5: scores, masks, and the weights of heads."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from t2t_jax.functional.attention import attention_weights
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.inspect.attention_maps import AttentionMaps
-from t2t_jax.inspect.figures.drawing import COLORS, MAP, canvas
+from t2t_jax.inspect.figures.drawing import COLORS, MAP, Picture, canvas
 from t2t_jax.parallel.jax_settings import random_key
 
 _WIDTHS = (4, 16, 64, 256, 1024)
@@ -106,4 +107,25 @@ def cross_attention(maps: AttentionMaps, layer: int) -> Figure:
     axes.set_yticks(range(len(maps.target)), maps.target, parse_math=False)
     axes.set_title(f"cross-attention, layer {layer + 1}, mean of the heads", fontsize=10)
     figure.colorbar(image, ax=axes)
+    return figure
+
+
+def heads(maps: AttentionMaps, attention: Literal["encoder", "decoder", "cross"]) -> Figure:
+    """Draw the weights of an attention, with a panel for each layer and head."""
+    queries, keys = {
+        "encoder": (maps.source, maps.source),
+        "decoder": (maps.target, ["<s>", *maps.target[:-1]]),
+        "cross": (maps.target, maps.source),
+    }[attention]
+    weights = getattr(maps, attention)
+    rows, columns = weights.shape[:2]
+    size = columns * (0.8 + 0.16 * len(keys)), 1 + rows * (0.4 + 0.16 * len(queries))
+    figure = Picture(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for (layer, head), axes in zip(np.ndindex(rows, columns), panels.flat, strict=True):
+        image = axes.imshow(weights[layer, head], cmap=MAP, vmin=0, vmax=1)
+        axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
+        axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=8, parse_math=False)
+        axes.set_yticks(range(len(queries)), queries, fontsize=8, parse_math=False)
+    figure.colorbar(image, ax=panels, label=f"{attention} attention; a row adds up to 1")
     return figure

@@ -12,9 +12,16 @@ MAP = "viridis"
 """A scale of colours that colour-blind people can read; cividis is grey in its middle."""
 
 
+class Picture(Figure):
+    """A picture that notebooks show as the value of a cell."""
+
+    def _repr_png_(self) -> bytes:
+        return encoded(self, "png")
+
+
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """Return a picture, of a size in inches, with axes in columns; it needs no display."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Picture(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
