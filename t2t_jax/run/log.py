@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rich import get_console
 from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -72,10 +73,13 @@ class RunLog:
         self._console = ProgressConsole(
             soft_wrap=True,
             quiet=not is_main(),
-            # A notebook keeps printed lines but no progress bar, even if it claims a terminal.
             force_terminal=sys.stdout.isatty(),
-            force_jupyter=False,
+            force_jupyter=False,  # a notebook keeps printed lines as text
         )
+        self._in_notebook = is_main() and get_console().is_jupyter
+        self._shows_bar = self._in_notebook or self._console.is_terminal
+        self._display: Any = None
+        self._drawn = 0.0
         self._path = log_file(workdir)
         known = [
             (line, record)
@@ -97,7 +101,7 @@ class RunLog:
             BarColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=self._console.quiet or not self._console.is_terminal,
+            disable=self._console.quiet or self._in_notebook or not self._console.is_terminal,
         )
         self._bar = self._progress.add_task(
             "train", total=num_train_steps, completed=start_step, figures=""
@@ -121,12 +125,17 @@ class RunLog:
 
     def __enter__(self) -> "RunLog":
         """Show the progress bar."""
+        if self._in_notebook:
+            from IPython.display import display  # every notebook's kernel has it
+
+            self._display = display(self._progress, display_id=True)
         self._progress.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Record a `UserError` that ended the run, remove the progress bar and close the files."""
         self._progress.stop()
+        self._draw(least_seconds=0)
         if isinstance(error, UserError) and not may_pass(error):
             with suppress(UserError):  # the log itself may not be writable
                 self._record(self.newest_step, END, {"text": f"error: {error}"})
@@ -145,6 +154,13 @@ class RunLog:
         """Move the progress bar."""
         self.newest_step = step
         self._progress.update(self._bar, completed=step)
+        self._draw()
+
+    def _draw(self, least_seconds: float = 0.5) -> None:
+        """Draw the progress bar of a notebook again, unless it was drawn a moment ago."""
+        if self._display and time.monotonic() - self._drawn >= least_seconds:
+            self._display.update(self._progress)
+            self._drawn = time.monotonic()
 
     def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
         """Record the means of the steps since the last record, or since the run was resumed.
@@ -159,7 +175,7 @@ class RunLog:
             f"{figures['data_wait']:.0%} waiting for data"
         )
         self._progress.update(self._bar, figures=line)
-        if not self._console.is_terminal:
+        if not self._shows_bar:
             self.say(f"step {step:,}  {line}  {duration(seconds_left)} left")
         self._record(step, "train", figures)
         self.look(step)

@@ -91,6 +91,25 @@ def test_a_narrow_terminal_shows_the_step_all_figures_and_the_time_left(tmp_path
     )
 
 
+def test_a_notebook_shows_a_bar_and_keeps_lines_as_text(tmp_path, monkeypatch, capsys):
+    shown = []
+
+    def display(bar, display_id):
+        shown.append(bar._repr_mimebundle_([], [])["text/plain"])
+        return SimpleNamespace(update=partial(display, display_id=display_id))
+
+    monkeypatch.setattr("t2t_jax.run.log.get_console", lambda: Console(force_jupyter=True))
+    monkeypatch.setattr("IPython.display.display", display)
+    with _log(tmp_path, 0) as log:
+        for step in range(1, 11):
+            log.step(step)
+        log.training(10, FIGURES, seconds_left=0.0)
+        log.say("step 10, dev")
+    assert ["0/10" in shown[0], "10/10" in shown[-1], "loss 2.500" in shown[-1]] == [True] * 3
+    assert len(shown) <= 4  # not at every step
+    assert capsys.readouterr().out == "step 10, dev\n"
+
+
 def test_tensorboard_gets_the_figures_and_forgets_later_steps(tmp_path):
     with _log(tmp_path, 4) as log:
         log.training(5, FIGURES | {"gradient_norm": float("inf")}, seconds_left=1.0)
