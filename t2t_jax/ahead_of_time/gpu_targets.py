@@ -15,28 +15,32 @@ class GpuTarget:
 
     kind: str
     """The name that the driver gives the GPU, by which `CHIPS` has its memory and its peaks."""
-    capability: int
-    """The major number of its compute capability."""
+    capability: tuple[int, int]
+    """The major and minor number of its compute capability."""
     multiprocessors: int
     """The number of multiprocessors."""
     lanes: int
     """The float32 units of each multiprocessor."""
     shared_bytes: int
-    """The shared memory of each multiprocessor. A block may have all but 1 KiB."""
+    """The shared memory of each multiprocessor. A block may use all of it, from compute capability
+    8.0 on all but 1 KiB."""
     cache_bytes: int
     """The size of the cache (L2) of the memory that holds arrays."""
     clock_ghz: float
     """The highest clock."""
     links: int
     """The number of NVLinks to the other GPUs of its host."""
+    threads: int = 2048
+    """The threads that each multiprocessor holds at once."""
 
 
 _KIB, _MIB = 1 << 10, 1 << 20
 GPU_TARGETS = {
-    "a100": GpuTarget("NVIDIA A100-SXM4-80GB", 8, 108, 64, 164 * _KIB, 40 * _MIB, 1.41, 12),
-    "h100": GpuTarget("NVIDIA H100 80GB HBM3", 9, 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
-    "h200": GpuTarget("NVIDIA H200", 9, 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
-    "b200": GpuTarget("NVIDIA B200", 10, 148, 128, 228 * _KIB, 126 * _MIB, 1.965, 18),
+    "t4": GpuTarget("Tesla T4", (7, 5), 40, 64, 64 * _KIB, 4 * _MIB, 1.59, 0, threads=1024),
+    "a100": GpuTarget("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 164 * _KIB, 40 * _MIB, 1.41, 12),
+    "h100": GpuTarget("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
+    "h200": GpuTarget("NVIDIA H200", (9, 0), 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
+    "b200": GpuTarget("NVIDIA B200", (10, 0), 148, 128, 228 * _KIB, 126 * _MIB, 1.965, 18),
 }
 """The GPUs that programs can be compiled for, by their names in `--compile-only`."""
 
@@ -48,7 +52,7 @@ gpu_device_info {{
   shared_memory_per_block: 49152
   shared_memory_per_core: {shared_bytes}
   shared_memory_per_block_optin: {optin}
-  threads_per_core_limit: 2048
+  threads_per_core_limit: {threads}
   core_count: {multiprocessors}
   fpus_per_core: {lanes}
   block_dim_limit_x: 2147483647
@@ -63,7 +67,9 @@ gpu_device_info {{
   l2_cache_size: {cache_bytes}
   clock_rate_ghz: {clock_ghz}
   device_memory_size: {memory_bytes}
-  cuda_compute_capability {{ major: {capability} feature_extension: {features} }}
+  cuda_compute_capability {{
+    major: {capability[0]} minor: {capability[1]} feature_extension: {features}
+  }}
   device_vendor: "NVIDIA Corporation"
   device_address_bits: 64
   name: "{kind}"
@@ -87,8 +93,8 @@ def described_target(target: GpuTarget) -> str:
         memory_bytes=chip.memory_bytes,
         memory_bytes_per_s=int(chip.memory_bytes_per_s),
         **vars(target),
-        features="ACCELERATED_FEATURES" if target.capability >= 9 else "NONE",
-        optin=target.shared_bytes - 1024,
+        features="ACCELERATED_FEATURES" if target.capability >= (9, 0) else "NONE",
+        optin=target.shared_bytes - (1024 if target.capability >= (8, 0) else 0),
         dnn=_CUDNN,
         cudnn=".".join(map(str, _CUDNN)),
     )

@@ -149,8 +149,9 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
 
     It is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs with
     instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
-    On Intel's, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py` measures the
-    products in both.
+    GPUs below 8.0 multiply float16 fast, which is left out: its gradients need loss scaling. On
+    Intel's processors, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py`
+    measures the products in both.
     """
     has_bfloat16 = (
         device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)

@@ -17,7 +17,7 @@ class Hardware:
     Attributes:
       flops_per_s: FLOP/s of bfloat16 matmuls that accumulate in float32, without sparsity. By
         default TPUs compute float32 matmuls this way too; GPUs take at least twice as long for
-        them.
+        them. For GPUs that multiply no bfloat16, FLOP/s of float32 matmuls.
       memory_bytes: the size of the memory that holds arrays.
       memory_bytes_per_s: bytes per second that this memory reads or writes.
       sent_bytes_per_s: bytes per second sent to other devices, over all links together; as many can
@@ -43,6 +43,9 @@ CHIPS = {
     "TPU v5": Hardware(459e12, 95 * _GIB, 2765e9, 600e9, 1.75e9),
     # cloud.google.com/tpu/docs/v6e
     "TPU v6 lite": Hardware(918e12, 32 * _GIB, 1638e9, 400e9, 1.75e9),
+    # nvidia.com/en-us/data-center/tesla-t4, data sheet; PCIe in place of links. Its 65e12 FLOP/s in
+    # float16 are not used.
+    "Tesla T4": Hardware(8.1e12, 16 * _GIB, 320e9, 16e9),
     # nvidia.com/en-us/data-center/a100, "NVIDIA A100 Tensor Core GPU" data sheet
     "NVIDIA A100-SXM4-40GB": Hardware(312e12, 40 * _GIB, 1555e9, 300e9),
     "NVIDIA A100-SXM4-80GB": Hardware(312e12, 80 * _GIB, 2039e9, 300e9),

@@ -170,6 +170,16 @@ def test_gpus_need_not_be_there(name):
 
 
 @needs_cuda
+def test_a_gpu_without_bfloat16_computes_in_float32(tmp_path):
+    config = _TINY.replace({"model.compute_dtype": "auto"})
+    report = compile_ahead(config, devices_of("t4:1"), tmp_path / "program.txt")
+    assert report.fits
+    text = (tmp_path / "program.txt").read_text()
+    assert "bf16[" not in text
+    assert "f16[" not in text
+
+
+@needs_cuda
 def test_a_step_for_a_gpu_has_fused_attention_and_its_text_is_written(tmp_path):
     long = {"data.max_length": 126}  # short rows have a kernel of their own
     config = _TINY.replace({"model.compute_dtype": "auto", "model.num_heads": 1} | long)
