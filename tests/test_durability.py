@@ -179,17 +179,6 @@ def test_a_run_whose_checkpoints_are_lost_does_not_begin_at_step_1(golden, lost,
     assert after == before
 
 
-@pytest.mark.thorough
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(golden):
-    config, workdir = golden
-    _lost(workdir, "checkpoints/800", "best")
-    log = workdir / "log.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(line for line in lines if '"checkpoint"' not in line))
-    short = {"training.num_train_steps": 1, "evaluation.num_sentences": 1}
-    assert train(config.replace(short), workdir).exit_code == 0
-
-
 _PROGRAM = '''
 """Train, and be killed at the n-th write of a file below the run directory.
 
