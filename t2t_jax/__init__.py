@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from t2t_jax.modules.context import Context as Context
     from t2t_jax.modules.feed_forward import FeedForward as FeedForward
     from t2t_jax.modules.layers import Layer as Layer
+    from t2t_jax.modules.layers import LayerStack as LayerStack
     from t2t_jax.modules.models import build as build
     from t2t_jax.modules.names import named_arrays as named_arrays
     from t2t_jax.modules.names import parameter_table as parameter_table
     from t2t_jax.modules.names import parameters_of as parameters_of
-    from t2t_jax.modules.stack import LayerStack as LayerStack
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import TrainedRun as TrainedRun
     from t2t_jax.run.loading import load as load
@@ -63,7 +63,7 @@ _HOMES = {
     "Context": "t2t_jax.modules.context",
     "FeedForward": "t2t_jax.modules.feed_forward",
     "Layer": "t2t_jax.modules.layers",
-    "LayerStack": "t2t_jax.modules.stack",
+    "LayerStack": "t2t_jax.modules.layers",
     "MeshConfig": "t2t_jax.config",
     "MultiHeadAttention": "t2t_jax.modules.attention",
     "Parameter": "t2t_jax.config.registry",

@@ -17,9 +17,8 @@ from t2t_jax.modules.cache import (
     layers_of,
 )
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.layers import Layer
+from t2t_jax.modules.layers import Layer, last_norm
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.stack import last_norm
 
 
 class CachedLayer(Layer):

@@ -20,8 +20,7 @@ from t2t_jax.modules import matrices, normalization
 from t2t_jax.modules.context import Context, Mask
 from t2t_jax.modules.decoding_model import SourceForm, TokenSources
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
-from t2t_jax.modules.layers import Dropout
-from t2t_jax.modules.stack import LayerStack
+from t2t_jax.modules.layers import Dropout, LayerStack
 from t2t_jax.parallel.axes import constrain, named, on_mesh
 
 Side: TypeAlias = Literal["source", "target"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.kernels.choice import OF_PLATFORMS, XLA_KERNELS, Kernels
-from t2t_jax.modules import stack
+from t2t_jax.modules import layers
 
 _CPU = Kernels(products="float32_results")
 _SOURCES = [[[3, 4, 5, 6, 2], [7, 2]], [[8, 9, 2]]]
@@ -67,7 +67,7 @@ def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch
     model = make_model(compute_dtype="bfloat16")
     batch = make_batch(_SOURCES, _TARGETS)
     in_a_loop, looped = _losses_and_gradients(model, batch, kernels=_CPU)
-    monkeypatch.setattr(stack, "_LARGE", 1)
+    monkeypatch.setattr(layers, "_LARGE", 1)
     one_by_one, unrolled = _losses_and_gradients(model, batch, kernels=_CPU)
     with_loops, without = (
         program.lower(model.variables).compile().as_text().count(" while(")

@@ -11,7 +11,7 @@ from jaxtyping import TypeCheckError
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional import masks
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.stack import LayerStack
+from t2t_jax.modules.layers import LayerStack
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
 _TARGETS = [[[5, 6, 7, 2]], [[8, 9, 10, 3, 2]], [[4, 2]]]
