@@ -8,14 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int32
 
 from t2t_jax.batch import one_a_row
-from t2t_jax.decoding.arguments import texts
-from t2t_jax.decoding.long_lines import check_one_pass
-from t2t_jax.decoding.scoring import of_each_line
+from t2t_jax.decoding import arguments, long_lines, scoring
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.modules import interceptors, matrices, token_network
 from t2t_jax.parallel.devices import within_memory
 from t2t_jax.tasks import task_of
 
@@ -49,9 +45,9 @@ def encoder_states(
         raise TypeError(f"{translator!r:.80} is no model; give one that t2t_jax.load returns")
     translator.check_process()
     network = _network(translator)
-    tokens = _sources(translator, texts(lines, "lines", first_line), first_line)
+    tokens = _sources(translator, arguments.texts(lines, "lines", first_line), first_line)
     for number, one in enumerate(tokens, first_line):
-        check_one_pass(f"line {number}", len(one), translator.longest_sentence)
+        long_lines.check_one_pass(f"line {number}", len(one), translator.longest_sentence)
     lengths = [len(one) for one in tokens]
     shape = len(tokens), max(lengths, default=0), network.config.d_model
     states = np.zeros(shape, np.float32)
@@ -60,16 +56,16 @@ def encoder_states(
         return _encoded(network, translator.params, ids)
 
     with within_memory(decoding=True):
-        for line, row in of_each_line(translator, [tokens], lengths, encoded):
+        for line, row in scoring.of_each_line(translator, [tokens], lengths, encoded):
             states[line, : lengths[line]] = row[: lengths[line]]
     return EncoderStates(states, np.array(lengths, np.int32), tokens)
 
 
-def _network(translator: Translator) -> TokenNetwork:
+def _network(translator: Translator) -> token_network.TokenNetwork:
     """Return the network of a model, or refuse one without an encoder of its own."""
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no encoder of its own; load one of its models")
-    network: TokenNetwork = translator.model.network
+    network: token_network.TokenNetwork = translator.model.network
     if network.config.stacks[0].reads_target:
         kind = network.config.architecture
         raise UserError(f"model.architecture={kind!r} has no encoder; load a model that has one")
@@ -85,9 +81,9 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
     return [x.tolist() for x in task.unlabelled(translator, lines, first_line).sentences]
 
 
-@partial(InterceptedJit, static_argnums=0)
+@partial(interceptors.InterceptedJit, static_argnums=0)
 def _encoded(
-    network: TokenNetwork, params: Parameters, tokens: Int32[Array, "b s"]
+    network: token_network.TokenNetwork, params: matrices.Parameters, tokens: Int32[Array, "b s"]
 ) -> Float[Array, "b s d_model"]:
     encoded: Any = network.apply({"params": params}, one_a_row(tokens), method="encode")
     return encoded.astype("float32")

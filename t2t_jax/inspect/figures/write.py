@@ -12,7 +12,7 @@ from t2t_jax.config import Config
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps, weights_of
-from t2t_jax.inspect.figures import attention, positions, training
+from t2t_jax.inspect.figures import attention, formulas
 from t2t_jax.inspect.figures.architecture import architecture
 from t2t_jax.inspect.figures.drawing import encoded
 from t2t_jax.inspect.figures.long_context import long_context
@@ -53,11 +53,11 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
     vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
     model = config.model
     yield "architecture", architecture(config, vocab_size)
-    yield "positions_waves", positions.waves(model.d_model)
-    yield "positions_map", positions.heat_map(model.d_model)
-    yield "positions_distance", positions.products_by_distance(model.d_model)
-    yield "schedule", training.schedule(config.training, model.scaling_width)
-    yield "label_smoothing", training.label_smoothing(config.training.label_smoothing)
+    yield "positions_waves", formulas.waves(model.d_model)
+    yield "positions_map", formulas.heat_map(model.d_model)
+    yield "positions_distance", formulas.products_by_distance(model.d_model)
+    yield "schedule", formulas.schedule(config.training, model.scaling_width)
+    yield "label_smoothing", formulas.label_smoothing(config.training.label_smoothing)
     yield "softmax_saturation", attention.softmax_saturation()
     yield "masks", attention.masks()
     if "source" not in model.embeddings:  # images of a model are all of one size

@@ -19,7 +19,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import attention_maps
-from t2t_jax.inspect.figures import attention, figures, positions, training, write_figures
+from t2t_jax.inspect.figures import attention, figures, formulas, write_figures
 from t2t_jax.inspect.figures.architecture import architecture
 from t2t_jax.inspect.figures.drawing import encoded
 from t2t_jax.inspect.figures.long_context import long_context, operations
@@ -77,14 +77,14 @@ def test_the_boxes_of_the_architecture_have_all_parameters(norm_order):
 
 def test_waves_and_products_are_those_of_section_3_5():
     d_model, length = 32, 20
-    (axes,) = positions.waves(d_model, length).axes
+    (axes,) = formulas.waves(d_model, length).axes
     for line in axes.lines:
         column = int(line.get_label().split()[1])
         wave = math.cos if column % 2 else math.sin
         rate = 10_000 ** (-(column - column % 2) / d_model)
         expected = [wave(position * rate) for position in range(length)]
         np.testing.assert_allclose(line.get_ydata(), expected, atol=1e-5)
-    products = positions.products_by_distance(d_model, length).axes[1].lines[0]
+    products = formulas.products_by_distance(d_model, length).axes[1].lines[0]
     rates = [10_000 ** (-2 * i / d_model) for i in range(d_model // 2)]
     expected = [sum(math.cos(x * rate) for rate in rates) for x in products.get_xdata()]
     np.testing.assert_allclose(products.get_ydata(), expected, atol=1e-4)
@@ -92,7 +92,7 @@ def test_waves_and_products_are_those_of_section_3_5():
 
 def test_schedules_peak_at_the_end_of_their_warmup():
     config = SMALL.replace({"training.warmup_steps": 100, "training.num_train_steps": 400})
-    lines = training.schedule(config.training, 16).axes[0].lines
+    lines = formulas.schedule(config.training, 16).axes[0].lines
     for line, warmup in zip(lines, (50, 100, 200, 100), strict=True):
         steps, rates = line.get_xdata(), line.get_ydata()
         assert steps[np.argmax(rates)] == warmup
@@ -100,7 +100,7 @@ def test_schedules_peak_at_the_end_of_their_warmup():
 
 
 def test_the_target_of_the_loss_has_mass_eps_everywhere():
-    exact, smoothed = training.label_smoothing(0.3).axes
+    exact, smoothed = formulas.label_smoothing(0.3).axes
     heights = [[bar.get_height() for bar in axes.patches] for axes in (exact, smoothed)]
     one_hot = np.eye(12)[4]
     np.testing.assert_allclose(heights[0], one_hot, atol=1e-6)
