@@ -40,7 +40,7 @@ from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
-from t2t_jax.interchange import places, portable, pretrained, rewriting
+from t2t_jax.interchange import generation, model_files, places, portable, pretrained, rewriting
 from t2t_jax.interchange.carried import (
     Carried,
     any_value,
@@ -48,13 +48,6 @@ from t2t_jax.interchange.carried import (
     sizes_of_transformers,
     tied_output,
 )
-from t2t_jax.interchange.generation import (
-    num_positions,
-    special_ids,
-    with_their_search,
-    write_search,
-)
-from t2t_jax.interchange.model_files import ID, SIZE, read_bytes, read_json, vocabulary_of
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, schema
@@ -70,9 +63,9 @@ _EPSILON = 1e-5
 """The epsilon that the norms of `MarianMTModel` add to the variance."""
 _SHARED, _TIED = "share_encoder_decoder_embeddings", "tie_word_embeddings"
 _OTHERS = {
-    "decoder_start_token_id": ID,
+    "decoder_start_token_id": model_files.ID,
     _SHARED: NotRequired[bool],
-    "decoder_vocab_size": NotRequired[SIZE | None],
+    "decoder_vocab_size": NotRequired[model_files.SIZE | None],
 }
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
@@ -98,7 +91,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
             raise UserError(
                 f"{tensors.file} has tensors of other sizes than config.json has: {error}"
             ) from error
-    config, renormalises = with_their_search(
+    config, renormalises = generation.with_their_search(
         config, path, theirs, orders[1].tolist(), can_renormalize=True
     )
     if renormalises and PAD_ID in config.decoding.forbidden_ids:
@@ -126,14 +119,17 @@ def _read_vocabulary(
         table, order = places.new_order(pieces, first)
         tables.append(table)
         orders.append(order)
-    models = read_bytes(path / "source.spm"), read_bytes(path / "target.spm")
-    with vocabulary_of(f"the vocabulary of {path}"):
+    models = (
+        model_files.read_bytes(path / "source.spm"),
+        model_files.read_bytes(path / "target.spm"),
+    )
+    with model_files.vocabulary_of(f"the vocabulary of {path}"):
         return paired_vocabulary(models, (tables[0], tables[1])), orders
 
 
 def _read_pieces(file: Path, size: int) -> list[str]:
     """Return the subword of each id, from a JSON file with the id of each subword."""
-    ids = read_json(file, schema({places.UNKNOWN: ID}))
+    ids = model_files.read_json(file, schema({places.UNKNOWN: model_files.ID}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
         raise UserError(
             f"{file} does not give each of {size} entries an id of its own, as config.json has it"
@@ -205,7 +201,7 @@ def _languages(file: Path) -> dict[str, str]:
     """Return the two languages in tokenizer_config.json as fields, or {}."""
     if not file.exists():
         return {}
-    found = read_json(file, Record)
+    found = model_files.read_json(file, Record)
     names = [found.get(f"{side}_lang") for side in ("source", "target")]
     if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
         return {}
@@ -258,7 +254,7 @@ def write(model: portable.PortableModel, directory: Path) -> None:
     settings, arrays = model_config(config, size, first), dict(_their_arrays(model, first))
     pretrained.write_files(directory, "MarianMTModel", "marian", settings, arrays, _README)
     order = (np.arange(size) - first) % size
-    write_search(directory, config, special_ids(config.model, order), order)
+    generation.write_search(directory, config, generation.special_ids(config.model, order), order)
     _write_tokenizer(model, directory, first)
 
 
@@ -276,10 +272,10 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, A
         "decoder_vocab_size": vocab_size,
         **pretrained.their_encoder_decoder_fields(model, _FIELDS),
         "activation_function": "swish" if activation == "silu" else activation,  # as usual
-        "max_position_embeddings": num_positions(config),
+        "max_position_embeddings": generation.num_positions(config),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
-        **special_ids(model, (np.arange(vocab_size) - first) % vocab_size),
+        **generation.special_ids(model, (np.arange(vocab_size) - first) % vocab_size),
     }
 
 

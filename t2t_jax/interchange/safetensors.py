@@ -15,16 +15,9 @@ from pathlib import Path
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import model_files, places, portable
 from t2t_jax.interchange.carried import ANY, Carried
-from t2t_jax.interchange.model_files import read_text
-from t2t_jax.interchange.places import Tensors
-from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.training.parameter_file import (
-    SavedParameters,
-    check_vocabulary,
-    read_parameters,
-    write_parameters,
-)
+from t2t_jax.training import parameter_file
 from t2t_jax.workdir import CONFIG, PARAMETERS, VOCABULARY, write_vocabulary
 
 VOCABULARIES = (Vocabulary,)
@@ -53,27 +46,27 @@ def carried(config: Config) -> Carried:
     return dict.fromkeys(("model", "data", "decoding"), ANY)
 
 
-def write(model: PortableModel, directory: Path, dtype: str = "float32") -> None:
+def write(model: portable.PortableModel, directory: Path, dtype: str = "float32") -> None:
     """Write a model in the neutral format, with parameters in float32 or bfloat16."""
-    saved = SavedParameters(model.arrays, model.steps, model.vocabulary.fingerprint)
-    write_parameters(directory / PARAMETERS, saved, dtype)
+    saved = parameter_file.SavedParameters(model.arrays, model.steps, model.vocabulary.fingerprint)
+    parameter_file.write_parameters(directory / PARAMETERS, saved, dtype)
     (directory / CONFIG).write_text(model.config.to_json(), encoding="utf-8")
     write_vocabulary(directory, model.vocabulary)
     (directory / "README.md").write_text(_README, encoding="utf-8")
 
 
-def read(path: Path) -> PortableModel:
+def read(path: Path) -> portable.PortableModel:
     """Read a model that `write` has written."""
     file = path / PARAMETERS
     if not file.exists():
         raise UserError(f"{path} is not a directory that t2t-jax export --to safetensors wrote")
-    saved = read_parameters(file)
-    tensors = Tensors(file, saved.arrays)
+    saved = parameter_file.read_parameters(file)
+    tensors = places.Tensors(file, saved.arrays)
     arrays = {name: tensors.take(name) for name in saved.arrays}
     vocabulary = Vocabulary.load(path / VOCABULARY)
-    check_vocabulary(file, saved, vocabulary.fingerprint)
+    parameter_file.check_vocabulary(file, saved, vocabulary.fingerprint)
     try:
-        config = Config.from_json(read_text(path / CONFIG))
+        config = Config.from_json(model_files.read_text(path / CONFIG))
     except UserError as error:
         raise UserError(f"{path / CONFIG}: {error}") from error
-    return PortableModel(config, vocabulary, arrays, saved.steps)
+    return portable.PortableModel(config, vocabulary, arrays, saved.steps)
