@@ -91,10 +91,7 @@ def describe_commands(program: str = "t2t-jax") -> str:
     for group, commands in COMMANDS.items():
         lines += ["", f"{group}:"]
         lines += [f"  {name + '  ':<15}{about}" for name, about in commands.items()]
-    examples = (
-        "train --config configs/quickstart.py runs/quickstart",
-        "evaluate runs/quickstart",
-    )
+    examples = ("train --config configs/quickstart.py runs/quickstart", "evaluate runs/quickstart")
     lines += ["", "examples:", *(f"  {program} {example}" for example in examples)]
     lines += ["", f"Flags of a command: {program} COMMAND --help. Version: {program} --version."]
     return "\n".join(lines)

@@ -29,10 +29,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     character; labels have accuracy. All have loss and perplexity.
     """
 
-    examples: ClassVar = (
-        "runs/base",
-        "runs/base --split dev --beam-size 1 --json",
-    )
+    examples: ClassVar = ("runs/base", "runs/base --split dev --beam-size 1 --json")
     command: ClassVar = "evaluate"
     split: tuple[str, ...] = ("test",)
     """Splits of the corpus: train, dev, test, or other test sets by their names."""

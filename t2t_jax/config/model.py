@@ -129,8 +129,7 @@ class ModelConfig(checks.Section, ABC):
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
     first_position: int = field(
-        default=0,
-        metadata=checks.read_where(lambda model: model.positions.sinusoids is not None),
+        default=0, metadata=checks.read_where(lambda model: model.positions.sinusoids is not None)
     )
     """Position of the first token, where positions are sinusoids (the paper: 0; M2M100: 2)."""
     rotary_base: float = field(default=10_000.0, metadata=_ROTARY)

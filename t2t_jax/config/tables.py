@@ -105,8 +105,7 @@ POSITIONS = Rows(
     sinusoidal=PositionFacts("t2t_jax.functional.position:sinusoidal_positions"),
     sinusoidal_t2t=PositionFacts("t2t_jax.functional.position:tensor2tensor_sinusoids"),
     learned=PositionFacts(
-        has_table=True,
-        parameters=lambda model: _table(model.num_positions, model.d_model, model),
+        has_table=True, parameters=lambda model: _table(model.num_positions, model.d_model, model)
     ),
     rotary=PositionFacts(turns=True),
     alibi=PositionFacts(bias="t2t_jax.functional.position:alibi_bias"),

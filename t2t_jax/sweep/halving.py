@@ -196,11 +196,7 @@ class HalvedGrid:
         return self._levels(group, left_out, scores, self._read())[-1]
 
     def _levels(
-        self,
-        group: Sequence[str],
-        left_out: int,
-        scores: Scores,
-        journal: Sequence[_Promotion],
+        self, group: Sequence[str], left_out: int, scores: Scores, journal: Sequence[_Promotion]
     ) -> list[list[str]]:
         """Return the variants of a group that have reached each rung, by the scores so far."""
         reached, is_complete = [list(group)], True

@@ -35,10 +35,7 @@ _FIGURE = re.compile(r"[+-]?\.?\d")
 
 
 def grid_latex(
-    caption: str,
-    rows: Sequence[VariantRow],
-    columns: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    caption: str, rows: Sequence[VariantRow], columns: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> str:
     """Return the table of a grid as LaTeX, with some of its columns.
 

@@ -248,12 +248,7 @@ def _with_explicit_seeds(config: Config, seed: int) -> Config:
 
 
 def planned_grid(
-    grid: Grid,
-    workdir: Path,
-    chosen: Sequence[str],
-    seeds: int,
-    rules: GridRules,
-    at_once: int = 1,
+    grid: Grid, workdir: Path, chosen: Sequence[str], seeds: int, rules: GridRules, at_once: int = 1
 ) -> PlannedGrid:
     """Return the plan by the given rules, or else by those of the directory."""
     stored = _read(workdir)
