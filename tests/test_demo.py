@@ -1,8 +1,9 @@
 """The demo: the translator that comes with the package, and opens by the name "demo".
 
-A small run has its place here, so that it can be damaged and trained on in seconds.
+In most tests a small run has its place, so that it can be damaged and trained on in seconds.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.system import opening
 from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.safetensors_file import read_safetensors
+from t2t_jax.system.sums import SUMS, check_sums, digest_of
 
 _RELEASED = Path(__file__).parent / "goldens/runs/0.2.0"
+_DEMO = Path(t2t_jax.__file__).parent / "demo"
 _LINES = ["The file is open.", "No devices were found."]
 
 
@@ -41,6 +44,22 @@ def demo(published, tmp_path, monkeypatch):
     (tmp_path / "current").mkdir()
     monkeypatch.chdir(tmp_path / "current")
     return place
+
+
+def test_the_demo_gives_the_translations_of_its_card(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    card = (_DEMO / "README.md").read_text(encoding="utf-8")
+    table = card.partition("| English | translation |\n|---|---|\n")[2].partition("\n\n")[0]
+    examples = dict(re.findall(r"^\| (.+) \| (.+) \|$", table, re.MULTILINE))
+    assert len(examples) >= 5
+    assert t2t_jax.load("demo").translate([*examples]) == [*examples.values()]
+
+
+def test_the_files_of_the_demo_are_those_of_its_card():
+    files = [path for path in _DEMO.iterdir() if path.name != SUMS]
+    check_sums(_DEMO, [path.name for path in files])
+    assert digest_of(_DEMO / "model.safetensors") in (_DEMO / "README.md").read_text("utf-8")
+    assert sum(path.stat().st_size for path in files) < 10_000_000
 
 
 def test_a_run_in_bfloat16_loads_as_its_rounded_parameters(published):

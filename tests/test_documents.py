@@ -34,6 +34,7 @@ LINKED = [
     *(ROOT / name for name in ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md")),
 ]
 LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
+LINKED.append(ROOT / "t2t_jax/demo/README.md")
 # Documents whose code prints in every run what stands indented below it.
 EXACT = [ROOT / "docs/reference/api.md", ROOT / "docs/flax.md"]
 PARALLEL_TEXT = ("train", "dev", "test", "newstest2014-filtered")
