@@ -84,6 +84,14 @@ def test_a_plot_has_a_panel_for_each_layer_and_head(translator, attention):
     assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
 
 
+def test_a_plot_of_another_attention_or_of_too_many_subwords_is_refused(translator):
+    maps = attention_maps(translator, SOURCE, "a $ dog")
+    with pytest.raises(UserError, match="no attention 'croos'; did you mean cross"):
+        maps.plot("croos")
+    with pytest.raises(UserError, match="101 subwords is too large"):
+        maps._replace(target=["a"] * 101, source=["a"] * 101).plot()
+
+
 def test_an_ensemble_is_refused(translator):
     with pytest.raises(UserError, match="ensemble"):
         attention_maps(ensemble_of(translator), SOURCE)
