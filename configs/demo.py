@@ -24,7 +24,7 @@ def get_config() -> Config:
             "model.num_encoder_layers": 2,
             "model.num_decoder_layers": 2,
             "model.position": "relative_bias",
-            "model.compute_dtype": "float32",  # the same translations on every machine
+            "model.compute_dtype": "float32",  # in which its scores were measured
             "data.vocab_size": 4000,
             "data.max_length": 64,
             "data.batching": "pack",

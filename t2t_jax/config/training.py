@@ -56,8 +56,8 @@ class TrainingConfig(Section):
     """For a decoder alone that translates or parses: learn to predict the sources too, after their
     first token, and not the targets alone. Losses on dev are over targets in either case."""
     init_from: str | None = None
-    """Run directory to start from; its parameters and its vocabulary take the place of random
-    parameters and a vocabulary of its own. Optimiser state and step start anew."""
+    """Run to start from, as for `t2t_jax.load`, such as "demo"; its parameters and its vocabulary
+    replace random parameters and a new vocabulary. Optimiser state and step start anew."""
     init_step: int | None = None
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
     freeze: tuple[str, ...] = ()

@@ -62,7 +62,7 @@ FORMATS = Rows(
         dtypes=("float32", "bfloat16"),
     ),
     safetensors=Format(
-        "every parameter under its name in the paper; goes in again bit for bit",
+        "every parameter under its name in the paper; in float32 it goes in again bit for bit",
         "what export --to safetensors wrote",
         dtypes=("float32", "bfloat16"),
     ),

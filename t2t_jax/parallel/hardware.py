@@ -44,8 +44,8 @@ CHIPS = {
     # cloud.google.com/tpu/docs/v6e
     "TPU v6 lite": Hardware(918e12, 32 * _GIB, 1638e9, 400e9, 1.75e9),
     # nvidia.com/en-us/data-center/tesla-t4, data sheet; PCIe in place of links. Its 65e12 FLOP/s in
-    # float16 are not used.
-    "Tesla T4": Hardware(8.1e12, 16 * _GIB, 320e9, 16e9),
+    # float16 are not used, and its driver shows 15,360 MiB of its 16 GB.
+    "Tesla T4": Hardware(8.1e12, 15 * _GIB, 320e9, 16e9),
     # nvidia.com/en-us/data-center/a100, "NVIDIA A100 Tensor Core GPU" data sheet
     "NVIDIA A100-SXM4-40GB": Hardware(312e12, 40 * _GIB, 1555e9, 300e9),
     "NVIDIA A100-SXM4-80GB": Hardware(312e12, 80 * _GIB, 2039e9, 300e9),

@@ -37,9 +37,9 @@ def load(
     """Load the translator of a run, or of several runs as an ensemble, from their directories.
 
     Args:
-      workdir: the run directory, also in a bucket (`s3://bucket/name`), on the hub
-        (`hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`), or in an archive (.tar.gz, .zip); several
-        make an ensemble with the config of the first.
+      workdir: "demo" for the translator that comes with the package, or a run directory, also in a
+        bucket (`s3://bucket/name`), on the hub (`hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`),
+        or in an archive (.tar.gz, .zip); several make an ensemble with the config of the first.
       average: how many of the last checkpoints of a run to average (section 6.1). None is the
         moving average of a run with `training.ema_decay`, or else what its `checkpoint.average`
         says, or all if there are fewer. The best checkpoint is never averaged with others.

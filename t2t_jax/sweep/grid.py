@@ -84,7 +84,7 @@ def run_grid(
       seeds: how many seeds of each variant, counted from its `training.seed`.
       jobs: processes at once on this machine, at most as many as there are GPUs, if there are any.
       only: the variants to train, as names or patterns such as `A-*`; empty for all.
-      first: the variants to train before the others, with all their seeds; empty goes by seeds.
+      first: names or patterns of variants to train first, with all seeds; empty: seed after seed.
       launcher: None launches processes on this machine.
       console: shows the progress; None is the standard output.
       rules: the rules for halving or tuning variants; None reads those of the directory.

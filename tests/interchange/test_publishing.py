@@ -146,7 +146,7 @@ def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
         ([_NAME, *_LICENCE, "--step", "7"], "has no step 7"),
         (
             [_NAME, *_LICENCE, "--with-state", "--average", "1"],
-            "publishes the run as it is; leave --average and --step out",
+            "publishes the run as it is; leave --average, --step and --dtype out",
         ),
     ],
 )

@@ -61,9 +61,10 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
     Raises:
       UserError: the run cannot be loaded, or the destination not be written to.
     """
-    if asked.with_state and (asked.average, asked.step) != (None, None):
+    if asked.with_state and (asked.average, asked.step, asked.dtype) != (None, None, None):
         raise UserError(
-            "--with-state publishes the run as it is; leave --average and --step out, or the state"
+            "--with-state publishes the run as it is; leave --average, --step and --dtype out, or "
+            "the state"
         )
     check_written("run", asked.dtype)
     target = _target(asked)
@@ -118,7 +119,8 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         if (asked.average, asked.step, asked.dtype) != (None, None, None):
             raise UserError(
                 f"{asked.workdir} is published, and has one set of parameters; leave --average, "
-                "--step and --dtype out"
+                "--step and --dtype out, or write it in another dtype by: t2t-jax export --to run "
+                "--dtype bfloat16"
             )
         sums.check_sums(source, NEEDED_FILES)
         _copy((source / name for name in RUN_FILES), place)
