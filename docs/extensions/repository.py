@@ -22,6 +22,7 @@ OUTSIDE = (
     "benchmarks/README.md",
     "t2t_jax/data/bundled/LICENSES.md",
     "t2t_jax/data/bundled/SOURCES.md",
+    "t2t_jax/demo/README.md",
 )
 """The documents outside docs/, by their path in the repository."""
 
