@@ -54,6 +54,10 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
 
     Constraints of the decoding (forbidden words and the like) are not recorded. The overrides are
     fields of `DecodingConfig`, such as `beam_size`.
+
+    Raises:
+      UserError: the sentence is blank, or too long for the learned positions of the model, or
+        tokens are drawn at random.
     """
     decoding = translator.configured(**overrides).decoding
     if decoding.temperature > 0:

@@ -126,6 +126,9 @@ class ScoringModel(Protocol):
         Returns:
           For each name, the weights of n layers: `[b, h, s, s]` for `encoder`, `[b, h, t, t]` for
           `decoder`, `[b, h, t, s]` for `cross`.
+
+        Raises:
+          UserError: the model is an ensemble.
         """
 
 

@@ -16,7 +16,12 @@ from t2t_jax.system.host import check_threads, keep_libtpu_quiet, processor_name
 
 
 def all_devices() -> Sequence[Any]:
-    """Return the devices of all connected processes."""
+    """Return the devices of all connected processes.
+
+    Raises:
+      UserError: JAX finds no device of the requested platform, or computes in 64 bits, or the
+        system's limit on threads is too low.
+    """
     _check()
     return jax.devices()
 

@@ -67,6 +67,9 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
 
     Args:
       with_state: whether to download also the training state for resuming.
+
+    Raises:
+      UserError: there is no such run or no right to read it, or it is neither reachable nor cached.
     """
     patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
     with reaching(run) as library:

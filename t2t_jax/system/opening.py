@@ -66,6 +66,9 @@ def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Pat
 
     Args:
       with_state: whether to download also the training state for resuming.
+
+    Raises:
+      UserError: the archive is damaged or has unsafe paths, or the hub refuses the download.
     """
     if isinstance(name, FetchedPath):
         return name
