@@ -25,7 +25,7 @@ MOST = {
     "lines of code of the tests": 35_220,
     "lines of code of the benchmarks": 4_042,
     "words of the documents": 68_000,
-    "words of the docstrings": 75_100,
+    "words of the docstrings": 75_200,
     "config fields": 121,
     "commands": 23,
 }
