@@ -35,7 +35,7 @@ from tests.sweep.test_comparison import GRID, result
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
 BROUGHT = {"fsspec", "pyyaml"}  # by s3fs and gcsfs, and by flax
-OF_USERS = {"torch"}  # a reader of weights, which a user may have
+OF_USERS = {"torch", "ipython"}  # a reader of weights, and notebooks, which a user may have
 LAZY_ROOMS = "inspect/figures/", "serving/"
 """The folders that are imported within `needs_extra`."""
 
