@@ -76,6 +76,7 @@ def _coverage(base, other, fair=True):
     return inside / times
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_blas_thread")
 def test_the_interval_of_tuned_rows_covers_the_truth_and_that_of_the_lowest_scores_does_not():
     """With one good value, with five equal ones, and with neighbours that are nearly as good."""
