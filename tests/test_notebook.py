@@ -169,8 +169,7 @@ def test_a_wheel_that_is_uploaded_and_does_not_suit_leaves_the_runtime_as_it_is(
     with pytest.raises(CellExecutionError, match="t2t_jax was not installed, for the reason above"):
         execute(nbformat.v4.new_notebook(cells=[cell]))
     printed = _outputs(cell)
-    assert "numpy==" in printed  # kept
-    assert "numpy>=99" in printed  # needed
+    assert "ERROR: " in printed  # the reason of pip
     assert len(printed.splitlines()) <= 15
 
 
