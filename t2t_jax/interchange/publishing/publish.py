@@ -46,6 +46,11 @@ class Publication:
     revision: str | None = None
     """The branch of the hub; None is main."""
 
+    @property
+    def changes_parameters(self) -> bool:
+        """Whether the parameters differ from those that the run is scored with, in float32."""
+        return (self.average, self.step, self.dtype) != (None, None, None)
+
 
 def publish(asked: Publication, dry_run: Path | None = None) -> str:
     """Publish a run: all of it, or nothing.
@@ -61,7 +66,7 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
     Raises:
       UserError: the run cannot be loaded, or the destination not be written to.
     """
-    if asked.with_state and (asked.average, asked.step, asked.dtype) != (None, None, None):
+    if asked.with_state and asked.changes_parameters:
         raise UserError(
             "--with-state publishes the run as it is; leave --average, --step and --dtype out, or "
             "the state"
@@ -116,7 +121,7 @@ def _fill(asked: Publication, source: Path, licence: str | None, place: Path) ->
         check_free(source)
         _copy_state(source, place)
     if licence is None:
-        if (asked.average, asked.step, asked.dtype) != (None, None, None):
+        if asked.changes_parameters:
             raise UserError(
                 f"{asked.workdir} is published, and has one set of parameters; leave --average, "
                 "--step and --dtype out, or write it in another dtype by: t2t-jax export --to run "
