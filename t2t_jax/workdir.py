@@ -108,16 +108,19 @@ def read_config(workdir: Path) -> Config:
 
 def _no_run(workdir: Path) -> UserError:
     if workdir.exists():
-        hidden = "; it hides the translator of the package, whose name it has; give it another"
         problem = f"{workdir} is not a run directory: it has no {CONFIG}"
-        return UserError(problem + hidden * (workdir == Path(DEMO)))
-    names: list[str] = []
-    with suppress(OSError):
-        names = [path.name for path in workdir.parent.iterdir()]
+        if workdir == Path(DEMO):
+            problem += (
+                "; it hides the translator of the package, whose name it has; give it another"
+            )
+        return UserError(problem)
     if workdir == Path(DEMO):  # given as ./demo or demo/
         return UserError(
             f"{workdir} does not exist; the translator of the package is {DEMO}, without /"
         )
+    names: list[str] = []
+    with suppress(OSError):
+        names = [path.name for path in workdir.parent.iterdir()]
     if workdir == Path(workdir.name):
         names.append(DEMO)
     hint = did_you_mean(workdir.name, names, "check the path")
