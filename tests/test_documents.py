@@ -66,7 +66,9 @@ ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its
 ELSEWHERE["hf://"] = "the hub; tests/interchange/test_publishing.py has a server of its own"
 ELSEWHERE["hf auth login"] = "an account there"
 ELSEWHERE["export AWS_"] = "credentials of a store"
-ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/serving has its own"
+ELSEWHERE["t2t-jax serve"] = (
+    "a server goes on until it is stopped; tests/extras/serving has its own"
+)
 ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax launch"] = "clusters; tests/launch has their stand-ins, tests/cluster a real one"

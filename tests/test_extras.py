@@ -36,7 +36,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
 BROUGHT = {"fsspec", "pyyaml"}  # by s3fs and gcsfs, and by flax
 OF_USERS = {"torch", "ipython"}  # a reader of weights, and notebooks, which a user may have
-LAZY_ROOMS = "inspect/figures/", "serving/"
+LAZY_ROOMS = "inspect/figures/", "extras/serving/"
 """The folders that are imported within `needs_extra`."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t_jax.commands.entry import COMMANDS
+from t2t_jax.commands.entry import all_commands
 from t2t_jax.config.config import known_fields
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -54,7 +54,7 @@ def test_a_field_has_what_the_paper_and_the_config_say_of_it(reference):
 
 def test_every_command_is_there_with_its_flags(reference):
     text = reference.command_reference()
-    commands = [name for group in COMMANDS.values() for name in group]
+    commands = [name for group in all_commands().values() for name in group]
     assert re.findall(r"^### t2t-jax (.+)$", text, re.MULTILINE) == commands
     sections = dict(zip(commands, text.split("\n### ")[1:], strict=True))
     assert "```{option} --prefixes PATH|None\nFile with a line" in sections["translate"]

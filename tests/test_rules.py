@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import t2t_jax
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.groups import all_commands
 from t2t_jax.config import Config
 
 PACKAGE = Path(t2t_jax.__file__).parent
@@ -21,11 +21,11 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the package": 32_160,
-    "lines of code of the tests": 35_220,
+    "lines of code of the package": 32_320,
+    "lines of code of the tests": 35_310,
     "lines of code of the benchmarks": 4_042,
     "words of the documents": 68_000,
-    "words of the docstrings": 75_200,
+    "words of the docstrings": 75_520,
     "config fields": 121,
     "commands": 23,
 }
@@ -87,7 +87,7 @@ def test_the_project_stays_within_its_bounds():
         "words of the documents": _words_of_documents(),
         "words of the docstrings": _words_of_docstrings(),
         "config fields": sum(len(fields(getattr(config, one.name))) for one in fields(config)),
-        "commands": sum(map(len, COMMANDS.values())),
+        "commands": sum(map(len, all_commands().values())),
     }
     assert sizes.keys() == MOST.keys()
     assert {name: size for name, size in sizes.items() if size > MOST[name]} == {}

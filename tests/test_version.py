@@ -11,7 +11,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.groups import all_commands
 from t2t_jax.config import Config
 from t2t_jax.config.config import check_recipe, from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
@@ -19,7 +19,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange.formats import READ, REMOVED_FORMATS, WRITTEN
 from t2t_jax.version import REMOVED, REMOVED_COMMANDS, RENAMED, Renamed
 
-COMMAND_NAMES = {name for group in COMMANDS.values() for name in group}
+COMMAND_NAMES = {name for group in all_commands().values() for name in group}
 NOW = ".".join(t2t_jax.__version__.split(".")[:2])
 
 

@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from t2t_jax import paper
-from t2t_jax.commands.entry import COMMANDS, command_class
+from t2t_jax.commands.entry import all_commands, command_class
 from t2t_jax.commands.flag_table import flags_of
 from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.commands.help import documented, meaning, usage
@@ -133,7 +133,7 @@ def command_reference() -> str:
     Fields of the config, which are flags of training, are left to their own reference.
     """
     lines: list[str] = []
-    for group, commands in COMMANDS.items():
+    for group, commands in all_commands().items():
         lines += [f"## {group.capitalize()}", ""]
         for name in commands:
             program, kind = f"t2t-jax {name}", command_class(name)

@@ -3,19 +3,17 @@
 import sys
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
-from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
 from t2t_jax import version
+from t2t_jax.commands.flag_table import with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.groups import all_commands, identifier
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
+from t2t_jax.plugins import load
 from t2t_jax.system.opening import opened
-
-_NAMES = [name for group in COMMANDS.values() for name in group]
 
 
 @runtime_checkable
@@ -32,6 +30,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     A command line is without the program's name, which is `program` in help and errors.
     """
     name, *flags = arguments or ["--help"]
+    names = [name for group in all_commands().values() for name in group]
     if name in ("-h", "--help", "--help-all"):
         if not flags:
             return None
@@ -41,7 +40,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
             f"{program} takes a command before its flags, as in {program} evaluate --workdir "
             f"runs/base; see {program} --help"
         )
-    if flags and f"{name} {flags[0]}" in (*_NAMES, *version.REMOVED_COMMANDS):
+    if flags and f"{name} {flags[0]}" in (*names, *version.REMOVED_COMMANDS):
         name, *flags = f"{name} {flags[0]}", *flags[1:]
     if name in version.REMOVED_COMMANDS:
         raise version.removed_feature(f"{program} {name}", version.REMOVED_COMMANDS[name])
@@ -49,25 +48,20 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     if old in version.RENAMED:
         name = version.current_name(old).removeprefix("t2t-jax ")
         flags = [version.current_flag(flag, warns=False) for flag in flags]
-    if name not in _NAMES:
-        hint = did_you_mean(name, _NAMES, f"see {program} --help")
+    if name not in names:
+        hint = did_you_mean(name, names, f"see {program} --help")
         raise UserError(f"{program} has no command {quote(name)}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
-    make = getattr(sys.modules[kind.__module__], f"{_identifier(name)}_command", None)
+    make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
     command: Command = (make or partial(command_of, kind))(current_flags, f"{program} {name}")
     return command
 
 
 def command_class(name: str) -> type:
     """Return the dataclass of a command, whose fields are its flags."""
-    file = _identifier(name)
-    module = import_module(f"t2t_jax.commands.{file}{'_' * iskeyword(file)}")
-    kind: type = getattr(module, "".join(map(str.capitalize, file.split("_"))) + "Command")
-    return kind
-
-
-def _identifier(name: str) -> str:
-    return name.replace("-", "_").replace(" ", "_")
+    [row] = (group[name] for group in all_commands().values() if name in group)
+    kind: type = load(row.place)
+    return with_plugins(kind, name)
 
 
 def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
@@ -88,9 +82,9 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
 def describe_commands(program: str = "t2t-jax") -> str:
     """Return the list of the commands of a program, as its --help prints it."""
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
-    for group, commands in COMMANDS.items():
+    for group, rows in all_commands().items():
         lines += ["", f"{group}:"]
-        lines += [f"  {name + '  ':<15}{about}" for name, about in commands.items()]
+        lines += [f"  {name + '  ':<15}{row.about}" for name, row in rows.items()]
     examples = ("train --config configs/quickstart.py runs/quickstart", "evaluate runs/quickstart")
     lines += ["", "examples:", *(f"  {program} {example}" for example in examples)]
     lines += ["", f"Flags of a command: {program} COMMAND --help. Version: {program} --version."]

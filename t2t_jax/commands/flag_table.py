@@ -5,8 +5,9 @@ import shlex
 import types
 import typing
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Union
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -14,7 +15,10 @@ from tyro.constructors import PrimitiveConstructorSpec
 from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
+from t2t_jax.plugins import TrainingFlags, added_flags
 from t2t_jax.system.opening import opened
+
+_T = TypeVar("_T")
 
 
 def path_by(find: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
@@ -181,11 +185,41 @@ def flags_of(command: type, values: Any = None, section: str = "", prefix: str =
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             is_bare = any(getattr(one, "name", None) == "" for one in settings)
             below = prefix if is_bare else f"{prefix}{field.name}."
-            found += flags_of(type(value), value, field.name, below)
+            its_section = section if isinstance(value, TrainingFlags) else field.name
+            found += flags_of(type(value), value, its_section, below)
         else:
             name = prefix + field.name
             found.append(Flag(name, section, command, field, value, hint, tuple(settings)))
     return found
+
+
+@cache
+def with_plugins(command: type[_T], name: str) -> type[_T]:
+    """Return the dataclass of a command with the flags that plugins add to it.
+
+    It has a field for the flags of each plugin, an object of `TrainingFlags`.
+    """
+    kinds = added_flags(name, tuple(flag.name for flag in flags_of(command)))
+    if not kinds:
+        return command
+    bare = tyro.conf.arg(name="")
+    parts = [
+        (f"plugin_{index}", Annotated[kind, bare], dataclasses.field(default_factory=kind))
+        for index, kind in enumerate(kinds)
+    ]
+    shown = {
+        shows: tuple(one for each in (command, *kinds) for one in getattr(each, shows, ()))
+        for shows in ("common", "examples")
+    }
+    own = {"__doc__": command.__doc__, "__module__": command.__module__, **shown}
+    return dataclasses.make_dataclass(
+        command.__name__, parts, bases=(command,), namespace=own, frozen=True
+    )
+
+
+def flags_of_plugins(command: object) -> list[TrainingFlags]:
+    """Return the flags that plugins added to a command, with their values."""
+    return [value for value in vars(command).values() if isinstance(value, TrainingFlags)]
 
 
 def _fields_of(config: Config, every_family: bool) -> Iterator[Flag]:

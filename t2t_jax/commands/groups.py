@@ -1,12 +1,15 @@
 """The table of commands, with the check that a command is for the model of a run."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 
 from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
+from t2t_jax.plugins import CommandRow, rows
 
-COMMANDS: Mapping[str, Mapping[str, str]] = {
+_CORE: Mapping[str, Mapping[str, str]] = {
     "first steps": {
         "init": "write a config, a README and a script for your corpus",
         "data": "download a public corpus, such as WMT14, as text files",
@@ -24,7 +27,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "translate": "translate text, or parse sentences into trees, line by line",
         "generate": "continue text with a language model",
         "predict": "label text or images, or fill in masked words",
-        "serve": "serve translations over HTTP, with a web page",
     },
     "measuring a model": {
         "evaluate": "score a model on a test set: BLEU, F1, perplexity or accuracy",
@@ -41,10 +43,34 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "publish": "upload a run to the Hugging Face Hub or a bucket",
     },
 }
-"""The commands of `t2t-jax` in groups, with a line about each. The command `a-b`, or `a b` in two
-words, is the class `ABCommand` of the module `a_b` of this package, whose fields are its flags and
-whose `run` runs it; or the function `a_b_command` makes it of the flags and of the program's
-name."""
+"""The commands of the core in groups, with a line about each. The command `a-b`, or `a b` in two
+words, is the class `ABCommand` of the module `a_b` of this package; see `plugins.CommandRow`."""
+
+
+@cache
+def all_commands() -> Mapping[str, Mapping[str, CommandRow]]:
+    """Return all commands of `t2t-jax`, those of plugins too, in groups."""
+    found: dict[str, dict[str, CommandRow]] = {}
+    for group, lines in _CORE.items():
+        found[group] = {name: CommandRow(group, line, _place(name)) for name, line in lines.items()}
+    for name, row in rows("commands", [name for names in _CORE.values() for name in names]).items():
+        members = [*found.get(row.group, {}).items()]
+        known = [member for member, _ in members]
+        place = known.index(row.after) + 1 if row.after in known else len(known)
+        found[row.group] = dict([*members[:place], (name, row), *members[place:]])
+    return found
+
+
+def _place(name: str) -> str:
+    file = identifier(name)
+    kind = "".join(map(str.capitalize, file.split("_")))
+    return f"t2t_jax.commands.{file}{'_' * iskeyword(file)}:{kind}Command"
+
+
+def identifier(name: str) -> str:
+    """Return the name of a command as Python spells it."""
+    return name.replace("-", "_").replace(" ", "_")
+
 
 _FOR_EVERY_MODEL = "evaluate", "figures", "export"
 
@@ -69,7 +95,7 @@ def wrong_command(command: str, subject: str, facts: TaskFacts) -> UserError:
       facts: the facts of the task. The error names a command for such models, of the same group if
         there is one.
     """
-    [group] = (commands for commands in COMMANDS.values() if command in commands)
+    [group] = (names for names in all_commands().values() if command in names)
     known = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
     fits = next(known, facts.commands[0])
     return UserError(

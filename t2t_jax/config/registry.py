@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from importlib import import_module
 from operator import index
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
+from t2t_jax.plugins import load_named
 
 Row = TypeVar("Row")
 
@@ -113,12 +113,6 @@ def _is_sound(name: object, declared: object) -> bool:
         return False
     is_finite = math.isfinite(declared.mean + declared.deviation)
     return is_finite and all(0 < index(size) < 2**31 for size in declared.shape)
-
-
-def load_named(place: str) -> Any:
-    """Return what `MODULE:NAME` names; its module is imported on the first call."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 class Rows(dict[str, Row]):

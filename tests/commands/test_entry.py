@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import keyword
 import re
 import runpy
 import subprocess
@@ -15,11 +14,12 @@ import pytest
 
 import t2t_jax
 from t2t_jax.__main__ import main
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.entry import command_class
+from t2t_jax.commands.groups import all_commands
 from tests.programs import ROOT, run_program, run_python
 from tests.refusals import refused
 
-NAMES = [name for group in COMMANDS.values() for name in group]
+NAMES = [name for group in all_commands().values() for name in group]
 
 
 def test_the_map_has_every_command_in_one_line(capsys):
@@ -43,8 +43,7 @@ def test_the_version_is_printed(flag, capsys):
 
 def test_every_command_has_a_file_of_its_own():
     for name in NAMES:
-        file = re.sub("[- ]", "_", name) + "_" * keyword.iskeyword(name)
-        module = import_module(f"t2t_jax.commands.{file}")
+        module = sys.modules[command_class(name).__module__]
         defined = [
             value
             for value in vars(module).values()

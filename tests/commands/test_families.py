@@ -7,7 +7,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax.__main__ import main
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.groups import all_commands
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.figures.long_context import long_context
 from t2t_jax.workdir import read_config
@@ -57,7 +57,7 @@ def call(name, corpora, run, flags):
 def test_a_command_for_other_models_names_the_one_that_fits(family, name, corpora, runs):
     model, *fits = FITS[family]
     groups = "using a trained model", "measuring a model"
-    [fit] = (one for one, group in zip(fits, groups, strict=True) if name in COMMANDS[group])
+    [fit] = (one for one, group in zip(fits, groups, strict=True) if name in all_commands()[group])
     with pytest.raises(UserError) as refusal:
         call(name, corpora, runs[family], COMMAND_LINES[name])
     message = str(refusal.value)

@@ -5,7 +5,7 @@ import pytest
 from t2t_jax.commands.entry import command_class, entry_command
 from t2t_jax.commands.flag_table import flags_of
 from t2t_jax.commands.foreign_flags import _BY_FLAG, _FLAGS_IN_HINT, ALIASES
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.groups import all_commands
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
@@ -78,7 +78,9 @@ def test_an_alias_is_the_flag_itself(line, message):
 
 
 def test_no_alias_is_a_flag_of_a_command_that_has_both():
-    for command in (name for names in COMMANDS.values() for name in names if name != "launch"):
+    for command in (
+        name for names in all_commands().values() for name in names if name != "launch"
+    ):
         known = known_flags(command)
         assert not known & {name for flag in known for name in ALIASES.get(flag, ())}
 

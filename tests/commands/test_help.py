@@ -10,7 +10,7 @@ import pytest
 from t2t_jax.__main__ import main
 from t2t_jax.commands.entry import command_class, entry_command
 from t2t_jax.commands.flag_table import flags_of
-from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.commands.groups import all_commands
 from t2t_jax.commands.help import COMMON
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
@@ -18,7 +18,7 @@ from t2t_jax.errors import UserError
 from tests.programs import run_python
 from tests.refusals import refused
 
-NAMES = [name for group in COMMANDS.values() for name in group]
+NAMES = [name for group in all_commands().values() for name in group]
 BUT_LAUNCH = [name for name in NAMES if name != "launch"]  # whose flags are of its schedulers
 
 AHEAD = {"import": ["marian", "model"], "figures": ["pictures"]}

@@ -10,7 +10,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import paper
-from t2t_jax.commands.groups import COMMANDS, check_command
+from t2t_jax.commands.groups import all_commands, check_command
 from t2t_jax.config import Config
 from t2t_jax.config.tasks import TASKS, TaskFacts
 from t2t_jax.data.splits import Split
@@ -47,7 +47,7 @@ def test_every_row_has_a_module_whose_measures_have_its_score_and_commands_that_
     assert isinstance(task, Task)
     assert isinstance(task, EncoderTask) == ("predict" in row.commands)
     assert row.score[0] in {measure.field for measure in task.measures}
-    assert set(row.commands) <= {command for group in COMMANDS.values() for command in group}
+    assert set(row.commands) <= {command for group in all_commands().values() for command in group}
 
 
 def test_translations_are_scored_against_the_untouched_lines():

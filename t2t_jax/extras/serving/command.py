@@ -43,7 +43,7 @@ class ServeCommand(DecodingFlags):
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag} {value} is outside [{low}, {most:,}]; choose another")
         with needs_extra("serve", "the server"):
-            from t2t_jax.serving import app, engine, server
+            from t2t_jax.extras.serving import app, engine, server
         from t2t_jax.decoding.open_search import Limits
 
         with server.bound_socket(self.host, self.port) as bound:

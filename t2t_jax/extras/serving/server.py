@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from t2t_jax.errors import UserError
-from t2t_jax.serving.app import log
+from t2t_jax.extras.serving.app import log
 from t2t_jax.system.signals import StopSignal
 
 _POLL_SECONDS = 0.05

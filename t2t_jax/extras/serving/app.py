@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from t2t_jax.decoding.open_search import QueueFullError
 from t2t_jax.errors import UserError
-from t2t_jax.serving.engine import Engine
+from t2t_jax.extras.serving.engine import Engine
 
-log = logging.getLogger("t2t_jax.serving")
+log = logging.getLogger("t2t_jax.extras.serving")
 """The log of requests. It never has their texts."""
 
 _CLIENT_GONE = 499  # nginx's status for a client that went away; nobody reads this answer

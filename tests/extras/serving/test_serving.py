@@ -9,7 +9,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
@@ -18,16 +17,16 @@ from t2t_jax.__main__ import main
 from t2t_jax.decoding.open_search import Limits
 from t2t_jax.decoding.row_group import RowGroup
 from t2t_jax.errors import UserError
+from t2t_jax.extras.serving import server
+from t2t_jax.extras.serving.app import Application
+from t2t_jax.extras.serving.engine import Engine, split_sentences
 from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.runs import write_run
-from t2t_jax.serving import server
-from t2t_jax.serving.app import Application
-from t2t_jax.serving.engine import Engine, split_sentences
 from tests.interchange.models import portable, translator_of
-from tests.programs import wait_until
+from tests.programs import ROOT, wait_until
 
 SENTENCES = ["Open the file.", "Close all windows now.", "No devices found.", "Cancel printing."]
-NLLB = Path(__file__).parents[1] / "goldens/seq2seq/nllb"
+NLLB = ROOT / "tests/goldens/seq2seq/nllb"
 
 
 @pytest.fixture(scope="module")

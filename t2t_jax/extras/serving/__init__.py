@@ -1,0 +1,18 @@
+"""A translation server over HTTP: the sentences of all requests share one running search.
+
+`engine` splits texts into sentences and translates them, `app` answers requests, and `server` owns
+the socket and stops in order.
+"""
+
+from t2t_jax.plugins import CommandRow, Plugin
+
+PLUGIN = Plugin(
+    commands={
+        "serve": CommandRow(
+            "using a trained model",
+            "serve translations over HTTP, with a web page",
+            "t2t_jax.extras.serving.command:ServeCommand",
+            after="predict",
+        )
+    }
+)

@@ -1,0 +1,204 @@
+"""The table of plugins, which add commands, flags and names to the program.
+
+Each extra of this package, `t2t_jax.extras.NAME`, is a plugin. So is whatever another package names
+in its group of entry points `t2t_jax.plugins`::
+
+    [project.entry-points."t2t_jax.plugins"]
+    mine = "my_package:PLUGIN"
+
+A plugin gives the places of what it provides, as MODULE:NAME, so that listing the plugins imports
+little. A plugin that cannot be imported, or takes a name that is taken, is left out with a warning.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, ClassVar, NamedTuple
+
+from t2t_jax.errors import UserError, in_one_line, warn
+
+GROUP = "t2t_jax.plugins"
+"""The group of entry points in which packages name their plugins."""
+
+
+class CommandRow(NamedTuple):
+    """A command of `t2t-jax`."""
+
+    group: str
+    """The group of `t2t-jax --help` that lists the command."""
+    about: str
+    """A line about the command."""
+    place: str
+    """The dataclass of the command, as MODULE:NAME: its fields are the flags, its `run` runs the
+    command. A function `a_b_command` of the module, if there is one, makes the command `a-b`, or
+    `a b`, from the flags and the program's name."""
+    after: str = ""
+    """The command after which the list has this one; the group ends with it if there is none."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a plugin provides, by name."""
+
+    commands: Mapping[str, CommandRow] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The places of names of `t2t_jax`, such as `explore`."""
+    uses: tuple[str, ...] = ()
+    """Other extras of this package whose modules the plugin imports."""
+    package: str = ""
+    """The package of the plugin, which `plugins` fills in."""
+
+
+@dataclass(frozen=True)
+class TrainingFlags:
+    """Base class of flags that a plugin adds to `train` or `sweep`: a dataclass with a default for
+    each field, which becomes a flag of the same name."""
+
+    instead: ClassVar[tuple[str, ...]] = ()
+    """Flags that ask for something else than a training, which then needs no run directory."""
+    common: ClassVar[tuple[str, ...]] = ()
+    """Flags that the short help lists."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Command lines at the end of the help, without the command."""
+
+    def check(self, workdir: Path) -> None:
+        """Refuse values before a training, a dry run of one, or a grid begins in a directory."""
+
+    def run(self, config: Any) -> int:
+        """Do what a flag of `instead` asks for with a config, and return the exit code."""
+        raise NotImplementedError
+
+    def around(self, workdir: Path) -> AbstractContextManager[None]:
+        """Return the context within which the run in a directory is trained."""
+        return nullcontext()
+
+    def as_text(self) -> str:
+        """Return the flags as a text for another process; see `flags_from`."""
+        return json.dumps([_place_of(type(self)), dataclasses.asdict(self)])
+
+
+def _place_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__name__}"
+
+
+def flags_from(texts: Sequence[str], command: str) -> list[TrainingFlags]:
+    """Return all flags that plugins add to a command.
+
+    Args:
+      texts: flags as `TrainingFlags.as_text` returns them. Other flags have their defaults.
+    """
+    given: dict[str, Any] = dict(map(json.loads, texts))
+    return [kind(**given.get(_place_of(kind), {})) for kind in added_flags(command)]
+
+
+@cache
+def plugins() -> Sequence[Plugin]:
+    """Return all plugins, those of this package first."""
+    found: list[Plugin] = []
+    for package, place in (*_extras(), *_entry_points()):
+        try:
+            plugin = load_named(place)
+            if not isinstance(plugin, Plugin):
+                raise TypeError(f"{place} is a {type(plugin).__name__}, not a Plugin")
+            found.append(dataclasses.replace(plugin, package=package))
+        except Exception as error:  # of any kind: it may be the code of somebody else
+            _leave_out("the plugin", package, error)
+    return found
+
+
+def _extras() -> Iterator[tuple[str, str]]:
+    for module in iter_modules([str(Path(__file__).parent / "extras")]):
+        name = f"t2t_jax.extras.{module.name}"
+        yield name, f"{name}:PLUGIN"
+
+
+def _entry_points() -> Iterator[tuple[str, str]]:
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=GROUP)):
+        yield entry.dist.name if entry.dist else entry.module, entry.value
+
+
+def rows(kind: str, taken: Collection[str] = ()) -> dict[str, Any]:
+    """Return what the plugins provide of a kind, a field of `Plugin`, by name.
+
+    Args:
+      taken: names of the core, which no plugin can take.
+    """
+    found: dict[str, Any] = {}
+    owners = dict.fromkeys(taken, "t2t-jax")
+    for plugin in plugins():
+        for name, row in getattr(plugin, kind).items():
+            if name in owners:
+                error = UserError(f"{owners[name]} has that name")
+                _leave_out(f"{name} in the {kind}", plugin.package, error)
+            else:
+                found[name], owners[name] = row, plugin.package
+    return found
+
+
+@cache
+def added_flags(command: str, taken: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
+    """Return the classes of the flags that plugins add to a command.
+
+    Args:
+      taken: names of the command's other flags, which no plugin can take.
+    """
+    found = dict.fromkeys(taken, "t2t-jax")
+    kinds: list[type[TrainingFlags]] = []
+    for plugin in plugins():
+        if command not in plugin.flags:
+            continue
+        try:
+            kind = load(plugin.flags[command])
+            names = [one.name for one in dataclasses.fields(kind)]
+            if twice := [f"{found[name]} has --{name}" for name in names if name in found]:
+                raise UserError(", ".join(twice))
+        except Exception as error:
+            _leave_out(f"the flags of {command}", plugin.package, error)
+        else:
+            kinds.append(kind)
+            found |= dict.fromkeys(names, plugin.package)
+    return kinds
+
+
+def _leave_out(what: str, package: str, error: Exception) -> None:
+    warn(f"left out: {what} of the package {package} ({_reason(error)}); update or uninstall it")
+
+
+def _reason(error: Exception) -> str:
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return f"{kind}{in_one_line(error)}"
+
+
+def load(place: str) -> Any:
+    """Return what a place of a plugin names, and import its module.
+
+    Raises:
+      UserError: it cannot be imported.
+    """
+    try:
+        return load_named(place)
+    except UserError:
+        raise
+    except Exception as error:  # of any kind: it may be the code of somebody else
+        package = re.split("[.:]", place)[0]
+        raise UserError(
+            f"{place} of the package {package} cannot be imported ({_reason(error)}); update or "
+            "uninstall it"
+        ) from error
+
+
+def load_named(place: str) -> Any:
+    """Return what `MODULE:NAME` names; its module is imported on the first call."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,128 @@
+"""Plugins: packages that add commands to the program, and those that are broken."""
+
+import importlib
+from pkgutil import iter_modules
+
+import pytest
+
+import t2t_jax
+from t2t_jax import plugins
+from t2t_jax.plugins import Plugin
+from tests.programs import run_python
+
+PACKAGE = """
+from dataclasses import dataclass
+
+from t2t_jax.plugins import CommandRow, Plugin
+
+
+@dataclass(frozen=True)
+class HelloCommand:
+    '''Greet somebody.'''
+
+    name: str = "world"
+    '''Whom to greet.'''
+
+    def run(self) -> int:
+        print(f"hello {self.name}")
+        return 0
+
+
+ROW = CommandRow("first steps", "greet somebody", "hello_plugin:HelloCommand", after="init")
+PLUGIN = Plugin(commands={"hello": ROW})
+"""
+
+
+def install(site, name, code, value=None):
+    """Install a package with a plugin as pip does: the code beside its metadata."""
+    module = name.replace("-", "_")
+    info = site / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{module}.py").write_text(code)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    value = value or f"{module}:PLUGIN"
+    (info / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {value}\n")
+
+
+def call(site, *arguments, code=0):
+    program = (
+        f"import sys; sys.path.append({str(site)!r})\n"
+        "from t2t_jax.__main__ import start\n"
+        f"sys.argv = ['t2t-jax', *{arguments!r}]\nstart()"
+    )
+    return run_python("-c", program, code=code)
+
+
+@pytest.fixture
+def hello(tmp_path):
+    install(tmp_path, "hello-plugin", PACKAGE)
+    return tmp_path
+
+
+def test_the_command_of_an_installed_package_is_listed_and_runs(hello):
+    listed = call(hello, "--help")
+    assert listed.stderr == ""
+    assert "\n  init           write a config" in listed.stdout
+    assert ["hello", "greet", "somebody"] in [line.split() for line in listed.stdout.split("\n")]
+    assert call(hello, "hello", "--name", "you").stdout == "hello you\n"
+    assert (
+        "--name TEXT\n      Whom to greet. (default: world)"
+        in call(hello, "hello", "--help").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "warning"),
+    [
+        ("import nowhere_to_be_found", None, "the plugin of the package broken-plugin (ModuleNot"),
+        ("1 +", None, "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
+        ("raise SystemError('a\\nb')", None, "the plugin of the package broken-plugin (SystemErr"),
+        ("PLUGIN = 3", None, "broken_plugin:PLUGIN is a int, not a Plugin"),
+        ("", None, "broken-plugin (AttributeError: module 'broken_plugin' has no attribute 'PLUGI"),
+        (
+            PACKAGE.replace('"hello":', '"train":'),
+            None,
+            "train in the commands of the package broken-plugin (t2t-jax has that name)",
+        ),
+        (
+            PACKAGE.replace('"hello":', '"serve":'),
+            None,
+            "package broken-plugin (t2t_jax.extras.serving has that name)",
+        ),
+        (PACKAGE, None, "of the package hello-plugin (broken-plugin has that name)"),
+    ],
+)
+def test_a_broken_package_is_named_in_one_line_and_the_other_commands_work(
+    code, value, warning, hello
+):
+    install(hello, "broken-plugin", code, value)
+    done = call(hello, "hello")
+    assert done.stdout == "hello world\n"
+    assert warning in done.stderr
+    assert done.stderr.startswith("warning: left out: ")
+    assert done.stderr.count("\n") == 1
+    assert "update or uninstall it" in done.stderr
+
+
+def test_a_command_whose_module_is_broken_is_refused_in_one_line(hello):
+    code = PACKAGE.replace("hello_plugin:Hello", "nowhere.at_all:Hello").replace("hello", "lost")
+    install(hello, "lost-plugin", code)
+    assert call(hello, "hello").stderr == ""
+    done = call(hello, "lost", code=2)
+    assert done.stderr.startswith(
+        "error: nowhere.at_all:HelloCommand of the package nowhere cannot be imported "
+        "(ModuleNotFoundError: No module named 'nowhere'); update or uninstall it"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_extra_is_a_plugin_whose_places_are_there():
+    folder = plugins.Path(t2t_jax.__file__).parent / "extras"
+    names = [f"t2t_jax.extras.{module.name}" for module in iter_modules([str(folder)])]
+    ours = [plugin for plugin in plugins.plugins() if plugin.package in names]
+    assert [plugin.package for plugin in ours] == names
+    for plugin in ours:
+        assert isinstance(importlib.import_module(plugin.package).PLUGIN, Plugin)
+        for row in plugin.commands.values():
+            assert row.place.startswith(plugin.package)
+            assert plugins.load(row.place).__doc__
