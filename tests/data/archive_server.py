@@ -17,8 +17,8 @@ from itertools import chain
 
 from t2t_jax.data.download import prepare
 
-BYTES = bytes(range(256)) * 1000
-"""A file without any structure."""
+BYTES = gzip.compress(bytes(range(256)) * 1000, 0, mtime=0)
+"""A file whose content nobody reads."""
 NOT_ALL = "416 Range", "Content-Length: 0"
 
 

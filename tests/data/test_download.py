@@ -1,5 +1,6 @@
 """Public corpora from a local server that has small archives of the same layout, and misbehaves."""
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -12,7 +13,6 @@ import tarfile
 import threading
 from dataclasses import asdict, replace
 from itertools import chain
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ from sacrebleu.dataset import DATASETS
 from t2t_jax.__main__ import main
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.download import prepare, transfer
+from t2t_jax.data.download import prepare
 from t2t_jax.data.download.catalogue import CORPORA, Archive, Cleaning, Text, public_corpus
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import fetch_archive
@@ -68,7 +68,9 @@ def test_without_a_network_and_with_no_address(tmp_path):
 
 def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server):
     (tmp_path / "file").write_bytes(b"mine")
-    with pytest.raises(UserError, match="has 4 bytes, and the published file 256,000; remove it"):
+    with pytest.raises(
+        UserError, match=f"has 4 bytes, and the published file {len(BYTES):,}; remove"
+    ):
         fetch_archive(_archive(server, size=len(BYTES)), tmp_path)
     assert (tmp_path / "file").read_bytes() == b"mine"
 
@@ -76,11 +78,11 @@ def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server
 def test_a_full_disk_is_named_and_a_second_process_is_refused(tmp_path, server, monkeypatch):
     archive = _archive(server)
     with monkeypatch.context() as patched:
-        patched.setattr(transfer._Transfer, "go_on", _full)
+        patched.setattr(os, "fsync", _full)
         with pytest.raises(UserError, match=r"cannot write .*\.part: No space left.*; make room"):
             fetch_archive(archive, tmp_path)
     with (tmp_path / "file.part").open("ab") as other:
-        transfer._lock(other, Path("file.part"))
+        fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(UserError, match=r"another process is writing .*file\.part"):
             fetch_archive(archive, tmp_path)
 

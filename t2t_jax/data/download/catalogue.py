@@ -55,7 +55,8 @@ class Archive:
     size: int | None = None
     """The size of the archive in bytes; None if it is not known."""
     digest: str | None = None
-    """`sha256:` or `md5:` and the sum of its content in hexadecimal digits; None if not known."""
+    """`sha256:` or `md5:` and the sum of its content in hexadecimal digits. None if it is not
+    known: the archive must then be a gzip file, which ends in a checksum."""
     saved_as: str = ""
     """The archive's name among those of a corpus; empty means the last part of the URL."""
 
