@@ -18,6 +18,7 @@ from t2t_jax.config.families import FAMILIES
 from t2t_jax.tasks.encoder_only import MASKED
 from t2t_jax.tasks.language_modelling import generate
 from tests.programs import run_python
+from tests.selection import thorough_after
 
 RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
 IDS = [path.name for path in RELEASED]
@@ -88,7 +89,7 @@ def test_a_released_run_is_loaded_by_a_release_whose_model_has_a_new_field(golde
     assert list(best.tokens) == expected["beam_1"]
 
 
-@every_release
+@pytest.mark.parametrize("golden", thorough_after(1, RELEASED), ids=IDS, indirect=True)
 def test_a_released_run_trains_on_with_the_same_losses(golden):
     expected = json.loads((golden / "expected.json").read_text())["losses"]
     config = t2t_jax.load(golden / "run").config.replace(

@@ -7,6 +7,7 @@ import pytest
 
 from t2t_jax.__main__ import main
 from t2t_jax.version import RENAMED
+from tests.selection import thorough_after
 
 TREES = ["--gold", "FOLDER/test.mrg", "--predicted", "FOLDER/dev.mrg", "FOLDER/test.mrg"]
 LINES = [
@@ -25,10 +26,9 @@ def without_times(text):
     return re.sub(r'("seconds": |seconds +)[\d.]+', r"\1", text)
 
 
-@pytest.mark.parametrize(("name", "family", "flags"), LINES, ids=lambda value: str(value)[:24])
-def test_an_old_command_line_gives_the_same_with_one_warning(
-    name, family, flags, corpora, runs, capfd
-):
+@pytest.mark.parametrize("line", thorough_after(2, LINES), ids=lambda line: line[0])
+def test_an_old_command_line_gives_the_same_with_one_warning(line, corpora, runs, capfd):
+    name, family, flags = line
     places = {"RUN": str(runs[family]), "FOLDER": str(corpora)}
     flags = [re.sub("RUN|FOLDER", lambda match: places[match[0]], flag) for flag in flags]
     new_name = RENAMED[f"t2t-jax {name}"].name.removeprefix("t2t-jax ")

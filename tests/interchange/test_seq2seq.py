@@ -48,7 +48,7 @@ def models():
     return {kind: golden_model(kind) for kind in _KINDS}
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", thorough_after(2, _KINDS))
 def test_texts_and_logits_are_those_of_transformers(models, kind):
     translator, wanted = translator_of(models[kind]), golden(kind)
     order = order_of(translator.vocabulary)

@@ -93,10 +93,10 @@ def test_a_host_without_a_metadata_server_warns_once(monkeypatch, capsys):
 
 def test_a_training_saves_its_state_at_a_notice_and_goes_on(server, tiny_run, tmp_path, capsys):
     config = load_config(str(tiny_run.folder / "tiny.py")).replace(tiny_run.without_dev)
-    config = config.replace({"training.num_train_steps": 400, "checkpoint.every_steps": None})
+    config = config.replace({"training.num_train_steps": 150, "checkpoint.every_steps": None})
     config = config.replace({"checkpoint.keep": 9, "checkpoint.average": 1})
     server.answers[f"{GCE}/preempted"] = "TRUE"
     assert train(config, tmp_path / "run", preemption_notices="gce").exit_code == 0
     first, last = steps_in(tmp_path / "run" / "checkpoints")
-    assert first < last == 400
+    assert first < last == 150
     assert "notice of preemption (preempted)" in capsys.readouterr().err

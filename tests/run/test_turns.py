@@ -69,6 +69,7 @@ def reports(ended):
     return [json.loads(output.splitlines()[-1]) for output, _ in ended]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "first", "second"),
     [
@@ -84,10 +85,12 @@ def test_one_process_of_each_cache_learns_and_tokenizes(reports, case, first, se
     assert vocabulary == other
 
 
+@pytest.mark.thorough
 def test_a_process_that_fails_does_not_keep_the_others_waiting(reports):
     assert all("/missing" in report["refused"] for report in reports)
 
 
+@pytest.mark.thorough
 def test_a_process_that_waits_names_the_one_that_prepares(ended):
     assert "process 1 waits for process 0 on a, which prepares the vocabulary" in ended[1][1]
 

@@ -8,6 +8,7 @@ from scipy import stats
 
 from t2t_jax.sweep.comparison import against, pairs
 from t2t_jax.sweep.inference import RowScores, _freedom, effects, holm, pooled, seeds_needed
+from tests.selection import thorough_after
 
 # Small products are slower with threads of BLAS, above all beside other tests.
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
@@ -61,12 +62,15 @@ SEEDS, SENTENCES_ONLY = (0.1, 0.5, 0.1), (0.5, 0.0, 0.0)
 """Deviations of grids whose noise is mostly of seeds, or only of sentences."""
 
 
-@pytest.mark.parametrize(("seeds", "sd"), [(1, SENTENCES_ONLY), (3, SEEDS), (10, (0.5, 0.3, 0.5))])
-def test_of_equal_rows_about_five_percent_look_different(seeds, sd):
+@pytest.mark.parametrize(
+    "design", thorough_after(1, [(3, SEEDS), (1, SENTENCES_ONLY), (10, (0.5, 0.3, 0.5))])
+)
+def test_of_equal_rows_about_five_percent_look_different(design):
+    seeds, sd = design
     assert 0.03 <= found(400, PAIR, seeds, sd=sd)[0] <= 0.07
 
 
-@pytest.mark.parametrize("rows", [PAIR, ["base", *"abcd"]])
+@pytest.mark.parametrize("rows", thorough_after(1, [PAIR, ["base", *"abcd"]]))
 def test_an_effect_of_a_seed_at_a_sentence_that_rows_share_cancels(rows):
     """Two rows are compared by means, five rows seed by seed."""
     false_positives, _ = found(200, rows, 3, sd=(0.5, 0.1, 0.1), shared=1.0)
@@ -80,6 +84,7 @@ def test_some_row_of_eighteen_equal_ones_looks_different_in_five_percent_of_grid
     assert 0.01 <= adjusted <= 0.1
 
 
+@pytest.mark.thorough
 def test_more_seeds_find_a_true_difference_more_often():
     shares = [found(150, PAIR, seeds, sd=(0.2, 0.5, 0.3), effect=1.0)[0] for seeds in (2, 3, 5, 20)]
     assert shares == sorted(shares)
