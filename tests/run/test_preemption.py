@@ -47,7 +47,7 @@ def server(monkeypatch):
         monkeypatch.setenv("no_proxy", "")
         monkeypatch.setattr("t2t_jax.run.preemption._POLL_SECONDS", 0.05)
         server.answers = {f"{GCE}/preempted": "FALSE", f"{GCE}/maintenance-event": "NONE"}
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 

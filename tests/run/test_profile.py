@@ -13,6 +13,7 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError
 from t2t_jax.run import profile
 from t2t_jax.run.profile import profiled, read_profiles
+from tests.selection import thorough_after
 from tests.trained import wait_for_step
 
 # Python 3.13 says so of jaxlib's own types; an error there would end the process.
@@ -132,15 +133,19 @@ def test_a_range_that_has_passed_and_none_at_all_cost_nothing(watched):
 
 
 @pytest.mark.parametrize(
-    ("at", "steps", "names"),
-    [
-        (1, None, ["steps_2_11"]),
-        (5, None, ["steps_6_12"]),  # the training ends
-        (5, (3, 4), ["steps_3_4", "steps_6_12"]),
-        (1, (5, 12), ["steps_12_12", "steps_2_11"]),
-    ],
+    "case",
+    thorough_after(
+        2,
+        [
+            (1, None, ["steps_2_11"]),
+            (5, (3, 4), ["steps_3_4", "steps_6_12"]),
+            (5, None, ["steps_6_12"]),  # the training ends
+            (1, (5, 12), ["steps_12_12", "steps_2_11"]),
+        ],
+    ),
 )
-def test_a_request_profiles_the_next_ten_steps(watched, at, steps, names):
+def test_a_request_profiles_the_next_ten_steps(watched, case):
+    at, steps, names = case
     batches = watched(steps)
     seen = [next(batches) for _ in range(at)]
     watched.requests.append(True)

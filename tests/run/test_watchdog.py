@@ -12,6 +12,7 @@ from t2t_jax.run import watchdog
 from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
 from t2t_jax.run.watchdog import Account, SlowHosts, Watchdog, described, those_behind
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
+from tests.selection import thorough_after
 
 HOSTS = ("a", "b", "c")
 WAITS, WORKS = Account(STEPS, 7, True), Account(STEPS, 7, False)
@@ -75,12 +76,15 @@ def test_a_program_that_is_stuck_in_a_step_ends_with_its_stacks(one_stuck, tmp_p
 
 @pytest.mark.parametrize(
     "where",
-    [
-        {"phase": EVALUATION},
-        {"phase": STEPS, "steps": 0},  # the first step may take long
-        {"phase": STEPS, "minutes": None},
-        {"phase": STEPS, "is_program": False},  # a notebook
-    ],
+    thorough_after(
+        2,
+        [
+            {"phase": EVALUATION},
+            {"phase": STEPS, "steps": 0},  # the first step may take long
+            {"phase": STEPS, "minutes": None},
+            {"phase": STEPS, "is_program": False},  # a notebook
+        ],
+    ),
 )
 def test_what_may_take_long_is_left_alone(one_stuck, where):
     stuck, reasons = one_stuck

@@ -142,6 +142,7 @@ def test_operations_are_those_that_the_compiler_counts(options):
     assert linear[1] == 2 * linear[0]
 
 
+@pytest.mark.thorough
 def test_the_longest_row_of_a_short_table_of_positions_is_measured():
     limits = {"data.max_length": 12, "decoding.max_source_length": 12}
     learned = {
