@@ -16,10 +16,10 @@ import measuring
 import workload
 from workload import jax
 
-from t2t_jax.ahead_of_time.hlo import Instruction, parse_program
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.decoding.programs import proceed
+from t2t_jax.extras.compile_only.hlo import Instruction, parse_program
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.system.program import run

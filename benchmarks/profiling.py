@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t2t_jax.ahead_of_time.hlo import Instruction, Program
+from t2t_jax.extras.compile_only.hlo import Instruction, Program
 
 _DEVICE = re.compile(r"/device:(GPU|TPU):\d+$")
 _LINES = ("Stream #", "XLA Ops")  # of GPUs and of TPUs: what the device runs, each piece once

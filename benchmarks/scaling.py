@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from t2t_jax.ahead_of_time.compile import compile_ahead
-from t2t_jax.ahead_of_time.report import StepReport
-from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import needs_extra
+from t2t_jax.extras.compile_only.compile import compile_ahead
+from t2t_jax.extras.compile_only.report import StepReport
+from t2t_jax.extras.compile_only.topologies import devices_of
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.system.host import processor_name
 from t2t_jax.system.program import run

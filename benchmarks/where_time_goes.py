@@ -18,8 +18,8 @@ import workload
 from profiling import profile, shares
 from workload import jax
 
-from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.decoding.programs import proceed
+from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.system.program import run
 
 

@@ -353,7 +353,7 @@ def test_a_page_of_results_shows_the_table_that_is_stored_beside_it():
 
 # Where a path in a document may begin; a run directory is no part of the repository.
 _ROOTS = (ROOT, ROOT / "t2t_jax", ROOT / "tests/goldens")
-_FOLDERS = r"(?:t2t_jax|tests|configs|benchmarks|docs|commands|sweep|run|ahead_of_time|tasks"
+_FOLDERS = r"(?:t2t_jax|tests|configs|benchmarks|docs|commands|sweep|run|extras|tasks"
 _FOLDERS += r"|evaluation|decoding|training|modules|data|kernels|functional|parallel|config|system)"
 _PATH = re.compile(rf"`({_FOLDERS}/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)`")
 

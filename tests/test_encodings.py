@@ -7,8 +7,8 @@ import pytest
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError
+from t2t_jax.extras.trackers.follower import _started
 from t2t_jax.run import provenance
-from t2t_jax.run.trackers.follower import _started
 from t2t_jax.sweep import same_code
 
 LATIN = "Stra\u00dfe".encode("latin-1")

@@ -601,10 +601,10 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
 
 
 def test_a_dry_run_tries_the_bucket_and_leaves_no_object(store, config, place):
-    assert "all checks have passed" in [*rehearsed_start(config, place, ())][-1]
+    assert "all checks have passed" in [*rehearsed_start(config, place)][-1]
     assert place.objects() == []
     with pytest.raises(UserError, match="there is no bucket nobucket; make it, or check its name"):
-        rehearsed_start(config, as_path(f"{store.scheme}://nobucket/run"), ())
+        rehearsed_start(config, as_path(f"{store.scheme}://nobucket/run"))
 
 
 @on_s3

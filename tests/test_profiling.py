@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from t2t_jax.ahead_of_time.hlo import parse_program
+from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.parallel.hardware import Hardware
 
 # Python 3.13 says so of jaxlib's own types; an error there would end the process.

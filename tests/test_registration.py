@@ -110,7 +110,7 @@ def test_a_function_with_a_problem_is_refused_for_a_new_run_and_warned_of_in_an_
     config = load_config(str(path))
     problem = "activation 'doubled' gives 2 and then 3"
     monkeypatch.setattr(named_functions, "_problem", lambda *_, is_run: problem if is_run else None)
-    for start in (train, lambda *run: rehearsed_start(*run, ())):
+    for start in (train, rehearsed_start):
         with pytest.raises(UserError, match=problem):
             start(config, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []

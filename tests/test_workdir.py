@@ -250,7 +250,7 @@ def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_pa
         ({"training.dropout_seed": 1}, "another config .*training.dropout_seed None -> 1"),
     ],
 )
-@pytest.mark.parametrize("start", [planned, lambda *run: rehearsed_start(*run, ())])
+@pytest.mark.parametrize("start", [planned, rehearsed_start])
 def test_a_field_that_cannot_take_effect_is_refused_and_nothing_changes(
     run, start, changes, message
 ):

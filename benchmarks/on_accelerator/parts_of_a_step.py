@@ -22,7 +22,7 @@ from bounds import beside_the_bound
 from profiling import profile, shares
 
 from on_accelerator.sizes import QUEUED, config_of, repeats, training_shape
-from t2t_jax.ahead_of_time.hlo import parse_program
+from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.parallel.hardware import peaks
 
 

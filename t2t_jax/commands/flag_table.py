@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Union
@@ -115,7 +115,7 @@ class Flag(NamedTuple):
         """Return the flag as it is typed, or the placeholder of an argument without a flag."""
         if self.is_positional:
             return str(self.setting("metavar") or self.name.upper())
-        return f"--{self.name.replace('_', '-')}"
+        return spelled(self.name)
 
     @property
     def label(self) -> str:
@@ -139,6 +139,22 @@ class Flag(NamedTuple):
         """Return the default as it is written on a command line; a list without values is ""."""
         value = self.default
         return shlex.join(map(str, value if isinstance(value, tuple) else (value,)))
+
+
+def spelled(name: str) -> str:
+    """Return the flag of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given_flags(flags: Any, names: Collection[str] | None = None) -> list[str]:
+    """Return the flags of a dataclass with other values than their defaults.
+
+    Args:
+      names: the fields to look at; None is all.
+    """
+    fields = dataclasses.fields(flags)
+    asked = (field for field in fields if names is None or field.name in names)
+    return [spelled(field.name) for field in asked if getattr(flags, field.name) != field.default]
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -20,7 +20,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "config": "print a config, or the differences between two configs or runs",
         "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
         "watch": "plot training curves in the terminal",
-        "track": "send the log of a run to W&B, MLflow or trackio",
         "sweep": "train the variants of a grid and compare them in a table",
     },
     "using a trained model": {

@@ -1,6 +1,5 @@
 """The command that writes a training as a job of a scheduler, and submits it."""
 
-import dataclasses
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -8,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from t2t_jax.commands.flag_table import flags_of_plugins, given_flags
 from t2t_jax.commands.flags import parse_flags
 from t2t_jax.commands.help import wrapped
-from t2t_jax.commands.train import TrainCommand, train_command
+from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError, did_you_mean, quote, warn
 from t2t_jax.launch.job import LaunchedTraining, TrainJob
 from t2t_jax.launch.kubernetes import Kubernetes
@@ -21,7 +21,7 @@ from t2t_jax.system.bucket import BucketPath
 _KINDS: tuple[type[TrainJob], ...] = Slurm, Kubernetes, Tpu, SkyPilot, Ssh
 SCHEDULERS = {kind.__name__.lower(): kind for kind in _KINDS}
 """The class of the jobs of each scheduler by its name, whose fields are the flags of `launch`."""
-_PLACES = ("coordinator", "num_processes", "process_id", "compile_only", "dry_run", "write_program")
+_PLACES = "coordinator", "num_processes", "process_id", "dry_run"
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,12 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
                 f"{quote(argument)} has several lines; a job takes arguments of one line"
             )
     train = train_command(arguments)
-    defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
-    for name in _PLACES:
-        if getattr(train, name) != defaults[name]:
-            raise UserError(
-                f"--{name.replace('_', '-')} is not for a job, which says where its processes are "
-                "and trains; leave it out"
-            )
+    refused = given_flags(train, _PLACES)
+    for part in flags_of_plugins(train):
+        refused += given_flags(part, part.instead)
+    if refused:
+        raise UserError(
+            f"{refused[0]} is not for a job, which says where its processes are and trains; leave "
+            "it out"
+        )
     return LaunchedTraining(tuple(arguments), train.fields, train.workdir)

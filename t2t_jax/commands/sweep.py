@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from t2t_jax.commands.config import config_named
-from t2t_jax.commands.flag_table import REPEATED, ConfigFields
+from t2t_jax.commands.flag_table import REPEATED, ConfigFields, flags_of_plugins, with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
@@ -21,6 +21,7 @@ from t2t_jax.errors import UserError, did_you_mean, quote
 if TYPE_CHECKING:
     from t2t_jax.config.file import Grid
     from t2t_jax.sweep.grid import GridOutcome
+    from t2t_jax.sweep.launchers import Launcher
 
 _USAGE = (
     "a sweep takes a config file with VARIANTS and a directory, as in --config configs/table3.py "
@@ -66,9 +67,6 @@ class SweepCommand:
     process has its share of the cores, and GPUs of its own."""
     slurm: tuple[str, ...] = ()
     """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
-    track: tuple[str, ...] = ()
-    """Trackers to which the log of each cell is sent: wandb:PROJECT, mlflow:EXPERIMENT,
-    trackio:PROJECT."""
     halving: str | None = None
     """Give up on variants that look bad early: rungs=3,keep=0.33 pauses all at two rungs, and a
     third of them goes on from each, as the base always does; with ,asha no variant waits."""
@@ -111,7 +109,6 @@ class SweepCommand:
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
-        from t2t_jax.sweep.launchers import Cluster, Local
         from t2t_jax.sweep.rules import GridRules, check_distinct, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
 
@@ -151,7 +148,8 @@ class SweepCommand:
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
         check_writable(self.workdir)
-        self._check_trackers()
+        for part in flags_of_plugins(self):
+            part.check(self.workdir)
         if self.report:
             outcome = collect(
                 grid,
@@ -171,9 +169,7 @@ class SweepCommand:
                 seeds=seeds,
                 only=self.only,
                 first=self.first,
-                launcher=Local(self.jobs, self.track)
-                if self.launcher == "local"
-                else Cluster(self.workdir, self.slurm, track=self.track),
+                launcher=self._launcher(self.workdir),
                 jobs=self.jobs,
                 rules=rules,
                 max_hours=self.max_hours,
@@ -186,6 +182,14 @@ class SweepCommand:
             return 128 + outcome.signal
         _print(outcome, self.workdir)
         return 1 if outcome.unfinished else 0
+
+    def _launcher(self, workdir: Path) -> "Launcher":
+        from t2t_jax.sweep.launchers import Cluster, Local
+
+        texts = [part.as_text() for part in flags_of_plugins(self)]
+        if self.launcher == "slurm":
+            return Cluster(workdir, self.slurm, flags=texts)
+        return Local(self.jobs, texts)
 
     def _rename(self, names: str) -> int:
         from t2t_jax.sweep.stored_grid import rename_row
@@ -240,14 +244,6 @@ class SweepCommand:
             return stored_seeds(self.workdir)
         return 1 if self.seeds is None else self.seeds
 
-    def _check_trackers(self) -> None:
-        """Refuse trackers that cannot be used from here, before any cell is started."""
-        if self.track:
-            from t2t_jax.run.trackers.tracker import targets_of
-
-            for target in targets_of(self.track):
-                target.check()
-
     def _check_launcher(self) -> None:
         if self.slurm and self.launcher != "slurm":
             raise UserError("--slurm has settings of jobs, but jobs need --launcher slurm")
@@ -271,13 +267,14 @@ def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
     """Return the command that a command line asks for; see `entry_command`."""
     if not arguments:
         raise UserError(f"{_USAGE}; see --help")
+    kind = with_plugins(SweepCommand, "sweep")
 
     def defaults(line: CommandLine) -> SweepCommand:
         file = line.value_of("--config")
         if "--vary" not in line.flags:
-            return SweepCommand(fields=with_family(Config(), line))
+            return kind(fields=with_family(Config(), line))
         if file is None:
             raise UserError("--vary varies the fields of a config; name one, as in --config base")
-        return SweepCommand(fields=with_family(config_named(file), line))
+        return kind(fields=with_family(config_named(file), line))
 
-    return parse_flags(SweepCommand, arguments, program, defaults)
+    return parse_flags(kind, arguments, program, defaults)

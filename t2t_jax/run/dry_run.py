@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -17,8 +17,6 @@ from t2t_jax.parallel.processes import check_free, check_same, of_main, one_with
 from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
 from t2t_jax.run.provenance import provenance
-from t2t_jax.run.trackers.follower import remembered
-from t2t_jax.run.trackers.tracker import targets_of
 from t2t_jax.system.atomic_file import removed_at_end
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.training.state import abstract_state
@@ -29,7 +27,7 @@ from t2t_jax.workdir import CHECKPOINTS
 _PROBE_BYTES = 1 << 20
 
 
-def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> Iterator[str]:
+def rehearsed_start(config: Config, workdir: Path) -> Iterator[str]:
     """Check all that a training checks before its first step, and return lines that describe it.
 
     All processes of the training call this. It also compares their software, and checks that they
@@ -39,7 +37,6 @@ def rehearsed_start(config: Config, workdir: Path, trackers: Sequence[str]) -> I
     Raises:
       UserError: the training would be refused, or would fail later.
     """
-    targets_of(trackers, remembered(workdir))
     plan = planned(config, workdir)
     check_free(workdir)
     software = provenance(plan.config)

@@ -17,7 +17,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
+from t2t_jax.plugins import flags_from
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, settled_fields, software_of
 from t2t_jax.system import records
@@ -287,20 +288,19 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
         check_same_code({cell.name: software_of(cell, result, dtype) for cell, result in results})
 
 
-def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
+def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     """Train or resume a cell, then score it on its split and write the score.
 
     At the end of the training it translates the split and writes the result. If the training pauses
     before its end, or diverges, it writes `rung-STEP.json`.
 
     Args:
-      track: trackers for the log of the cell, as in `trackers.follower.followed`.
+      flags: flags of plugins for the cell; see `plugins.flags_from`.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
     """
     from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.run.trackers.follower import followed
     from t2t_jax.run.trainer import train
 
     corpus = open_corpus(cell.config.data)
@@ -309,7 +309,9 @@ def train_and_score(cell: Cell, track: Sequence[str] = ()) -> int:
             raise UserError(f"{corpus.name} has no {name} split to compare variants on; add one")
     is_last = cell.until >= cell.config.training.num_train_steps
     try:
-        with followed(cell.workdir, track):
+        with ExitStack() as stack:
+            for part in flags_from(flags, "sweep"):
+                stack.enter_context(part.around(cell.workdir))
             code = train(cell.config, cell.workdir, until=cell.until).exit_code
         if not code:
             (_write_result if is_last else _score_at_pause)(cell, corpus)
@@ -450,15 +452,16 @@ def main(arguments: Sequence[str]) -> int:
 
     The second argument is the step at which the training pauses, the third the id of the sweep's
     process, and the fourth the split. When that process ends, this one stops as by SIGTERM, so that
-    a killed sweep leaves no process unknown to the next sweep. Further arguments are trackers.
+    a killed sweep leaves no process unknown to the next sweep. Further arguments are flags of
+    plugins.
     """
-    workdir, until, parent, split, *track = arguments
+    workdir, until, parent, split, *flags = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):  # the sweep ended before the call above
             return 128 + signal.SIGTERM
     config = Config.from_json(sys.stdin.read())
-    return train_and_score(Cell("", config, as_path(workdir), int(until), split), track)
+    return train_and_score(Cell("", config, as_path(workdir), int(until), split), flags)
 
 
 if __name__ == "__main__":

@@ -140,13 +140,13 @@ class Local:
     sees. `find_gpus` finds the GPUs of the machine.
     """
 
-    def __init__(self, num_jobs: int, track: Sequence[str] = ()) -> None:
+    def __init__(self, num_jobs: int, flags: Sequence[str] = ()) -> None:
         """Divide the machine into shares, for as many cells at once, or refuse too many.
 
         Args:
-          track: trackers for the logs of the cells, such as `wandb:PROJECT`.
+          flags: flags of plugins for the cells; see `plugins.flags_from`.
         """
-        self._track = track
+        self._flags = flags
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             there = f"the {len(cores)} cores there are"
@@ -183,7 +183,7 @@ class Local:
             cell_program = [sys.executable, "-m", "t2t_jax.sweep.cell"]
             described = str(cell.workdir), str(cell.until), str(os.getpid()), cell.split
             process = subprocess.Popen(
-                [*cell_program, *described, *self._track],
+                [*cell_program, *described, *self._flags],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -245,7 +245,7 @@ class Cluster:
         workdir: Path,
         settings: Sequence[str],
         cluster: str = "slurm",
-        track: Sequence[str] = (),
+        flags: Sequence[str] = (),
     ) -> None:
         """Prepare to submit all cells at once, as the cluster has a queue.
 
@@ -254,7 +254,7 @@ class Cluster:
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` is required.
           cluster: the kind of cluster, by submitit's name for it.
-          track: trackers for the logs of the cells, such as `wandb:PROJECT`.
+          flags: as for `Local`.
         """
         with needs_extra("slurm", "--launcher slurm"):
             import submitit
@@ -267,7 +267,7 @@ class Cluster:
         parameters = _parsed(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
-        self._folder, self._track = workdir / _SUBMITIT, track
+        self._folder, self._flags = workdir / _SUBMITIT, flags
         if cluster == "slurm":
             _watch_queue()
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
@@ -291,7 +291,7 @@ class Cluster:
                 cell.config.to_json(),
                 str(cell.workdir),
                 environment_of(cell.config),
-                self._track,
+                self._flags,
                 cell.until,
                 cell.split,
             )
@@ -350,7 +350,7 @@ def _run_cell(
     config: str,
     workdir: str,
     environment: Mapping[str, str],
-    track: Sequence[str] = (),
+    flags: Sequence[str] = (),
     until: int | None = None,
     split: str = SPLIT,
 ) -> Outcome:
@@ -366,7 +366,7 @@ def _run_cell(
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         cell = Cell("", Config.from_json(config), Path(workdir), until, split)
-        return Outcome(train_and_score(cell, track), "")
+        return Outcome(train_and_score(cell, flags), "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return Outcome(2, f"error: {error}")

@@ -15,6 +15,7 @@ import pytest
 import t2t_jax.run.loading
 from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import entry_command
+from t2t_jax.commands.flag_table import flags_of_plugins
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
 from t2t_jax.errors import DivergedError, UserError
@@ -187,7 +188,7 @@ def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
 )
 def test_compile_only_needs_no_directory_and_names_devices_or_none(config_file, arguments, devices):
     command = train_command(["--config", config_file, *arguments.split()])
-    assert command.compile_only == devices
+    assert next(map(vars, flags_of_plugins(command)))["compile_only"] == devices
     assert command.fields == train("--config", config_file).replace(
         {"model.d_ff": 64 if "d-ff" in arguments else 2048}
     )
@@ -225,7 +226,7 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
 def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsys, fits, code):
     monkeypatch.setattr("t2t_jax.parallel.processes.join", pytest.fail)
     monkeypatch.setattr("t2t_jax.run.trainer.train", pytest.fail)
-    package = "t2t_jax.ahead_of_time"
+    package = "t2t_jax.extras.compile_only"
 
     def compiled(*what):
         return SimpleNamespace(fits=fits, what=what)

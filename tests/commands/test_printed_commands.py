@@ -10,9 +10,9 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.errors import UserError
+from t2t_jax.extras.trackers import follower
+from t2t_jax.extras.trackers.tracker import Target
 from t2t_jax.run import trainer
-from t2t_jax.run.trackers import follower
-from t2t_jax.run.trackers.tracker import Target
 from t2t_jax.system.opening import check_directory_name
 
 RUN = Path("my runs/base")

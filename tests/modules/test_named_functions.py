@@ -12,10 +12,10 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Parameter
-from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.config import Config, NormConfig
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.tables import TABLES
+from t2t_jax.extras.compile_only.compile import compile_ahead
 from t2t_jax.functional.attention import additive_scores, scaled
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm

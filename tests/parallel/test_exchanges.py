@@ -15,14 +15,14 @@ import pytest
 from jax.sharding import NamedSharding
 
 import t2t_jax
-from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse_program
-from t2t_jax.ahead_of_time.search import results_of
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import MeshConfig
 from t2t_jax.decoding import scoring
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
 from t2t_jax.decoding.strategies import BeamSearch
+from t2t_jax.extras.compile_only.collectives import collectives
+from t2t_jax.extras.compile_only.hlo import parse_program
+from t2t_jax.extras.compile_only.search import results_of
 from t2t_jax.modules.models import make_model, make_scoring_model
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import batch_layout, make_mesh

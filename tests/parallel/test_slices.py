@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import ParallelConfig
+from t2t_jax.extras.compile_only.topologies import devices_of
 from t2t_jax.parallel.mesh import AXES, between_slices, laid_out, make_mesh
 from tests.refusals import refused
 from tests.selection import needs_cuda

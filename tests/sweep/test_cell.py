@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from submitit.slurm.slurm import SlurmJob
 
-from t2t_jax.commands.entry import command_of
-from t2t_jax.commands.sweep import SweepCommand
+from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.decoding.translator import diverged
 from t2t_jax.errors import UserError
+from t2t_jax.extras.trackers.flags import SweepFlags
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
 from t2t_jax.sweep.grid import run_grid
@@ -216,7 +216,7 @@ def test_a_directory_that_cannot_be_a_sweeps_is_refused(grid_file, tmp_path, wor
     for flags in ([], ["--report"]):
         place = ["--config", grid_file, "--workdir", f"{tmp_path}/{workdir}"]
         with pytest.raises(UserError, match=re.escape(message)):
-            command_of(SweepCommand, [*place, *flags], "sweep").run()
+            entry_command(["sweep", *place, *flags]).run()
 
 
 @pytest.mark.parametrize("content", [b"soon", b"12 13", b"../../1", b"\xff", b"1\n2"])
@@ -234,10 +234,10 @@ def test_an_empty_job_file_is_as_good_as_none(cell):
 
 def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     refused = "error: 'wand:demo' names no tracker as wandb:PROJECT does; did you mean wandb?"
-    job = Local(1, ["wand:demo"]).launch(cell)
+    job = Local(1, [SweepFlags(("wand:demo",)).as_text()]).launch(cell)
     job.wait()
     assert job.poll() == (2, refused)
-    monkeypatch.setattr(launchers, "train_and_score", lambda cell, track: track[0])
+    monkeypatch.setattr(launchers, "train_and_score", lambda cell, flags: flags[0])
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     given = cell.config.to_json(), str(cell.workdir), {}
@@ -247,7 +247,7 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
 def test_a_sweep_refuses_a_tracker_before_it_starts_a_cell(tmp_path):
     flags = ["--config=configs/table3.py", f"--workdir={tmp_path / 'grid'}", "--track=wandb"]
     with pytest.raises(UserError, match="'wandb' names no project"):
-        command_of(SweepCommand, flags, "sweep").run()
+        entry_command(["sweep", *flags]).run()
     assert not (tmp_path / "grid").exists()
 
 

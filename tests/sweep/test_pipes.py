@@ -7,8 +7,8 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
+from t2t_jax.extras.trackers.follower import remembered
 from t2t_jax.run.provenance import read_provenance
-from t2t_jax.run.trackers.follower import remembered
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Local

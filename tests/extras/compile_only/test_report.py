@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
-from t2t_jax.ahead_of_time.collectives import Collective
-from t2t_jax.ahead_of_time.kernels import Kernel
-from t2t_jax.ahead_of_time.report import StepMemory, StepReport, format_report
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.extras.compile_only.collectives import Collective
+from t2t_jax.extras.compile_only.kernels import Kernel
+from t2t_jax.extras.compile_only.report import StepMemory, StepReport, format_report
 from t2t_jax.parallel.hardware import Hardware
 
 _GIB = 1 << 30

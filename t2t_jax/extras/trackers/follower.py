@@ -20,9 +20,9 @@ from pathlib import Path
 
 from t2t_jax import workdir as run_files
 from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.extras.trackers.tracker import TRACKERS, Row, Target, targets_of
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.history import scalars
-from t2t_jax.run.trackers.tracker import TRACKERS, Row, Target, targets_of
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.lock import holding

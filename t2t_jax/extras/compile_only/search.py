@@ -12,13 +12,13 @@ import numpy as np
 from jax._src.mesh import use_abstract_mesh  # public only after JAX 0.6
 from jax.sharding import NamedSharding
 
-from t2t_jax.ahead_of_time.hlo import parse_program
-from t2t_jax.ahead_of_time.kernels import Kernel, kernels_of_a_round
-from t2t_jax.ahead_of_time.report import binary, collective_lines, kernel_lines
-from t2t_jax.ahead_of_time.roofline import roofline
 from t2t_jax.config import Config
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import strategy_of
+from t2t_jax.extras.compile_only.hlo import parse_program
+from t2t_jax.extras.compile_only.kernels import Kernel, kernels_of_a_round
+from t2t_jax.extras.compile_only.report import binary, collective_lines, kernel_lines
+from t2t_jax.extras.compile_only.roofline import roofline
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.devices import bytes_of_a_device

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from t2t_jax.ahead_of_time.hlo import Instruction, Program
+from t2t_jax.extras.compile_only.hlo import Instruction, Program
 
 COLLECTIVES = (
     "all-reduce",

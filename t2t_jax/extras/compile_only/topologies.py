@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 import jax
 from jax.experimental import topologies
 
-from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS, described_target
 from t2t_jax.errors import UserError, did_you_mean, needs_extra
+from t2t_jax.extras.compile_only.gpu_targets import GPU_TARGETS, described_target
 from t2t_jax.parallel.devices import all_devices
 
 _EXAMPLES = "v5e:4x4 or v5p:4x4x4 for TPUs, h200:8 or h100:2x8 (hosts x devices) for GPUs"

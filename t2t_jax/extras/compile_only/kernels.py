@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from t2t_jax.ahead_of_time.collectives import COLLECTIVES, Collective, collective
-from t2t_jax.ahead_of_time.hlo import ArrayShape, Instruction, Program, root_of
+from t2t_jax.extras.compile_only.collectives import COLLECTIVES, Collective, collective
+from t2t_jax.extras.compile_only.hlo import ArrayShape, Instruction, Program, root_of
 
 _NO_WORK = {
     *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "after-all"),

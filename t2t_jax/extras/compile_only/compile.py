@@ -10,13 +10,13 @@ from typing import Any
 import jax
 from jax._src.mesh import use_abstract_mesh  # public only after JAX 0.6
 
-from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse_program
-from t2t_jax.ahead_of_time.kernels import kernels
-from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config, cost
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
+from t2t_jax.extras.compile_only.collectives import collectives
+from t2t_jax.extras.compile_only.hlo import parse_program
+from t2t_jax.extras.compile_only.kernels import kernels
+from t2t_jax.extras.compile_only.report import StepMemory, StepReport
 from t2t_jax.modules import models, named_functions, network
 from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory

@@ -10,7 +10,7 @@ expects of a kernel, and these are taken instead; it has none for kernels writte
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from t2t_jax.ahead_of_time.kernels import Kernel
+from t2t_jax.extras.compile_only.kernels import Kernel
 from t2t_jax.parallel.hardware import Hardware
 
 _REACHED = 0.85

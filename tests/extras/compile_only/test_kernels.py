@@ -2,9 +2,9 @@
 
 import pytest
 
-from t2t_jax.ahead_of_time.hlo import parse_program
-from t2t_jax.ahead_of_time.kernels import Kernel, kernels, kernels_of_a_round
-from t2t_jax.ahead_of_time.roofline import roofline
+from t2t_jax.extras.compile_only.hlo import parse_program
+from t2t_jax.extras.compile_only.kernels import Kernel, kernels, kernels_of_a_round
+from t2t_jax.extras.compile_only.roofline import roofline
 from t2t_jax.parallel.hardware import Hardware
 
 _PRODUCT = "jit(step)/while/body/transpose(jvp(Net.apply))/Net.decoded/feed_forward/dot_general"

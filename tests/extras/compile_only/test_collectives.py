@@ -3,8 +3,8 @@ from collections import Counter
 
 import pytest
 
-from t2t_jax.ahead_of_time.collectives import Collective, collectives
-from t2t_jax.ahead_of_time.hlo import parse_program
+from t2t_jax.extras.compile_only.collectives import Collective, collectives
+from t2t_jax.extras.compile_only.hlo import parse_program
 from tests.programs import run_python
 
 # Two layers of calls: the entry runs a loop of 3 rounds, whose body runs a loop of 5.
@@ -234,8 +234,8 @@ import json
 from functools import partial
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse_program
+from t2t_jax.extras.compile_only.collectives import collectives
+from t2t_jax.extras.compile_only.hlo import parse_program
 
 mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))
 put = lambda *spec: NamedSharding(mesh, P(*spec))

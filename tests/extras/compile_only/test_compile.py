@@ -6,13 +6,13 @@ from importlib.util import find_spec
 import jax
 import pytest
 
-from t2t_jax.ahead_of_time import topologies
-from t2t_jax.ahead_of_time.compile import compile_ahead
-from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS
-from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
+from t2t_jax.extras.compile_only import topologies
+from t2t_jax.extras.compile_only.compile import compile_ahead
+from t2t_jax.extras.compile_only.gpu_targets import GPU_TARGETS
+from t2t_jax.extras.compile_only.topologies import devices_of
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.jax_settings import OPTIONS
 from tests.programs import run_python
@@ -62,7 +62,7 @@ def _vector_bytes(config, tensor):
 _ON_EIGHT_DEVICES = """
 import json, sys
 import jax
-from t2t_jax.ahead_of_time.compile import compile_ahead
+from t2t_jax.extras.compile_only.compile import compile_ahead
 from t2t_jax.config import Config
 
 for fields in json.loads(sys.argv[1]):

@@ -3,12 +3,12 @@
 import jax
 import pytest
 
-from t2t_jax.ahead_of_time import search
-from t2t_jax.ahead_of_time.search import compile_search, format_search
-from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.programs import proceed
+from t2t_jax.extras.compile_only import search
+from t2t_jax.extras.compile_only.search import compile_search, format_search
+from t2t_jax.extras.compile_only.topologies import devices_of
 from tests.selection import needs_cuda
 from tests.tiny import tiny_sizes
 

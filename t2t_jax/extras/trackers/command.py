@@ -38,8 +38,8 @@ class TrackCommand:
         """Send the run, print how many records each tracker has, and return the exit code, 0."""
         if not 0 < self.interval < math.inf:
             raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
-        from t2t_jax.run.trackers.follower import followed, remembered, send_run
-        from t2t_jax.run.trackers.tracker import targets_of
+        from t2t_jax.extras.trackers.follower import followed, remembered, send_run
+        from t2t_jax.extras.trackers.tracker import targets_of
         from t2t_jax.workdir import END, read_config, read_log
 
         read_config(self.workdir)  # which refuses what is no run

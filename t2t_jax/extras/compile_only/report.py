@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from t2t_jax.ahead_of_time.collectives import Collective
-from t2t_jax.ahead_of_time.kernels import Kernel
-from t2t_jax.ahead_of_time.roofline import Roofline, roofline, together
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.extras.compile_only.collectives import Collective
+from t2t_jax.extras.compile_only.kernels import Kernel
+from t2t_jax.extras.compile_only.roofline import Roofline, roofline, together
 from t2t_jax.parallel.hardware import Hardware
 from t2t_jax.system.durations import duration
 

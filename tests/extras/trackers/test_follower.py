@@ -10,10 +10,10 @@ import pytest
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
+from t2t_jax.extras.trackers import follower
+from t2t_jax.extras.trackers.follower import followed, send_run
+from t2t_jax.extras.trackers.tracker import TRACKERS, OpenRun, Target
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.trackers import follower
-from t2t_jax.run.trackers.follower import followed, send_run
-from t2t_jax.run.trackers.tracker import TRACKERS, OpenRun, Target
 from tests.programs import run_python
 
 TARGET = Target("trackio", "demo")

@@ -1,0 +1,43 @@
+"""The flags of `train` that compile the step instead of training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+from t2t_jax.plugins import TrainingFlags
+
+
+@dataclass(frozen=True)
+class CompileFlags(TrainingFlags):
+    """Flags that name the devices to compile for, and what to write."""
+
+    instead: ClassVar = ("compile_only", "write_program")
+    common: ClassVar = ("compile_only",)
+    examples: ClassVar = ("--config configs/big.py --compile-only h100:8",)
+    compile_only: Annotated[str | None, MAY_STAND_ALONE] = None
+    """Compile the step, print whether it fits and how fast it can be, and train nothing. The value
+    names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
+    value, it is those of this machine. Needs no RUN."""
+    write_program: Path | None = None
+    """With --compile-only: the file for the text of the compiled program."""
+
+    def run(self, config: Config) -> int:
+        """Print what a step of training and of search takes; return 1 if training does not fit."""
+        if self.compile_only is None:
+            raise UserError("--write-program is for --compile-only; add it, or leave it out")
+        from t2t_jax.extras.compile_only.compile import compile_ahead
+        from t2t_jax.extras.compile_only.report import format_report
+        from t2t_jax.extras.compile_only.search import compile_search, format_search
+        from t2t_jax.extras.compile_only.topologies import devices_of
+
+        devices = devices_of(self.compile_only)
+        report = compile_ahead(config, devices, self.write_program)
+        print(*format_report(report), sep="\n", flush=True)
+        if report.fits is False:
+            return 1
+        if config.model.decodes:
+            print("", *format_search(compile_search(config, devices)), sep="\n")
+        return 0

@@ -1,0 +1,18 @@
+"""Trackers such as W&B: a process beside a training sends its log there, as `track` does later."""
+
+from t2t_jax.plugins import CommandRow, Plugin
+
+PLUGIN = Plugin(
+    commands={
+        "track": CommandRow(
+            "training",
+            "send the log of a run to W&B, MLflow or trackio",
+            "t2t_jax.extras.trackers.command:TrackCommand",
+            after="watch",
+        )
+    },
+    flags={
+        "train": "t2t_jax.extras.trackers.flags:TrainFlags",
+        "sweep": "t2t_jax.extras.trackers.flags:SweepFlags",
+    },
+)
