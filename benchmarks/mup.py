@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.run.report.page import markdown_row
+from t2t_jax.sweep.tables import markdown_row
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.program import run
 
@@ -82,7 +82,7 @@ def drawn(curves: Curves) -> bytes:
       UserError: matplotlib is not installed.
     """
     with needs_extra("plots", "mup_small.png"):
-        from t2t_jax.inspect.figures.drawing import COLORS, canvas, encoded
+        from t2t_jax.system.drawing import COLORS, canvas, encoded
 
     figure, axes = canvas(9, 3.8, 2)
     axes[1].sharey(axes[0])

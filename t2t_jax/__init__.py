@@ -33,13 +33,11 @@ if TYPE_CHECKING:
     from t2t_jax.config.tables import register_activation as register_activation
     from t2t_jax.config.tables import register_normalization as register_normalization
     from t2t_jax.config.tables import register_score_function as register_score_function
+    from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
     from t2t_jax.decoding.own_model import beam_search as beam_search
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
-    from t2t_jax.inspect.attention_maps import attention_maps as attention_maps
-    from t2t_jax.inspect.encoder_states import encoder_states as encoder_states
-    from t2t_jax.inspect.explorer.page import explore as explore
     from t2t_jax.modules.attention import MultiHeadAttention as MultiHeadAttention
     from t2t_jax.modules.context import Context as Context
     from t2t_jax.modules.feed_forward import FeedForward as FeedForward
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from t2t_jax.modules.names import named_arrays as named_arrays
     from t2t_jax.modules.names import parameter_table as parameter_table
     from t2t_jax.modules.names import parameters_of as parameters_of
+    from t2t_jax.run.encoder_states import encoder_states as encoder_states
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import TrainedRun as TrainedRun
     from t2t_jax.run.loading import load as load
@@ -70,12 +69,11 @@ _HOMES = {
     "TrainedRun": "t2t_jax.run.loading",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
-    "attention_maps": "t2t_jax.inspect.attention_maps",
+    "attention_maps": "t2t_jax.decoding.attention_maps",
     "beam_search": "t2t_jax.decoding.own_model",
     "build": "t2t_jax.modules.models",
-    "encoder_states": "t2t_jax.inspect.encoder_states",
+    "encoder_states": "t2t_jax.run.encoder_states",
     "evaluate": "t2t_jax.run.evaluation",
-    "explore": "t2t_jax.inspect.explorer.page",
     "load": "t2t_jax.run.loading",
     "named_arrays": "t2t_jax.modules.names",
     "parameter_table": "t2t_jax.modules.names",
@@ -98,10 +96,17 @@ def __getattr__(name: str) -> Any:
 
     if f"{__name__}.{name}" in RENAMED:
         name = current_name(f"{__name__}.{name}").removeprefix(f"{__name__}.")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if not name.startswith("_"):
+        from t2t_jax.plugins import load, rows
+
+        if place := rows("names", __all__).get(name):
+            return load(place)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    from t2t_jax.plugins import rows
+
+    return sorted([*globals(), *__all__, *rows("names", __all__)])

@@ -52,6 +52,8 @@ class Plugin:
     """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The places of names of `t2t_jax`, such as `explore`."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """The places of functions from a config and records of scores to lines for `evaluate`."""
     uses: tuple[str, ...] = ()
     """Other extras of this package whose modules the plugin imports."""
     package: str = ""

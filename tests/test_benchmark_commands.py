@@ -84,7 +84,7 @@ def test_no_program_needs_an_extra_to_begin():
 def test_a_missing_library_of_pictures_is_one_line(module, monkeypatch, tmp_path):
     (tmp_path / "table.csv").write_text("variant,perplexity_mean\n")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "t2t_jax.inspect.figures.drawing", raising=False)
+    monkeypatch.delitem(sys.modules, "t2t_jax.system.drawing", raising=False)
     with pytest.raises(UserError, match=r"needs matplotlib.*plots"):
         module("mup").main([str(tmp_path), str(tmp_path)])
 

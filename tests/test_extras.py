@@ -21,8 +21,8 @@ from t2t_jax.data.images import image_splits
 from t2t_jax.data.tfds import tfds_builder
 from t2t_jax.data.vocabularies import pretrained
 from t2t_jax.errors import installing
+from t2t_jax.extras.watching.watch import plot_in_terminal
 from t2t_jax.run.preparing import planned
-from t2t_jax.run.watch import plot_in_terminal
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
@@ -36,7 +36,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "sentencepiece"}
 BROUGHT = {"fsspec", "pyyaml"}  # by s3fs and gcsfs, and by flax
 OF_USERS = {"torch", "ipython"}  # a reader of weights, and notebooks, which a user may have
-LAZY_ROOMS = "inspect/figures/", "extras/serving/"
+LAZY_ROOMS = "system/drawing", "extras/inspect/figures/", "extras/watching/job_", "extras/serving/"
 """The folders that are imported within `needs_extra`."""
 
 
@@ -209,9 +209,10 @@ def forget(monkeypatch):
 
 def test_without_the_library_of_pictures_there_are_none(forget, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    forget("t2t_jax.inspect.figures")
+    forget("t2t_jax.system.drawing")
+    forget("t2t_jax.extras.inspect.figures")
     with refused(f" needs matplotlib, which is not installed: {installing('plots')}"):
-        import_module("t2t_jax.inspect.figures.heads")
+        import_module("t2t_jax.extras.inspect.figures.heads")
 
 
 def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, monkeypatch, capsys):

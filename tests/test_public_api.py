@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import t2t_jax
+from t2t_jax.plugins import rows
 from tests.programs import run_python
 
 
-@pytest.mark.parametrize("name", t2t_jax.__all__)
+@pytest.mark.parametrize("name", [*t2t_jax.__all__, *rows("names")])
 def test_every_public_name_is_there_with_a_docstring_that_names_its_arguments(name):
     value = getattr(t2t_jax, name)
     assert value.__name__ == name
@@ -24,7 +25,7 @@ def test_every_public_name_is_there_with_a_docstring_that_names_its_arguments(na
 
 
 def test_the_names_are_listed():
-    assert set(t2t_jax.__all__) <= set(dir(t2t_jax))
+    assert {*t2t_jax.__all__, "explore"} <= set(dir(t2t_jax))
     assert sorted(t2t_jax.__all__) == t2t_jax.__all__
     with pytest.raises(AttributeError, match="has no attribute 'transformer'"):
         t2t_jax.transformer  # noqa: B018

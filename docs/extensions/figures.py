@@ -17,7 +17,7 @@ def _draw(app: Sphinx) -> None:
     drawn = [path.stat().st_mtime for path in directory.glob("*.svg")]
     if drawn and min(drawn) > code:
         return
-    from t2t_jax.inspect.figures import write_figures
+    from t2t_jax.extras.inspect.figures import write_figures
 
     write_figures(directory)
 

@@ -11,6 +11,7 @@ from t2t_jax.commands.streams import check_heard, writing
 from t2t_jax.commands.tables import print_result
 from t2t_jax.config import DataConfig, DecodingConfig
 from t2t_jax.errors import UserError
+from t2t_jax.plugins import load, rows
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
@@ -72,12 +73,12 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
                     else:
                         print_result(_table(records[-1]))
         if len(self.workdir) == 1 and not self.json:
-            from t2t_jax.run.report import beside_the_paper
             from t2t_jax.workdir import read_config
 
-            # The paper's figure and every deviation from it, if a test set is the paper's.
-            for line in beside_the_paper(read_config(self.workdir[0]), records):
-                print_result(line)
+            config = read_config(self.workdir[0])
+            for place in rows("remarks").values():
+                for line in load(place)(config, records):
+                    print_result(line)
         return 0
 
     def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:

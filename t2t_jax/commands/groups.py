@@ -19,7 +19,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "train": "train a model, or resume a run",
         "config": "print a config, or the differences between two configs or runs",
         "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
-        "watch": "plot training curves in the terminal",
         "sweep": "train the variants of a grid and compare them in a table",
     },
     "using a trained model": {
@@ -31,10 +30,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "evaluate": "score a model on a test set: BLEU, F1, perplexity or accuracy",
         "score": "compute the log-probability of given translations",
         "compare": "score files of translations or trees, and test the differences",
-        "report": "compare a run with the paper, and show its time and curves",
-        "explore": "write a web page that shows attention and search on a sentence",
-        "heads": "rank attention heads by importance and show what they attend to",
-        "figures": "draw the paper's figures with the shapes of a run",
     },
     "models in and out": {
         "export": "write a model for CTranslate2, transformers or JAX",

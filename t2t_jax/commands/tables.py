@@ -78,12 +78,12 @@ def check_picture(flag: str, file: Path | None) -> None:
         return
     if file.suffix not in (".svg", ".png"):
         raise UserError(f"--{flag} {file} has to end in .svg or .png")
-    import_module("t2t_jax.inspect.figures.drawing")  # which needs the library
+    import_module("t2t_jax.system.drawing")  # which needs the library
     check_place(file)
 
 
 def write_picture(file: Path, figure: "Figure") -> None:
     """Write a picture in the format that the suffix of its file names."""
-    from t2t_jax.inspect.figures.drawing import encoded
+    from t2t_jax.system.drawing import encoded
 
     write_whole(file, encoded(figure, file.suffix[1:]))

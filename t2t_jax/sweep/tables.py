@@ -16,7 +16,6 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.paper import Table3Row
-from t2t_jax.run.report.page import markdown_row
 from t2t_jax.sweep.comparison import (
     BITS,
     Change,
@@ -108,6 +107,11 @@ class Beside(NamedTuple):
 
 
 NOTHING = Beside()
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return a row of a Markdown table, with `|` escaped in its cells."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def write_tables(

@@ -9,7 +9,7 @@ import t2t_jax
 from t2t_jax.__main__ import main
 from t2t_jax.commands.groups import all_commands
 from t2t_jax.errors import UserError
-from t2t_jax.inspect.figures.long_context import long_context
+from t2t_jax.extras.inspect.figures.long_context import long_context
 from t2t_jax.workdir import read_config
 from tests.commands.families import FAMILIES
 
@@ -82,9 +82,9 @@ def test_each_task_says_which_commands_its_models_have(family, runs):
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_pictures_of_every_family_are_drawn(family, corpora, runs, monkeypatch, capsys):
-    monkeypatch.setattr("t2t_jax.inspect.figures.write.encoded", lambda *_: b"")
+    monkeypatch.setattr("t2t_jax.extras.inspect.figures.write.encoded", lambda *_: b"")
     short = partial(long_context, lengths=(8, 16))
-    monkeypatch.setattr("t2t_jax.inspect.figures.write.long_context", short)
+    monkeypatch.setattr("t2t_jax.extras.inspect.figures.write.long_context", short)
     place = corpora / f"figures_{runs[family].name}"
     assert main(["figures", str(place), "--workdir", str(runs[family])]) == 0
     drawn = {path.stem for path in place.iterdir()}

@@ -8,10 +8,10 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.scoring import score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.inspect.attention_maps import attention_maps
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.tasks.parsing import parse
 from tests.selection import thorough_after

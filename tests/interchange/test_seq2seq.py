@@ -17,7 +17,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.decoding.scoring import score
-from t2t_jax.inspect.beam_record import record_search
+from t2t_jax.extras.inspect.beam_record import record_search
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.places import new_order
 from tests.interchange.models import GOLDENS, MODELS, copied, golden_model, translator_of

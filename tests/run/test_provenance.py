@@ -19,6 +19,8 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.config.registry import registering, syntax
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.extras.watching.report import build_report
+from t2t_jax.extras.watching.report.build import software_section
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.interchange.portable import portable_model
 from t2t_jax.interchange.publishing.publish import Publication, publish
@@ -33,8 +35,6 @@ from t2t_jax.run.provenance import (
     record_provenance,
     without_files,
 )
-from t2t_jax.run.report import build_report
-from t2t_jax.run.report.build import software_section
 
 CODE = '''
 """The inverse square root schedule."""

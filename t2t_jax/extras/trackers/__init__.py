@@ -8,7 +8,7 @@ PLUGIN = Plugin(
             "training",
             "send the log of a run to W&B, MLflow or trackio",
             "t2t_jax.extras.trackers.command:TrackCommand",
-            after="watch",
+            after="launch",
         )
     },
     flags={

@@ -1,0 +1,186 @@
+"""Figure 1 of the paper with the shapes and the numbers of parameters of a config."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from t2t_jax.config import AttentionConfig, Config, ImageEncoderConfig, ModelConfig
+from t2t_jax.config.model import Stack
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.network import declared_parameters
+from t2t_jax.system.drawing import canvas
+
+_Side: TypeAlias = Literal["source", "target"]
+_WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.3
+_COLUMNS = 0.0, 6.6
+_ARROW = {"arrowstyle": "->", "color": "0.3"}
+_COLORS = {
+    "embedding": "#F6D5D5",
+    "attention": "#FCE3C2",
+    "feed_forward": "#CFE8F5",
+    "norm": "#F3F3C4",
+    "output": "#DCE0F2",
+    "text": "#FFFFFF",
+}
+
+
+class _Box(NamedTuple):
+    """A box of the figure: its name, content and kind of colour, and whether each layer has it."""
+
+    name: str
+    content: str
+    kind: str
+    is_layer: bool = True
+
+
+def architecture(config: Config, vocab_size: int) -> Figure:
+    """Draw the network of a config as in figure 1 of the paper, from below to above.
+
+    The target side of the run's vocabulary has `vocab_size` entries.
+    """
+    params = declared_parameters(make_model(config, vocab_size, None))
+    stacks = config.model.stacks
+    columns = [_column(config.model, vocab_size, params, stack) for stack in stacks]
+    tallest = max(map(len, columns)) * (_HEIGHT + _GAP)
+    figure, (axes,) = canvas(10, 0.62 * tallest)
+    for x, boxes, stack in zip(_COLUMNS, columns, stacks, strict=False):
+        _draw(axes, x, boxes, stack.num_layers)
+    if len(columns) == 2:
+        _join(axes, *columns)
+    axes.set(xlim=(-1.2, 12.2), ylim=(-0.5, tallest + 0.3), aspect="equal")
+    targets = " and t target" if config.model.decodes else ""
+    reads_images = isinstance(config.model, ImageEncoderConfig)
+    rows = "images" if reads_images else f"rows of s source{targets} tokens"
+    axes.set_title(f"{_count(params):,} parameters, b {rows}")
+    axes.axis("off")
+    return figure
+
+
+def _column(
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
+) -> list[_Box]:
+    """Return the boxes of a stack, from below to above."""
+    name = "decoder" if stack.reads_target else "encoder"
+    kinds = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
+    boxes = _inputs(model, vocab_size, params, stack)
+    for sublayer in [*kinds, "feed_forward"]:
+        boxes += _sublayer(model, params[name]["layers"], sublayer, stack)
+    if model.norm_order == "pre":
+        boxes.append(_Box("norm", _numbers(params[name]["norm"]), "norm", False))
+    if stack.reads_target or len(model.stacks) == 1:
+        boxes += _outputs(model, vocab_size, params, _side(stack))
+    return boxes
+
+
+def _side(stack: Stack) -> _Side:
+    """Return the side, source or target, whose embedding a stack reads."""
+    return "target" if stack.reads_target else "source"
+
+
+def _inputs(
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
+) -> list[_Box]:
+    """Return the boxes below the layers: tokens or images, their embedding and positions."""
+    side = _side(stack)
+    read = "source and target" if stack.reads_source and stack.reads_target else side
+    if isinstance(model, ImageEncoderConfig):
+        sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
+        patches = f"{model.num_patches} x {model.patch_values}: "
+        boxes = [
+            _Box("images", f"[b, {sizes}]", "text", False),
+            _Box("patches", patches + _numbers(params["patch_projection"]), "embedding", False),
+            _Box("class token", _numbers(params["class_token"]), "embedding", False),
+        ]
+    else:
+        matrix = model.embeddings[side]
+        rows = model.entries(vocab_size)[matrix]
+        scale = f" x {model.embedding_scale:.4g}" if model.embedding_scale != 1 else ""
+        is_shared = list(model.embeddings.values()).count(matrix) == 3
+        shared = " (shared)" if is_shared else ""
+        size = f"[{rows:,}, {model.d_model}]"
+        read_size = "[b, s + t]" if read != side else f"[b, {side[0]}]"
+        boxes = [
+            _Box(f"{read} tokens", read_size, "text", False),
+            _Box(f"embedding{shared}{scale}", size, "embedding", False),
+        ]
+    position, norm = (params.get(f"{side}_{name}") for name in ("position", "embedding_norm"))
+    content = model.position.replace("_", " ") + (f": {_numbers(position)}" if position else "")
+    boxes.append(_Box("positions", content, "embedding", False))
+    return [*boxes, *([_Box("norm", _numbers(norm), "norm", False)] if norm else [])]
+
+
+def _outputs(
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: _Side
+) -> list[_Box]:
+    """Return the boxes above the layers of the stack that predicts."""
+    matrix, embeddings = model.embeddings["output"], model.embeddings
+    shared = " (shared)" if embeddings.get(side) == matrix else ""
+    places = f"{side[0]}, " if side in embeddings else ""
+    bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
+    size = f"[{model.d_model}, {vocab_size:,}]{bias}"
+    return [
+        _Box(f"output projection{shared}", size, "output", False),
+        _Box("softmax", f"[b, {places}{vocab_size:,}]", "output", False),
+    ]
+
+
+def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: Stack) -> list[_Box]:
+    each = stack.num_layers
+    if name == "feed_forward":
+        shape = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
+        box = _Box("feed-forward network", shape, "feed_forward")
+    else:
+        attention: AttentionConfig = getattr(stack, name)
+        shape = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
+        masked = "masked " if name == "self_attention" and stack.reads_target else ""
+        box = _Box(f"{masked}{name.replace('_', '-')}", shape, "attention")
+    content = f"{box.content}: {_numbers(layers[name], each)}"
+    norm_name = "norm" if model.norm_order == "pre" else "add and norm"
+    norm = _Box(norm_name, _numbers(layers[f"{name}_residual"], each), "norm")
+    box = box._replace(content=content)
+    return [norm, box, _Box("add", "", "norm")] if model.norm_order == "pre" else [box, norm]
+
+
+def _numbers(params: Any, layers: int = 1) -> str:
+    """Return the number of parameters of one layer, as text."""
+    return f"{_count(params) // layers:,}"
+
+
+def _count(params: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
+    step = _HEIGHT + _GAP
+    for number, box in enumerate(boxes):
+        y = number * step
+        shape = FancyBboxPatch(
+            (x, y), _WIDTH, _HEIGHT, "round,pad=0.04", facecolor=_COLORS[box.kind], edgecolor="0.3"
+        )
+        axes.add_patch(shape)
+        middle = x + _WIDTH / 2
+        axes.text(middle, y + 0.58, box.name, ha="center", va="center", fontsize=9)
+        axes.text(middle, y + 0.24, box.content, ha="center", va="center", fontsize=7, color="0.25")
+        if number:
+            axes.annotate("", (middle, y), (middle, y - _GAP), arrowprops=_ARROW)
+    layer = [number for number, box in enumerate(boxes) if box.is_layer]
+    low, height = layer[0] * step - 0.15, (len(layer) - 1) * step + _HEIGHT + 0.3
+    frame = FancyBboxPatch((x - 0.2, low), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
+    axes.add_patch(frame)
+    beside = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
+    axes.text(beside, low + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
+
+
+def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
+    """Draw the arrow from the encoder's output to the decoder's cross-attention."""
+    step = _HEIGHT + _GAP
+    (reader,) = (at for at, box in enumerate(decoder) if box.name == "cross-attention")
+    top = len(encoder) * step - _GAP
+    middle, between = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
+    y = reader * step + _HEIGHT / 2
+    axes.plot([middle, middle, between, between], [top, top + 0.4, top + 0.4, y], color="0.3")
+    axes.annotate("", (_COLUMNS[1], y), (between, y), arrowprops=_ARROW)

@@ -1,0 +1,34 @@
+"""Pictures of the worth of attention heads."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from t2t_jax.config.model import PARTS
+from t2t_jax.extras.inspect.heads import HeadReport
+from t2t_jax.system.drawing import COLORS, MAP, canvas
+
+
+def worth(report: HeadReport) -> Figure:
+    """Draw the importance of every head, and the scores without the least important heads."""
+    figure, (*maps, curve) = canvas(12, 3.2, len(PARTS) + 1)
+    largest = max(head.importance for head in report.heads)
+    for axes, name in zip(maps, PARTS, strict=True):
+        heads = [head for head in report.heads if head.attention == name]
+        table = np.full((1 + max(x.layer for x in heads), 1 + max(x.head for x in heads)), np.nan)
+        for head in heads:
+            table[head.layer, head.head] = head.importance
+        image = axes.imshow(table, cmap=MAP, vmin=0, vmax=largest)
+        axes.set(title=name, xlabel="head", ylabel="layer")
+        axes.set_xticks(range(table.shape[1]), [str(n + 1) for n in range(table.shape[1])])
+        axes.set_yticks(range(table.shape[0]), [str(n + 1) for n in range(table.shape[0])])
+    figure.colorbar(image, ax=maps, label="importance", shrink=0.8)
+    shares = [100 * point.share for point in report.curve]
+    if report.bleu is None:
+        curve.plot(shares, [point.loss for point in report.curve], "o-", color=COLORS[0])
+        curve.set(ylabel="loss, nats a token")
+    else:
+        scores = [np.nan if point.bleu is None else point.bleu for point in report.curve]
+        curve.plot(shares, scores, "o-", color=COLORS[0])
+        curve.set(ylabel="sacreBLEU, greedy", ylim=(0, None))
+    curve.set(xlabel="% of the heads", title="without the least important")
+    return figure

@@ -1,0 +1,109 @@
+"""The command that measures the importance of each attention head of a model."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from t2t_jax.commands.model_flags import RunFlags, load_for
+from t2t_jax.commands.tables import check_picture, grid, print_result, write_picture
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import as_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from t2t_jax.decoding.translator import Translator
+    from t2t_jax.extras.inspect.heads import HeadReport
+
+
+@dataclass(frozen=True)
+class HeadsCommand(RunFlags):
+    """Measure each attention head in two ways of Michel et al. 2019, and find its kind.
+
+    Each head is masked alone, which changes loss and BLEU; its importance is the mean size of the
+    loss's derivative by a gate on the head. Then heads are masked in the order of importance.
+    """
+
+    split: str = "dev"
+    """Split of the run's corpus on which heads are measured."""
+    num_sentences: int | None = None
+    """Number of sentences of the split, from the first; None is all."""
+    loss_only: bool = False
+    """Measure no BLEU, which needs a greedy search for every head and so is slow."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+    plot: Path | None = None
+    """File for a picture, which ends in .svg or .png."""
+    prune: tuple[float, Path] | None = None
+    """Share of the heads to remove, such as 0.4, and the directory of a new run without the least
+    important heads: equally many of each layer of an attention. Nothing else is measured."""
+
+    def run(self) -> int:
+        """Measure the heads, draw and print the figures, and return the exit code."""
+        check_picture("plot", self.plot)
+        if self.num_sentences is not None and self.num_sentences < 1:
+            raise UserError(f"--num-sentences {self.num_sentences} is not positive")
+        from t2t_jax.extras.inspect.heads import weigh_heads
+
+        translator = load_for("heads", [self.workdir], self)
+        if self.prune is not None:
+            return self._prune(translator, *self.prune)
+        report = weigh_heads(
+            translator, split=self.split, num_sentences=self.num_sentences, bleu=not self.loss_only
+        )
+        if self.plot is not None:
+            from t2t_jax.extras.inspect.figures.heads import worth
+
+            write_picture(self.plot, worth(report))
+        if self.json:
+            print(as_line(asdict(report)))
+        else:
+            score = "" if report.bleu is None else f", sacreBLEU {report.bleu:.2f} (greedy)"
+            sentences = f"{report.num_sentences:,} sentences of {report.split}"
+            loss = f"loss {report.loss:.3f} nats a token{score}"
+            print_result(f"{sentences}: {loss}; without one head:")
+            print_result(_heads(report))
+            print_result("without the least important heads:")
+            print_result(_curve(report))
+        return 0
+
+    def _prune(self, translator: "Translator", share: float, out: Path) -> int:
+        if not 0 < share < 1:
+            raise UserError(f"--prune {share} has to be above 0 and below 1")
+        from t2t_jax.extras.inspect.heads import importance_of_heads
+        from t2t_jax.extras.inspect.pruning import heads_to_prune, prune_run
+
+        importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
+        heads = heads_to_prune(importance, share)
+        prune_run(self.workdir, out, heads, average=self.average, step=self.step)
+        model = translator.config.model
+        total = sum(size.size for size in importance)
+        print_result(
+            f"{out} has the model without {len(heads)} of {total} heads, which had "
+            f"{model.num_heads} in each attention"
+        )
+        return 0
+
+
+def _heads(report: "HeadReport") -> "Table":
+    table = grid("attention", "layer", "head", "loss", "BLEU", "importance", "entropy", "kind")
+    for head in report.heads:
+        table.add_row(
+            head.attention,
+            str(head.layer + 1),
+            str(head.head + 1),
+            f"{head.loss_change:+.4f}",
+            "" if head.bleu_change is None else f"{head.bleu_change:+.2f}",
+            f"{head.importance:.4f}",
+            f"{head.entropy:.2f}",
+            head.kind,
+        )
+    return table
+
+
+def _curve(report: "HeadReport") -> "Table":
+    table = grid("heads masked", "share", "loss", "BLEU")
+    for point in report.curve:
+        score = "" if point.bleu is None else f"{point.bleu:.2f}"
+        table.add_row(str(point.heads), f"{point.share:.0%}", f"{point.loss:.3f}", score)
+    return table

@@ -1,1 +1,0 @@
-"""Tools to inspect a model: pages, pictures, attention maps, and the worth of its heads."""
