@@ -267,7 +267,7 @@ def _prepare_searches(
                 raise UserError(
                     f"{system.name} finds {result.equal:.1%} of our tokens with our weights at "
                     f"{case}, less than {system.least_equal:.0%}, so the models differ; see "
-                    "t2t_jax/interchange/"
+                    "t2t_jax/extras/interchange/"
                 )
         results.append(result)
     return results

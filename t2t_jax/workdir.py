@@ -12,7 +12,7 @@ W/log.jsonl, events    see `run.log`
 W/provenance.json      the software that trained the run; see `run.provenance`
 W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
 W/trackers, W/profile  see `extras.trackers` and `run.profile`
-W/launch/              the job that trains it, and the logs of its scheduler: see `launch`
+W/launch/              the job that trains it, and the logs of its scheduler: see `extras.launch`
 W/scores.jsonl         the scores of commands such as `t2t-jax evaluate`, one evaluation a line
 W/model.safetensors    parameters of an exported run; see `training.parameter_file`
 """

@@ -63,7 +63,7 @@ SMALL = {
 # Commands that need what no machine of a test has: the reason stands beside them.
 ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
 ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its own"
-ELSEWHERE["hf://"] = "the hub; tests/interchange/test_publishing.py has a server of its own"
+ELSEWHERE["hf://"] = "the hub; tests/extras/interchange/test_publishing.py has a server of its own"
 ELSEWHERE["hf auth login"] = "an account there"
 ELSEWHERE["export AWS_"] = "credentials of a store"
 ELSEWHERE["t2t-jax serve"] = (
@@ -71,7 +71,9 @@ ELSEWHERE["t2t-jax serve"] = (
 )
 ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
-ELSEWHERE["t2t-jax launch"] = "clusters; tests/launch has their stand-ins, tests/cluster a real one"
+ELSEWHERE["t2t-jax launch"] = "clusters, for which tests/extras/launch and tests/cluster have others"
+    "clusters; tests/extras/launch has their stand-ins, tests/cluster a real one"
+)
 FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
 ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/data/test_download.py has a server")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")

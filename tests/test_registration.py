@@ -8,8 +8,8 @@ import pytest
 from t2t_jax.config import registry, tables
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.interchange import safetensors
-from t2t_jax.interchange.portable import portable_model
+from t2t_jax.extras.interchange import safetensors
+from t2t_jax.extras.interchange.portable import portable_model
 from t2t_jax.modules import named_functions
 from t2t_jax.run.dry_run import rehearsed_start
 from t2t_jax.run.loading import load

@@ -21,11 +21,11 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the package": 32_405,
-    "lines of code of the tests": 35_310,
+    "lines of code of the package": 32_450,
+    "lines of code of the tests": 35_320,
     "lines of code of the benchmarks": 4_042,
     "words of the documents": 68_000,
-    "words of the docstrings": 75_670,
+    "words of the docstrings": 75_690,
     "config fields": 121,
     "commands": 23,
 }

@@ -16,7 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import check_recipe, from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.formats import READ, REMOVED_FORMATS, WRITTEN
+from t2t_jax.extras.interchange.formats import READ, REMOVED_FORMATS, WRITTEN
 from t2t_jax.version import REMOVED, REMOVED_COMMANDS, RENAMED, Renamed
 
 COMMAND_NAMES = {name for group in all_commands().values() for name in group}

@@ -10,7 +10,7 @@ from transformers import MarianConfig, MarianMTModel
 from systems.protocol import Decoding, Training, serve
 from systems.pytorch import training_step
 from systems.weights import exported
-from t2t_jax.interchange.marian import model_config
+from t2t_jax.extras.interchange.marian import model_config
 
 
 def train(work: Training) -> Callable[[], float]:

@@ -14,7 +14,7 @@ import workload
 from systems.protocol import Decoding, Training, serve
 from systems.weights import read_weights
 from t2t_jax.config import Config
-from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import parameters_of

@@ -14,8 +14,8 @@ from sentencepiece import sentencepiece_model_pb2
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
-from t2t_jax.interchange.formats import read_model, write_model
-from t2t_jax.interchange.portable import PortableModel, portable_model
+from t2t_jax.extras.interchange.formats import read_model, write_model
+from t2t_jax.extras.interchange.portable import PortableModel, portable_model
 from t2t_jax.modules.names import named_arrays
 
 _SPECIAL = {PAD_ID: "<pad>", EOS_ID: "</s>", BOS_ID: "<s>", UNK_ID: "<unk>"}

@@ -18,7 +18,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     "training": {
         "train": "train a model, or resume a run",
         "config": "print a config, or the differences between two configs or runs",
-        "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
         "sweep": "train the variants of a grid and compare them in a table",
     },
     "using a trained model": {
@@ -30,11 +29,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "evaluate": "score a model on a test set: BLEU, F1, perplexity or accuracy",
         "score": "compute the log-probability of given translations",
         "compare": "score files of translations or trees, and test the differences",
-    },
-    "models in and out": {
-        "export": "write a model for CTranslate2, transformers or JAX",
-        "import": "make a run from a model in another format",
-        "publish": "upload a run to the Hugging Face Hub or a bucket",
     },
 }
 """The commands of the core in groups, with a line about each. The command `a-b`, or `a b` in two

@@ -4,8 +4,8 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.languages import language_of
+from t2t_jax.extras.interchange.publishing.card import _metadata
 from t2t_jax.extras.serving.engine import split_sentences
-from t2t_jax.interchange.publishing.card import _metadata
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.bleu import corpus_scores, split_words
 

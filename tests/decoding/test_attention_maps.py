@@ -12,7 +12,7 @@ from t2t_jax.decoding.attention_maps import attention_maps, words_of
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
 from tests.decoding.random_models import random_translator
-from tests.interchange.models import ensemble_of
+from tests.extras.interchange.models import ensemble_of
 
 CONFIG = Config(
     model=network_config(

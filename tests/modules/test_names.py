@@ -12,7 +12,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import named_arrays, parameter_table, parameters_of
 from t2t_jax.modules.network import declared_parameters
-from tests.interchange.models import OPTIONS, portable
+from tests.extras.interchange.models import OPTIONS, portable
 
 
 def _like(model):

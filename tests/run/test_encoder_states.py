@@ -11,7 +11,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import Config, DecoderOnlyConfig, EncoderDecoderConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from tests.decoding.random_models import random_translator
-from tests.interchange.models import (
+from tests.extras.interchange.models import (
     ensemble_of,
     image_classifier,
     masked_language_model,

@@ -19,11 +19,11 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.config.registry import registering, syntax
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.extras.interchange.formats import write_model
+from t2t_jax.extras.interchange.portable import portable_model
+from t2t_jax.extras.interchange.publishing.publish import Publication, publish
 from t2t_jax.extras.watching.report import build_report
 from t2t_jax.extras.watching.report.build import software_section
-from t2t_jax.interchange.formats import write_model
-from t2t_jax.interchange.portable import portable_model
-from t2t_jax.interchange.publishing.publish import Publication, publish
 from t2t_jax.run import provenance as module
 from t2t_jax.run.evaluation import score_record
 from t2t_jax.run.provenance import (

@@ -16,11 +16,11 @@ from t2t_jax.__main__ import main
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.interchange.formats import write_model
+from t2t_jax.extras.interchange.formats import write_model
 from t2t_jax.run.start import check_start
 from t2t_jax.system.hub import Address, address
+from tests.extras.interchange.models import portable
 from tests.hub_server import Model, serving
-from tests.interchange.models import portable
 from tests.refusals import refused
 
 NAME = "hf://someone/en-de"

@@ -215,4 +215,4 @@ def test_no_task_is_asked_for_by_its_name_but_in_its_own_file():
         if (names := _named(node) - {path.stem})
     }
     # What a format carries is a list of values; see `interchange.carried`.
-    assert {place for place in found if not place.startswith("interchange/")} == set()
+    assert {place for place in found if not place.startswith("extras/interchange/")} == set()

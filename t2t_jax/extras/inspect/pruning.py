@@ -9,7 +9,7 @@ from jaxtyping import Float32
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.errors import UserError
 from t2t_jax.extras.inspect.heads import Head, all_heads
-from t2t_jax.interchange import portable, rewriting, runs
+from t2t_jax.extras.interchange import portable, rewriting, runs
 from t2t_jax.modules.gates import HeadGates
 
 

@@ -19,7 +19,13 @@ from t2t_jax.extras.inspect.head_kinds import attended, count_heads
 from t2t_jax.extras.inspect.heads import Head, all_heads, pruning_order, weigh_heads, without
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.tasks.measures.bleu import corpus_scores
-from tests.interchange.models import OPTIONS, ensemble_of, portable, real_pairs, translator_of
+from tests.extras.interchange.models import (
+    OPTIONS,
+    ensemble_of,
+    portable,
+    real_pairs,
+    translator_of,
+)
 
 _SENTENCES = 18  # more than one batch, and padding in the last one
 _LONGEST = 64

@@ -15,10 +15,10 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.heads import Head, without
 from t2t_jax.extras.inspect.pruning import heads_to_prune, without_heads
-from t2t_jax.interchange.formats import read_model, write_model
-from t2t_jax.interchange.runs import write_run
+from t2t_jax.extras.interchange.formats import read_model, write_model
+from t2t_jax.extras.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
-from tests.interchange.models import (
+from tests.extras.interchange.models import (
     OPTIONS,
     assert_same_arrays,
     portable,

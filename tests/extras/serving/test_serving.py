@@ -17,12 +17,12 @@ from t2t_jax.__main__ import main
 from t2t_jax.decoding.open_search import Limits
 from t2t_jax.decoding.row_group import RowGroup
 from t2t_jax.errors import UserError
+from t2t_jax.extras.interchange.formats import read_model
+from t2t_jax.extras.interchange.runs import write_run
 from t2t_jax.extras.serving import server
 from t2t_jax.extras.serving.app import Application
 from t2t_jax.extras.serving.engine import Engine, split_sentences
-from t2t_jax.interchange.formats import read_model
-from t2t_jax.interchange.runs import write_run
-from tests.interchange.models import portable, translator_of
+from tests.extras.interchange.models import portable, translator_of
 from tests.programs import ROOT, wait_until
 
 SENTENCES = ["Open the file.", "Close all windows now.", "No devices found.", "Cancel printing."]

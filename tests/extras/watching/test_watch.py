@@ -17,6 +17,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.extras.watching import watch
 from t2t_jax.extras.watching.watch import plot_in_terminal
+from tests.programs import ROOT
 
 STEPS = 1000
 
@@ -213,7 +214,7 @@ def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
     terminal, end = os.openpty()
     program = subprocess.Popen(
         [sys.executable, "-m", "t2t_jax", "watch", str(run), "--follow"],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         stdin=end,
         stdout=end,
         stderr=subprocess.PIPE,

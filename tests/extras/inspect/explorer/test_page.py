@@ -15,7 +15,7 @@ from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.beam_record import record_search
 from tests.browser import addresses
-from tests.interchange.models import OPTIONS, portable, translator_of
+from tests.extras.interchange.models import OPTIONS, portable, translator_of
 from tests.selection import thorough_after
 
 TEXT = "Cancel </script><b>printing</b> & copy the 3 files."

@@ -25,7 +25,7 @@ from t2t_jax.extras.inspect.figures.long_context import long_context, operations
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.system.drawing import encoded
-from tests.interchange.models import OPTIONS, portable, translator_of
+from tests.extras.interchange.models import OPTIONS, portable, translator_of
 
 SMALL = Config(
     model=network_config(

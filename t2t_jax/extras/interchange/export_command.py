@@ -1,0 +1,44 @@
+"""The command that writes a trained model in another format."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import tyro
+
+from t2t_jax.commands.flag_table import OneRun
+from t2t_jax.commands.tables import print_line
+from t2t_jax.extras.interchange import formats
+
+_HELP = formats.described_formats(formats.WRITTEN)
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write the model of a run in a format of another program, all of it or nothing."""
+
+    examples: ClassVar = ("runs/base models/base --to ctranslate2",)
+    workdir: OneRun = tyro.MISSING
+    """Directory of the run."""
+    output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
+    """The directory to write."""
+    to: Annotated[str, tyro.conf.arg(metavar="FORMAT", help=_HELP)] = tyro.MISSING
+    dtype: str | None = None
+    """Dtype of the weights, as float32, float16 or int8; None is the usual one of the format."""
+    average: int | None = None
+    """Number of the last checkpoints to average; None is the moving average of a run with
+    training.ema_decay, or else the run's checkpoint.average."""
+    step: int | Literal["best"] | None = None
+    """Step of the last checkpoint, or best for the best dev score; None is the newest."""
+
+    def run(self) -> int:
+        """Write the model, and return the exit code."""
+        from t2t_jax.extras.interchange.portable import portable_model
+
+        formats.check_written(self.to, self.dtype)
+        model = portable_model(self.workdir, average=self.average, step=self.step)
+        formats.write_model(model, self.to, self.output, self.dtype)
+        print_line(
+            f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
+        )
+        return 0

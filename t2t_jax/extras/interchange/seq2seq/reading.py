@@ -1,0 +1,208 @@
+"""A reader of what `save_pretrained` of transformers writes for M2M100, NLLB, mBART and BART.
+
+    DIR/config.json, generation_config.json     sizes, special ids, how translations are searched
+    DIR/model.safetensors                       the parameters, or pytorch_model.bin
+    DIR/tokenizer.json ...                      the vocabulary; see `seq2seq.entries`
+
+The entries get other ids: padding is id 0, the end of a sentence id 1, and what a target begins
+with, or else the beginning of a sentence, id 2.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.batch import EOS_ID
+from t2t_jax.config import Config
+from t2t_jax.data.vocabularies import framed
+from t2t_jax.errors import UserError
+from t2t_jax.extras.interchange import generation, model_files, places, portable, pretrained
+from t2t_jax.extras.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
+from t2t_jax.extras.interchange.seq2seq.format import FIRST_POSITION, Seq2SeqFormat
+from t2t_jax.functional.position import tensor2tensor_sinusoids
+from t2t_jax.system.records import Record, schema
+
+SHARED, BIAS = "shared.weight", "final_logits_bias"
+_START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
+_OTHERS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
+_EMBEDDING = "encoder.embed_tokens.weight"
+_COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
+"""Further uses of the embedding matrix, which a file may repeat or leave out."""
+RESERVED_POSITIONS = 2
+"""The rows of a learned table before the first position: positions count from padding's id, 1."""
+_VERSION: places.Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
+"""The version of the layers, as fairseq stored it; earlier versions computed something else."""
+_SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weights"
+
+
+class _Pair(NamedTuple):
+    """The languages of an imported model: their codes, and their names in its config."""
+
+    codes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def read_seq2seq(
+    path: Path,
+    form: Seq2SeqFormat,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> portable.PortableModel:
+    """Read a model.
+
+    Args:
+      form: the format of the model.
+      source_language: the language of sources, which later commands may choose anew; None is the
+        one that the files name, or English.
+      target_language: the language of translations; None is the one that the files name.
+    """
+    theirs = pretrained.read_encoder_decoder_config(
+        path, form.model_type, form.fields, _OTHERS, form.fixed
+    )
+    entries = read_entries(path, theirs["vocab_size"])
+    if form.has_languages and not entries.languages:
+        raise UserError(
+            f"{entries.file}, with what lies beside it, has no mark of a language, which every "
+            f"{form.model_type} has; copy the files of one model"
+        )
+    theirs = {**theirs, **_start_settings(path, theirs)}
+    pair = _pair(path, entries, theirs, source_language, target_language)
+    if theirs[_START] is None and (form.starts_with_end or not pair.codes):
+        theirs[_START] = theirs["eos_token_id"]
+    elif theirs[_START] in (None, *entries.languages.values()):
+        theirs[_START] = entries.languages[pair.codes[1]]
+    vocabulary, order = _vocabulary(path, form, theirs, entries, pair)
+    starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+    sides = "data.source_language", "data.target_language"
+    changes: Mapping[str, Any] = {
+        **form.model_fields,
+        "model.start_token": starts.get(theirs[_START], "begin"),
+        "data.vocab_size": len(vocabulary),
+        "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+        **dict(zip(sides, pair.names, strict=False)),
+    }
+    config = pretrained.our_config(path, theirs, form.fields, changes)
+    arrays = _arrays(pretrained.read_tensors(path, _spellings), form, config, order)
+    if form.has_table:
+        length = len(arrays["target_position"])
+        wanted = {"max_position_embeddings": length}
+        pretrained.refuse_other_options(path / "config.json", theirs, wanted)
+        limits = {
+            "data.max_length": min(config.data.max_length, length // 2),
+            "decoding.max_extra_length": min(config.decoding.max_extra_length, length // 2),
+        }
+        config = config.replace({"model.max_positions": length, **limits})
+    ids = order.tolist()
+    config, _ = generation.with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
+    return portable.PortableModel(config, vocabulary, arrays, ())
+
+
+def _spellings(name: str) -> Iterator[str]:
+    yield f"model.{name}"
+    yield name
+    if name == "decoder.output_projection.weight":
+        yield "lm_head.weight"
+    if name in (_EMBEDDING, *_COPIES):
+        yield f"model.{SHARED}"
+        yield SHARED
+
+
+def _start_settings(path: Path, theirs: Record) -> dict[str, int | None]:
+    """Return the ids with which targets begin, of generation_config.json or config.json."""
+    file = path / generation.FILE
+    given = model_files.read_json(file, schema(_OTHERS)) if file.exists() else {}
+    return {
+        name: theirs.get(name) if given.get(name) is None else given[name]
+        for name in (_START, _FORCED)
+    }
+
+
+def _pair(
+    path: Path, entries: Entries, theirs: Record, source: str | None, target: str | None
+) -> _Pair:
+    """Return the languages that are asked for, or that the files of a model name."""
+    codes = list(entries.languages)
+    if not codes:
+        return _Pair()
+    settings = tokenizer_settings(path)
+    marks = {number: code for code, number in entries.languages.items()}
+    english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
+    named = [
+        source or settings.get("src_lang") or next(english, codes[0]),
+        target
+        or settings.get("tgt_lang")
+        or marks.get(theirs[_FORCED])
+        or marks.get(theirs[_START]),
+    ]
+    if named[1] is None:
+        raise UserError(
+            f"{path} does not say into which language its model is to translate; name one with "
+            f"--target-language, such as {', '.join(codes[:6])}"
+        )
+    names = [str(name) for name in named]
+    return _Pair(tuple(framed.language_code(name, codes) for name in names), tuple(names))
+
+
+def _vocabulary(
+    path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: _Pair
+) -> tuple[framed.FramedVocabulary, Int[np.ndarray, " entries"]]:
+    """Return the vocabulary, and the model's id of each of its entries."""
+    ids = {piece: number for number, piece in enumerate(entries.pieces)}
+    pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
+    given = theirs.get("bos_token_id")
+    begin: Any = ids.get(places.BEGIN, pad) if given is None else given
+    first = [pad, end, begin if start in (pad, end) else start, ids[places.UNKNOWN]]
+    text, order = entries.vocabulary(first, begin)
+    ours = {int(number): place for place, number in enumerate(order)}
+    if form.has_languages:
+        settings = tokenizer_settings(path)
+        is_of_25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
+        is_after = bool(settings.get("legacy_behaviour")) or is_of_25
+        source = ([], [EOS_ID, framed.LANGUAGE]) if is_after else ([framed.LANGUAGE], [EOS_ID])
+        target = [framed.LANGUAGE] if start in (pad, end) else []
+    else:
+        source, target = ([ours[begin]], [EOS_ID]), [ours[begin]]
+    vocabulary = framed.framed_vocabulary(
+        text,
+        source=source,
+        target=target,
+        silent=sorted(ours[number] for number in entries.added | {begin}),
+        languages={code: ours[number] for code, number in entries.languages.items()},
+        pair=pair.codes,
+        first=first,
+    )
+    return vocabulary, order
+
+
+def _arrays(
+    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, order: Int[np.ndarray, " entries"]
+) -> dict[str, Float32[np.ndarray, "..."]]:
+    width, size = config.model.d_model, len(order)
+    embedding = tensors.take(_EMBEDDING, size, width)
+    for name in (SHARED, *_COPIES):
+        tensors.take_copy(name, embedding)
+    arrays = {"embedding": places.rows_in(embedding, order)}
+    if form.has_table:
+        arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
+        if BIAS in tensors:
+            arrays["output_bias"] = places.rows_in(tensors.take(BIAS, 1, size)[0], order)
+        length = None
+        for side, stack in (("source", "encoder"), ("target", "decoder")):
+            rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
+            arrays[f"{side}_position"] = rows[RESERVED_POSITIONS:]
+            length = len(rows)
+    arrays |= {
+        place.ours: place.array(tensors) for place in places.encoder_decoder_places(config.model)
+    }
+    tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
+    return arrays
+
+
+def _sinusoids(rows: int, width: int) -> Float32[np.ndarray, "rows width"]:
+    """Return the table of sinusoids of transformers, in which the row of padding is 0."""
+    found = np.array(tensor2tensor_sinusoids(rows, width))
+    found[FIRST_POSITION - 1] = 0
+    return found

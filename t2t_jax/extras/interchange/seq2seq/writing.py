@@ -1,0 +1,128 @@
+"""A writer of M2M100, NLLB, mBART and BART models, as `save_pretrained` of transformers does.
+
+    OUT/config.json, generation_config.json     sizes, special ids, how translations are searched
+    OUT/model.safetensors                       the parameters
+    OUT/tokenizer.json                          the vocabulary; or sentencepiece.bpe.model, and for
+                                                M2M100 vocab.json
+    OUT/tokenizer_config.json                   the languages, and the class of the tokenizer
+    OUT/README.md                               the lines of Python that translate
+
+The entries get the ids back that they had before the model was imported.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.batch import BOS_ID
+from t2t_jax.data.vocabularies.framed import FramedVocabulary
+from t2t_jax.data.vocabularies.paired import PairedVocabulary
+from t2t_jax.extras.interchange import generation, places, portable, pretrained
+from t2t_jax.extras.interchange.seq2seq import entries, reading
+from t2t_jax.extras.interchange.seq2seq.format import Seq2SeqFormat
+
+_README = """\
+# A model of t2t_jax as {name} of transformers
+
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(".")
+    model = AutoModelForSeq2SeqLM.from_pretrained(".")
+    found = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
+    print(tokenizer.batch_decode(found, skip_special_tokens=True)[0])
+
+It needs `pip install transformers torch sentencepiece`.{languages}
+"""
+_LANGUAGES = """ It translates from {} to {}; `tokenizer.src_lang` and the
+`forced_bos_token_id` of `generate` choose other languages of the model."""
+
+
+def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory: Path) -> None:
+    """Write a model.
+
+    Args:
+      form: a format that can hold the model.
+    """
+    vocabulary, config = model.vocabulary, model.config
+    assert isinstance(vocabulary, FramedVocabulary)
+    size = len(vocabulary)
+    _, order = places.new_order([""] * size, vocabulary.first)
+    pieces = vocabulary.pieces([range(size)])[0]
+    special = generation.special_ids(
+        config.model, order, pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
+    )
+    forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
+    special["forced_bos_token_id"] = None if forced is None else int(order[forced])
+    settings = {
+        "vocab_size": size,
+        **pretrained.their_encoder_decoder_fields(config.model, form.fields),
+        "max_position_embeddings": config.model.num_positions
+        if form.has_table
+        else generation.num_positions(config),
+        "tie_word_embeddings": True,
+        **special,
+    }
+    arrays = dict(_their_arrays(model, form, order))
+    pair = vocabulary.pair
+    readme = _README.format(
+        name=form.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
+    )
+    pretrained.write_files(directory, form.model_class, form.model_type, settings, arrays, readme)
+    generation.write_search(directory, config, special, order)
+    _write_vocabulary(vocabulary, form, order, directory)
+
+
+def _their_arrays(
+    model: portable.PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    back, arrays = np.argsort(order), model.arrays
+    yield f"model.{reading.SHARED}", arrays["embedding"][back]
+    if form.has_table:
+        yield reading.BIAS, arrays["output_bias"][back][None]
+        for stack, side in (("encoder", "source"), ("decoder", "target")):
+            table = arrays[f"{side}_position"]
+            reserved = np.zeros((reading.RESERVED_POSITIONS, table.shape[1]), table.dtype)
+            yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
+    for place in places.encoder_decoder_places(model.config.model, "model."):
+        yield place.theirs, place.theirs_of(arrays)
+
+
+def _write_vocabulary(
+    vocabulary: FramedVocabulary,
+    form: Seq2SeqFormat,
+    order: Int[np.ndarray, " entries"],
+    directory: Path,
+) -> None:
+    settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
+    back = np.argsort(order).tolist()
+    names = [vocabulary.pieces([[ours]])[0][0] for ours in back]
+    marks = [names[number] for number in sorted(order[list(vocabulary.marks.values())])]
+    settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, marks)}
+    files = vocabulary.text.files
+    if isinstance(vocabulary.text, PairedVocabulary):
+        (directory / entries.SENTENCEPIECE).write_bytes(files["source.spm"])
+        end = min(map(names.index, marks), default=len(names))
+        added = [name for n, name in enumerate(names[end:], end) if name != entries.unused(n)]
+        pretrained.write_json(directory / entries.SPECIAL, {"additional_special_tokens": added})
+        if marks and marks[0].startswith("__"):
+            table = {name: number for number, name in enumerate(names[:end])}
+            pretrained.write_json(directory / entries.TABLE, table)
+            settings |= entries.language_codes(list(vocabulary.marks))
+    else:
+        (directory / entries.TOKENIZER).write_bytes(files[entries.TOKENIZER])
+        settings |= {"extra_special_tokens": marks}
+    if form.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
+        settings |= {"legacy_behaviour": True}
+    pretrained.write_json(directory / entries.SETTINGS, settings)
+
+
+def _tokenizer_class(vocabulary: FramedVocabulary, form: Seq2SeqFormat, marks: list[str]) -> str:
+    """Return the name of the class in transformers that splits text as the vocabulary does."""
+    if not form.has_languages:
+        return "BartTokenizer"
+    if form.model_type == "mbart":
+        return "MBart50Tokenizer" if vocabulary.source_frame[0] else "MBartTokenizer"
+    return "M2M100Tokenizer" if marks and marks[0].startswith("__") else "NllbTokenizer"

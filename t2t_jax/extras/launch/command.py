@@ -1,0 +1,145 @@
+"""The command that writes a training as a job of a scheduler, and submits it."""
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2t_jax.commands.flag_table import flags_of_plugins, given_flags
+from t2t_jax.commands.flags import parse_flags
+from t2t_jax.commands.help import wrapped
+from t2t_jax.commands.train import train_command
+from t2t_jax.errors import UserError, did_you_mean, quote, warn
+from t2t_jax.extras.launch.job import LaunchedTraining, TrainJob
+from t2t_jax.extras.launch.kubernetes import Kubernetes
+from t2t_jax.extras.launch.schedulers import SkyPilot, Slurm, Ssh, Tpu
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import BucketPath
+
+_KINDS: tuple[type[TrainJob], ...] = Slurm, Kubernetes, Tpu, SkyPilot, Ssh
+SCHEDULERS = {kind.__name__.lower(): kind for kind in _KINDS}
+"""The class of the jobs of each scheduler by its name, whose fields are the flags of `launch`."""
+_PLACES = "coordinator", "num_processes", "process_id", "dry_run"
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    """Train on several hosts, as a job of a scheduler that starts it again when it was stopped."""
+
+    job: TrainJob
+    training: LaunchedTraining
+
+    def run(self) -> int:
+        """Check, write, print and submit the job, and return the exit code."""
+        from t2t_jax.data.corpus import open_corpus
+        from t2t_jax.parallel.processes import check_free
+        from t2t_jax.workdir import check_workdir
+
+        job, training = self.job, self.training
+        job.check(training)
+        path, place = self._path()
+        text = job.text(training, path)
+        if job.print:
+            print(text, end="")
+            return 0
+        if self._sees_run():
+            check_workdir(training.config, training.workdir)
+            check_free(training.workdir)
+        if job.shares_files and "://" not in training.config.data.corpus:
+            open_corpus(training.config.data)
+        job.check_queue(path.parent)
+        new = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        earlier = path.read_bytes() if path.exists() else None
+        write_whole(path, text.encode())
+        print(text)
+        print(f"written to {path}{place}", flush=True)
+        if shutil.which(job.client) is None:
+            command = shlex.join(job.command(path))
+            print(f"{job.client} is not installed here; where it is, submit the job by: {command}")
+            return 0
+        try:
+            return job.submit(path)
+        except UserError:
+            if earlier is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_whole(path, earlier)
+            for folder in new:
+                with suppress(OSError):
+                    folder.rmdir()
+            raise
+
+    def _sees_run(self) -> bool:
+        """Return whether this machine sees the run directory as the hosts do."""
+        workdir = self.training.workdir
+        if not isinstance(workdir, BucketPath):
+            return self.job.shares_files
+        try:
+            workdir.exists()
+        except UserError as error:  # hosts may have credentials that this machine lacks
+            warn(f"whether {workdir} is free was not looked at: {error}")
+            return False
+        return True
+
+    def _path(self) -> tuple[Path, str]:
+        """Return the file of the job, and why it is not in the run directory if it is not."""
+        from t2t_jax.workdir import LAUNCH
+
+        workdir, name = self.training.workdir, self.job.file
+        if isinstance(workdir, BucketPath):
+            return Path(LAUNCH, workdir.name, name), ", as the run is in a bucket"
+        if not (self.job.shares_files or workdir.is_dir()):
+            return Path(LAUNCH, workdir.name, name), ", as the run is on other machines"
+        return workdir / LAUNCH / name, ""
+
+
+def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") -> LaunchCommand:
+    """Return the command that a command line asks for: a scheduler, its flags, --, and a training.
+
+    Raises:
+      UserError: there is no such scheduler, or a flag of it or of the training is refused.
+      SystemExit: the command line asked for help, which has been printed.
+    """
+    known, call = ", ".join(SCHEDULERS), usage_of_launch(program)
+    scheduler, *flags = arguments or [""]
+    if scheduler in ("-h", "--help", "--help-all"):
+        print(f"usage: {call}", "", *wrapped(LaunchCommand.__doc__ or ""), "", sep="\n")
+        print(f"The schedulers: {known}.\nThe flags of each: {program} slurm --help")
+        raise SystemExit(0)
+    if scheduler not in SCHEDULERS:
+        hint = did_you_mean(scheduler, SCHEDULERS, f"as in {call}")
+        given = f"not {scheduler!r}" if scheduler else "which is missing"
+        raise UserError(f"{program} takes a scheduler first ({known}), {given}; {hint}")
+    end = flags.index("--") if "--" in flags else len(flags)
+    flags, command = flags[:end], flags[end + 1 :]
+    if command[:1] != ["train"] and not {"-h", "--help", "--help-all"} & {*flags}:
+        raise UserError(f"{program} {scheduler} takes -- and a training last, as in {call}")
+    job = parse_flags(SCHEDULERS[scheduler], flags, f"{program} {scheduler}")
+    return LaunchCommand(job, _training(command[1:]))
+
+
+def usage_of_launch(program: str) -> str:
+    """Return how the command is called."""
+    return f"{program} SCHEDULER [--flag ...] -- train [--flag ...] RUN"
+
+
+def _training(arguments: Sequence[str]) -> LaunchedTraining:
+    """Return the training of a command line, which is checked as `t2t-jax train` does it."""
+    for argument in arguments:
+        if len(argument.splitlines()) > 1:
+            raise UserError(
+                f"{quote(argument)} has several lines; a job takes arguments of one line"
+            )
+    train = train_command(arguments)
+    refused = given_flags(train, _PLACES)
+    for part in flags_of_plugins(train):
+        refused += given_flags(part, part.instead)
+    if refused:
+        raise UserError(
+            f"{refused[0]} is not for a job, which says where its processes are and trains; leave "
+            "it out"
+        )
+    return LaunchedTraining(tuple(arguments), train.fields, train.workdir)
