@@ -71,9 +71,7 @@ ELSEWHERE["t2t-jax serve"] = (
 )
 ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
-ELSEWHERE["t2t-jax launch"] = "clusters, for which tests/extras/launch and tests/cluster have others"
-    "clusters; tests/extras/launch has their stand-ins, tests/cluster a real one"
-)
+ELSEWHERE["t2t-jax launch"] = "clusters; its tests have their stand-ins, and a real one"
 FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
 ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/data/test_download.py has a server")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
