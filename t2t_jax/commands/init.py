@@ -13,7 +13,7 @@ import tyro
 from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError, quote
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.bucket import check_local
 
 _FILES = ("config.py", "README.md", "run.sh")
 _LANGUAGE = re.compile(r"\w[\w-]*")
@@ -60,8 +60,7 @@ class InitCommand:
                 )
         if self.source == self.target:
             raise UserError(f"--source and --target are both {self.source!r}; give two languages")
-        if isinstance(self.directory, BucketPath):
-            raise UserError(f"{self.directory} is in a bucket; name a directory of this machine")
+        check_local(self.directory, "name a directory of this machine")
         check_writable(self.directory)
         there = [name for name in _FILES if os.path.lexists(self.directory / name)]
         if there:

@@ -26,7 +26,7 @@ from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import Cloud
 from t2t_jax.system.opening import opened
 
-_OF_TRAINING = "profile_steps", "metrics_port", "preemption_notices", "dry_run"
+_OF_TRAINING = "profile_steps", "metrics_port", "preemption_notices", "mirror_dir", "dry_run"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,9 @@ class TrainCommand:
     preemption_notices: Cloud | None = None
     """Ask the metadata server of the cloud for notices of preemption and maintenance, and write a
     checkpoint at the first one. SIGTERM needs no such flag."""
+    mirror_dir: Path | None = None
+    """For a run in a bucket: the local directory below which it is trained, as uploads come after.
+    By default it is in the user's cache folder."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -98,6 +101,7 @@ class TrainCommand:
                 profile_steps=profile_steps,
                 metrics_port=self.metrics_port,
                 preemption_notices=self.preemption_notices,
+                mirror_dir=self.mirror_dir,
             )
         return run.exit_code
 

@@ -31,7 +31,7 @@ from jaxtyping import Shaped
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system import folders, records, sums
-from t2t_jax.system.bucket import BucketPath, as_path, send_tree
+from t2t_jax.system.bucket import BucketPath, as_path, fetch_tree, send_tree
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
 """The files of an entry by name: bytes, or an array for a file in NumPy's own format."""
@@ -70,35 +70,24 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
 def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
     """Return the contents of a bucket's entry; make and upload them if it has none."""
-    if (kept := _fetched(place)) is not None:
-        return kept
-    made = make()
-    try:
-        with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
-            _write_all(Path(folder), made)
-            send_tree(Path(folder), place, last=_DIGESTS)
-    except OSError as error:
-        reason = error.strerror or error
-        warn(f"{place} cannot be written ({reason}); this machine alone keeps what was made")
-    return made
-
-
-def _fetched(place: BucketPath) -> Contents | None:
-    """Return the contents of a bucket's entry; None if they are missing, or damaged (it warns)."""
-    try:
-        digests = records.parse_object((place / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
-        contents = {name: (place / name).read_bytes() for name in digests}
-    except FileNotFoundError:
-        return None
-    except UserError:
-        raise
-    except ValueError as error:
-        warn(f"{place / _DIGESTS} is damaged ({error}); the entry is made again")
-        return None
-    for name, content in contents.items():
-        if hashlib.blake2b(content).hexdigest() != digests[name]:
-            warn(f"{place / name} is not what was written; the entry is made again")
-            return None
+    with tempfile.TemporaryDirectory(prefix="t2t_jax-") as name:
+        fetched, made = Path(name) / "fetched", Path(name) / "made"
+        with suppress(FileNotFoundError):  # another machine replaces it now
+            fetch_tree(place, fetched)
+        if (fetched / _DIGESTS).exists():
+            fault = _fault(fetched)
+            if fault is None:
+                own = (path for path in fetched.iterdir() if path.name != _DIGESTS)
+                return {path.name: path.read_bytes() for path in own}
+            warn(f"{place} is damaged ({fault}); it is made again")
+        contents = make()
+        try:
+            made.mkdir()
+            _write_all(made, contents)
+            send_tree(made, place, last=_DIGESTS)
+        except OSError as error:
+            reason = error.strerror or error
+            warn(f"{place} cannot be written ({reason}); this machine alone keeps what was made")
     return contents
 
 

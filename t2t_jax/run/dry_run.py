@@ -1,6 +1,5 @@
 """The dry run of a training: its plan and every check of its start, without any training."""
 
-import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -11,13 +10,13 @@ import jax
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.batching import describe_corpus
-from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import gib, memory_of_a_device
 from t2t_jax.parallel.processes import check_free, check_same, of_main, one_without
 from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
 from t2t_jax.run.provenance import provenance
-from t2t_jax.system.atomic_file import removed_at_end
+from t2t_jax.system.atomic_file import removed_at_end, write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step_memory import least_memory
@@ -73,12 +72,9 @@ def _check_shared_directory(workdir: Path) -> None:
     problem = ""
     with removed_at_end(files[jax.process_index()]) as file:
         try:
-            _write(file, secrets.token_bytes(_PROBE_BYTES))
-        except UserError as error:  # of a bucket
+            write_whole(file, secrets.token_bytes(_PROBE_BYTES))
+        except UserError as error:
             problem = str(error)
-        except OSError as error:
-            reason = error.strerror or error
-            problem = f"cannot write in {place}: {reason}; {way_out_of(error)}"
         _raise_together(problem, place)
         if missing := [number for number, other in enumerate(files) if not other.exists()]:
             problem = (
@@ -86,16 +82,6 @@ def _check_shared_directory(workdir: Path) -> None:
                 f"--workdir {workdir} on a filesystem that all hosts share, or in a bucket"
             )
         _raise_together(problem, place)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Write a file through to the disk."""
-    if isinstance(file, BucketPath):
-        file.write_bytes(content)
-        return
-    with file.open("wb", buffering=0) as stream:
-        stream.write(content)
-        os.fsync(stream.fileno())
 
 
 def _raise_together(problem: str, place: Path) -> None:

@@ -30,13 +30,12 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.progress import DATA, PHASES, STEPS, TrainingProgress
 from t2t_jax.run.provenance import SoftwareRecord
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import exit_code_of
 from t2t_jax.system.host import host_name
 from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, as_line, read_object, schema
 
 _JOBS = "jobs"
-_PATIENCE, _PATIENCE_IN_BUCKET = 2.0, 60.0  # seconds between two writings of an account
+_PATIENCE = 2.0  # seconds between two writings of an account
 _LONGEST_REASON = 300  # characters, as errors of compilers have pages
 _WAY_OUT = "this start of the training is left out"
 
@@ -112,7 +111,6 @@ class JobAccount:
           provenance: the software of the job, without files; see `run.provenance`.
         """
         self._progress, self._directory, self.saved = progress, workdir / _JOBS, time.time()
-        self._patience = _PATIENCE_IN_BUCKET if isinstance(workdir, BucketPath) else _PATIENCE
         self._over, self._writing = Event(), Lock()
         self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
         self._at: list[Record] = []
@@ -167,7 +165,7 @@ class JobAccount:
         self._write()
 
     def _keep_written(self) -> None:
-        while not self._over.wait(self._patience):
+        while not self._over.wait(_PATIENCE):
             self._write()
 
     def _write(self) -> None:

@@ -19,11 +19,10 @@ from t2t_jax.run.evaluation import Evaluation
 from t2t_jax.run.health import Health
 from t2t_jax.run.history import History, scalars
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.bucket import on_this_machine
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.durations import duration
 from t2t_jax.system.exit_codes import may_pass
-from t2t_jax.system.outbox import open_log
 from t2t_jax.system.records import as_line, read_record_lines
 from t2t_jax.system.retries import with_retries
 from t2t_jax.tasks.measures.perplexity import perplexity_text
@@ -92,7 +91,7 @@ class RunLog:
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
         if is_main():
             write_whole(self._path, "".join(line for line, _ in kept).encode())
-            self._file = open_log(self._path)
+            self._file = self._path.open("a", encoding="utf-8", buffering=1)
             self._tensorboard = tensorboardX
             self._open_events(workdir, start_step)
         self._progress = _TrainingProgress(
@@ -112,11 +111,11 @@ class RunLog:
         # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
         # Its name has the time, which is that of an older file if the clock was set back. The
         # number makes the names differ.
-        number = len([*workdir.glob("events.out.tfevents.*")])
-        self._events = None
-        if not isinstance(workdir, BucketPath):  # objects in a bucket cannot grow
-            writer = self._tensorboard.event_file_writer.EventsWriter
-            self._events = writer(str(workdir / "events"), f".{number}")
+        folder = on_this_machine(workdir)  # as objects in a bucket cannot grow
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len([*folder.glob("events.out.tfevents.*")])
+        writer = self._tensorboard.event_file_writer.EventsWriter
+        self._events = writer(str(folder / "events"), f".{number}")
         # This makes TensorBoard's loader in Python forget the events of later steps. Its default
         # server drops those of a figure once the figure has an event of an earlier step.
         session_log = self._tensorboard.proto.event_pb2.SessionLog
@@ -141,8 +140,7 @@ class RunLog:
                 self._record(self.newest_step, END, {"text": f"error: {error}"})
         if is_main():
             with suppress(OSError):  # an earlier write has failed for the same reason
-                if self._events:
-                    self._events.close()
+                self._events.close()
             with suppress(OSError):
                 self._file.close()
 
@@ -251,8 +249,7 @@ class RunLog:
                 if waiting:  # what could not be written stays in the buffers of the files
                     self._file.write(waiting.pop())
                 self._file.flush()
-                if self._events:
-                    self._events.flush()
+                self._events.flush()
 
         with self._writing():
             for figure, value in scalars(record).items():
@@ -270,6 +267,5 @@ class RunLog:
             ) from error
 
     def _add_event(self, step: int, **what: Any) -> None:
-        if self._events:
-            event = self._tensorboard.proto.event_pb2.Event
-            self._events.write_event(event(wall_time=time.time(), step=step, **what))
+        event = self._tensorboard.proto.event_pb2.Event
+        self._events.write_event(event(wall_time=time.time(), step=step, **what))

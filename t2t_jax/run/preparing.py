@@ -1,7 +1,7 @@
 """Prepare a run: all that must exist, in memory and on the disk, before a step."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.turns import in_turn
 from t2t_jax.run.watchdog import Watchdog
-from t2t_jax.system.outbox import begin_outbox
+from t2t_jax.system.mirror import mirrored
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
@@ -124,6 +124,11 @@ def planned(config: Config, workdir: Path) -> Plan:
         `train` is not installed.
     """
     check_installed("train", "training", *OF_TRAINING)
+    if jax.process_count() > 1 and str(workdir).startswith("s3:"):
+        raise UserError(
+            f"{workdir} is in S3, where only a run of one process can be; name a directory that "
+            "all hosts share, or gs://BUCKET/NAME"
+        )
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
@@ -155,8 +160,11 @@ def planned(config: Config, workdir: Path) -> Plan:
 
 
 @contextmanager
-def open_run(config: Config, workdir: Path) -> Iterator[Run]:
+def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> Iterator[Run]:
     """Return a context with a run that is ready for its next step; it closes all that it opened.
+
+    Args:
+      mirror_dir: the parent of the local directory of a run in a bucket; see `system.mirror`.
 
     Raises:
       UserError: the config, the corpus or the directory does not fit, another process trains in
@@ -167,28 +175,33 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     check_same({"the config": shared_config(plan.config).to_json()} | shared_files(plan))
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
-    with locked(workdir), StopSignal() as stop, watchdog:
-        begin_outbox(stop, workdir)
-        begin_run(workdir, *owned)
+    several = jax.process_count() > 1  # which share the bucket
+    with (
+        locked(workdir),
+        StopSignal() as stop,
+        watchdog,
+        nullcontext(workdir) if several else mirrored(workdir, stop, mirror_dir) as here,
+    ):
+        begin_run(here, *owned)
         software = provenance(plan.config)
         made_of = fingerprints(plan.corpus, plan.vocabulary)
         identity = Identity(plan.config, made_of, without_files(software))
         with (
             orbax_kept_quiet(),
-            Checkpoints(workdir, identity) as checkpoints,
+            Checkpoints(here, identity) as checkpoints,
             bound_together(),
             within_memory(),
         ):
             state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
-            claim(workdir, *owned)  # write fields that may change, now that all fits
+            claim(here, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             if first < plan.last:
-                become_ordinary(workdir)
-                record_provenance(workdir, software, first)
+                become_ordinary(here)
+                record_provenance(here, software, first)
             with (
-                RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log,
+                RunLog(here, first, plan.last, plan.health, predicted_by(plan.task)) as log,
                 JobAccount(
-                    workdir, progress, plan.config, plan.batches, first, identity.provenance
+                    here, progress, plan.config, plan.batches, first, identity.provenance
                 ) as job,
             ):
                 log.checkpoint(first or None)

@@ -5,6 +5,7 @@ import shlex
 import time
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from signal import SIGUSR1
 from typing import Any
 
@@ -22,7 +23,7 @@ from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
 from t2t_jax.run.watchdog import SlowHosts
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import Cloud, host_name
-from t2t_jax.system.outbox import UnsentError
+from t2t_jax.system.mirror import UnsentError
 from t2t_jax.system.program import command_line
 from t2t_jax.system.signals import SignalRequest
 from t2t_jax.training.averaging import is_due
@@ -41,6 +42,7 @@ def train(
     until: int | None = None,
     metrics_port: int | None = None,
     preemption_notices: Cloud | None = None,
+    mirror_dir: str | os.PathLike[str] | None = None,
 ) -> TrainedRun:
     """Train a model, or resume a run.
 
@@ -56,6 +58,8 @@ def train(
       profile_steps: the first and the last of the steps to profile.
       until: the step after which the training pauses; None trains to the end.
       metrics_port: the port on which process 0 serves metrics for Prometheus, to all networks.
+      mirror_dir: the local directory below which a run in a bucket is trained, as uploads come
+        after; None is the user's cache folder.
       preemption_notices: the cloud whose notices make the run write a checkpoint at once.
 
     Returns:
@@ -71,13 +75,13 @@ def train(
     if until is not None and until < 1:
         raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
     check_profiled(profile_steps, config.training.num_train_steps)
-    trained = None
+    mirrors, trained = None if mirror_dir is None else Path(mirror_dir), None
     try:
         with (
             SignalRequest(SIGUSR1) as profile_request,
             serving_metrics(metrics_port) as metrics,
             PreemptionNotices(preemption_notices) as notices,
-            open_run(config, as_path(workdir)) as run,
+            open_run(config, as_path(workdir), mirrors) as run,
         ):
             metrics.run = run
             state, signal = _train(run, profile_steps, until, profile_request, notices)

@@ -21,7 +21,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.comparison import OF_SUBWORDS, subwords
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.bucket import check_local
 from t2t_jax.system.records import COUNT, append_line, read_records, schema
 from t2t_jax.system.regular_file import check_regular
 
@@ -146,10 +146,9 @@ class HalvedGrid:
           leave_out: whether to choose also without each of the seeds in turn, for a fair choice for
             that seed. A variant continues if any of these choices needs it.
         """
-        if halving.asha and isinstance(workdir, BucketPath):
-            raise UserError(
-                f"--halving asha keeps a journal with a lock, which {workdir} in a bucket cannot "
-                "have; leave asha out, or choose a directory"
+        if halving.asha:
+            check_local(
+                workdir, "leave asha out of --halving, as its journal needs a directory with locks"
             )
         self._keeps_journal = halving.asha
         self._cells, self._groups, self._halving, self._workdir = cells, groups, halving, workdir

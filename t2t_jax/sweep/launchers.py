@@ -19,7 +19,7 @@ from t2t_jax.config.tables import environment_of
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.sweep.cell import SPLIT, Cell, train_and_score
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.bucket import check_local
 from t2t_jax.system.regular_file import check_regular
 
 _CUDA, _ROCM = "CUDA_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -259,11 +259,7 @@ class Cluster:
         with needs_extra("slurm", "--launcher slurm"):
             import submitit
 
-        if isinstance(workdir, BucketPath):
-            raise UserError(
-                f"jobs of a cluster are written into --workdir, and {workdir} is in a bucket; "
-                "choose a directory that the nodes share"
-            )
+        check_local(workdir, "for jobs of a cluster, choose a directory that the nodes share")
         parameters = _parsed(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")

@@ -17,7 +17,7 @@ from t2t_jax.config.file import Grid, can_name_directory, load_grid
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.cell import cells
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.bucket import BucketPath, check_local
 from t2t_jax.system.lock import is_held
 from t2t_jax.system.records import COUNT, Record, read_object
 from t2t_jax.tasks import task_of
@@ -56,12 +56,10 @@ class _Grid(TypedDict):
 def stored_grid(workdir: Path) -> Grid:
     """Load the grid of a directory from the config file there."""
     path = workdir / _FILE
-    if isinstance(workdir, BucketPath) or not path.is_file():
-        lacks = "is in a bucket" if isinstance(workdir, BucketPath) else f"has no {_FILE}"
-        raise UserError(
-            f"{workdir} {lacks}, by which its grid would be known; name a config file with "
-            "VARIANTS, as in --config configs/table3.py, or --config base with --vary"
-        )
+    way_out = "name its grid, as by --config configs/table3.py, or by --config base with --vary"
+    check_local(workdir, way_out)
+    if not path.is_file():
+        raise UserError(f"{workdir} has no {_FILE}, by which its grid would be known; {way_out}")
     return load_grid(str(path))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.system.bucket import BucketPath, as_path
+from t2t_jax.system.bucket import COPY_AFTERWARDS, BucketPath, as_path, check_local
 from t2t_jax.system.fetched_path import check_own
 
 _unfinished: set[Path] = set()
@@ -73,11 +73,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
     Raises:
       UserError: the directory cannot be made, exists and is not empty, or is in a bucket.
     """
-    if isinstance(path, BucketPath):
-        raise UserError(
-            f"{path} is in a bucket; name a directory of this machine, and copy it into the bucket "
-            "afterwards"
-        )
+    check_local(path, COPY_AFTERWARDS)
     check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not empty; choose another directory")

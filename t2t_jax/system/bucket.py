@@ -14,18 +14,19 @@ credentials and the address of the store from the same sources as the store's to
 
 import errno
 import functools
+import glob
 import io
 import logging
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from itertools import islice
 from pathlib import Path, PosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.folders import user_folder
@@ -48,6 +49,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHECKSUMS = "md5Hash", "crc32c", "ETag", "etag"
 _AT_ONCE = 8  # objects that are sent or fetched at the same time
 _EMPTY_DIRECTORY = ".directory"
+_T = TypeVar("_T")
+COPY_AFTERWARDS = "name a directory of this machine, and copy it into the bucket afterwards"
+"""The way out of `check_local` for a directory that a command makes."""
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
@@ -102,9 +106,16 @@ def local_copy(path: Path) -> Iterator[Path]:
     if not isinstance(path, BucketPath):
         yield path
         return
-    with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as fetched:
-        path.fetch_to(Path(fetched.name))
-        yield Path(fetched.name)
+    with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
+        fetched = Path(folder) / path.name
+        fetch_files({path: fetched})
+        yield fetched
+
+
+def check_local(path: Path, way_out: str) -> None:
+    """Refuse a path in a bucket."""
+    if isinstance(path, BucketPath):
+        raise UserError(f"{path} is in a bucket; {way_out}")
 
 
 def is_directory(path: Path) -> bool:
@@ -171,6 +182,7 @@ class BucketPath(PosixPath):
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name, or one below it."""
+        # `Path` itself would take a `UserError`, which is a `ValueError`, for a missing file.
         return self._kind() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
@@ -200,8 +212,9 @@ class BucketPath(PosixPath):
 
     def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
         """Yield the objects below this name that match a pattern."""
+        # A directory may have a name such as `grid[1]`.
         with _reaching(self):
-            found = self._store.glob(f"{self._key}/{pattern}")
+            found = self._store.glob(f"{glob.escape(self._key)}/{pattern}")
         yield from (BucketPath(f"{self.parts[0]}//{each}") for each in sorted(found))
 
     def objects(self) -> list["BucketPath"]:
@@ -246,30 +259,29 @@ class BucketPath(PosixPath):
         """Return the content of the object as text."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
-    def write_bytes(self, data: Any) -> int:
-        """Write the object atomically: a reader finds either the old or the new content."""
-        with _reaching(self):
-            self._store.pipe_file(self._key, bytes(data))
-        return len(data)
+    def write_bytes(self, data: Any, mode: str = "overwrite") -> int:
+        """Write the object atomically: a reader finds either the old or the new content.
 
-    def create(self, data: bytes) -> None:
-        """Write the object, or raise a `FileExistsError`: only one of several writers succeeds."""
-        with _reaching(self):
-            self._store.pipe_file(self._key, data, mode="create")
-
-    def fetch_to(self, local: Path) -> None:
-        """Copy the object into a file of this machine.
+        Args:
+          mode: with "create", only one of several writers succeeds.
 
         Raises:
-          FileNotFoundError: there is no such object.
+          FileExistsError: the mode is "create", and the object exists.
         """
         with _reaching(self):
-            self._store.get_file(self._key, str(local))
+            self._store.pipe_file(self._key, bytes(data), mode=mode)
+        return len(data)
+
+    def write_text(
+        self, data: str, encoding: Any = None, errors: Any = None, newline: Any = None
+    ) -> int:
+        """Write the object atomically, with a text as its content."""
+        self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
+        return len(data)
 
     def send(self, local: Path) -> None:
         """Write the object atomically, with the content of a local file."""
-        with _reaching(self):
-            self._store.put_file(str(local), self._key)
+        send_files({local: self})
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Make an empty directory, which is an object `.directory` below this name."""
@@ -287,10 +299,6 @@ class BucketPath(PosixPath):
             if not missing_ok:
                 raise
 
-    def remove_tree(self) -> None:
-        """Remove all objects below this name."""
-        remove(self.objects())
-
     def rename(self, target: Any) -> "BucketPath":
         """Copy the object or all below it, then remove the originals; a kill can leave both."""
         target = BucketPath(target)
@@ -305,27 +313,61 @@ class BucketPath(PosixPath):
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
     """Upload the files below a local directory as objects, `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
-    send_files(files, local, target)
+    send_files({path: target / path.relative_to(local) for path in files})
     (target / last).send(local / last)
 
 
-def send_files(files: Iterable[Path], local: Path, target: BucketPath) -> None:
-    """Upload files below a local directory as objects, in any order."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(lambda path: (target / path.relative_to(local)).send(path), files))
+def send_files(files: Mapping[Path, BucketPath]) -> None:
+    """Upload local files as objects, in any order.
+
+    Raises:
+      FileNotFoundError: one of the files is gone.
+    """
+    for part in _batches(files.items()):
+        sources, targets = zip(*part, strict=True)
+        with _reaching(targets[0]):
+            # fsspec takes names in two lists literally, also those with signs of a pattern.
+            keys = [path._key for path in targets]
+            targets[0]._store.put([*map(str, sources)], keys, batch_size=-1)
 
 
-def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
-    """Download objects below `source` into a local directory, under their relative names.
+def fetch_tree(source: BucketPath, local: Path, folders: Container[str] | None = None) -> None:
+    """Download the objects below a name as files below a local directory.
+
+    Args:
+      folders: the directories in `source` to download, besides the files there; None is all.
 
     Raises:
       FileNotFoundError: one of the objects is gone.
     """
-    places = [(each, local / str(each).removeprefix(f"{source}/")) for each in objects]
-    for _, place in places:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(lambda pair: pair[0].fetch_to(pair[1]), places))
+    names = {path: str(path).removeprefix(f"{source}/").split("/") for path in source.objects()}
+    fetch_files(
+        {
+            path: local.joinpath(*parts)
+            for path, parts in names.items()
+            if folders is None or len(parts) == 1 or parts[0] in folders
+        }
+    )
+
+
+def fetch_files(objects: Mapping[BucketPath, Path]) -> None:
+    """Download objects as local files, in any order.
+
+    Raises:
+      FileNotFoundError: one of the objects is gone.
+    """
+    for part in _batches(objects.items()):
+        sources, targets = zip(*part, strict=True)
+        with _reaching(sources[0]):
+            keys = [path._key for path in sources]
+            sources[0]._store.get(keys, [*map(str, targets)], batch_size=-1)
+
+
+def _batches(pairs: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yield the pairs, a few at a time: fsspec's batches leave coroutines behind at an error."""
+    rest = iter(pairs)
+    while part := list(islice(rest, _AT_ONCE)):
+        yield part
 
 
 def remove(objects: Iterable[BucketPath]) -> None:
@@ -333,7 +375,7 @@ def remove(objects: Iterable[BucketPath]) -> None:
     objects = list(objects)
     if objects:
         with _reaching(objects[0]), suppress(FileNotFoundError):
-            objects[0]._store.rm([each._key for each in objects])
+            objects[0]._store.rm([glob.escape(each._key) for each in objects])
 
 
 class _Appended(io.RawIOBase):
@@ -364,7 +406,8 @@ def _file_system(scheme: str, process: int) -> Any:
         import fsspec
     # Errors are raised as well, and need not be printed with the frames of a thread.
     logging.getLogger(package).setLevel(logging.CRITICAL)
-    # What other processes write is to be seen, so no list of objects is kept.
+    # What other processes write is to be seen, so no list of objects is kept, by Orbax neither.
+    fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
 
 

@@ -16,6 +16,7 @@ from t2t_jax.system.regular_file import check_regular, regular
 _BEAT_SECONDS = 20.0
 _SILENT_SECONDS = 3 * _BEAT_SECONDS  # of an owner that is taken for dead
 _SETTLE_SECONDS = 2.0  # within which two that take over at once see each other
+_RELEASE_SECONDS = 3.0
 
 _held: set[str] = set()
 
@@ -87,17 +88,24 @@ def _holding_object(path: BucketPath, mark: str) -> Iterator[None]:
     finally:
         _held.discard(mark)
         ended.set()
-        beating.join()
-        with suppress(OSError, ValueError):  # the store may be gone; others wait a minute then
-            if _mark_of(path) == mark:
-                path.unlink(missing_ok=True)
+        # The store may be gone; others wait a minute then.
+        removing = threading.Thread(target=_release, args=(path, mark, beating), daemon=True)
+        removing.start()
+        removing.join(_RELEASE_SECONDS)
+
+
+def _release(path: BucketPath, mark: str, beating: threading.Thread) -> None:
+    beating.join()
+    with suppress(OSError, ValueError):
+        if _mark_of(path) == mark:
+            path.unlink(missing_ok=True)
 
 
 def _acquire(path: BucketPath, mark: str) -> None:
     content = f"{mark} {_this_process()} 0".encode()
     while True:
         try:
-            path.create(content)
+            path.write_bytes(content, mode="create")
             return
         except FileExistsError:
             if not _is_abandoned(path):

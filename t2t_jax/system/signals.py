@@ -23,6 +23,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -71,11 +72,12 @@ class StopSignal:
 
     Attributes:
       number: the signal's number; 0 while there has been none.
+      since: when it came, by `time.monotonic`.
     """
 
     def __init__(self) -> None:
         """Start with no signal received; signals are received within a `with` block."""
-        self.number = 0
+        self.number, self.since = 0, 0.0
         self._interrupts = 0
         self._before: dict[int, Any] = {}
 
@@ -118,7 +120,8 @@ class StopSignal:
 
     def receive(self, number: int) -> bool:
         """Note a signal; return False if it is the second SIGINT, which ends the program."""
-        self.number = self.number or number
+        if not self.number:
+            self.number, self.since = number, time.monotonic()
         self._interrupts += number == signal.SIGINT
         return self._interrupts < 2
 

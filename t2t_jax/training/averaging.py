@@ -19,7 +19,7 @@ from t2t_jax.training.origin import Identity, check_unaltered, read_origin
 from t2t_jax.training.parameter_file import read_steps
 from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
-from t2t_jax.training.storage import Manager, UnreadableError, restore
+from t2t_jax.training.storage import Reader, UnreadableError, restore
 from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
@@ -161,7 +161,7 @@ def _choose(
 
 
 def _mean(
-    manager: Manager, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
+    manager: Reader, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
     """Compute the mean of one item over checkpoints.
 

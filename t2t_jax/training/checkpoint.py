@@ -50,7 +50,7 @@ from t2t_jax.training import origin, storage
 from t2t_jax.training.averaging import is_due, is_kept_for_good
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import TrainState
-from t2t_jax.training.storage import Manager, UnreadableError
+from t2t_jax.training.storage import Reader, UnreadableError
 from t2t_jax.workdir import BEST, CHECKPOINTS
 
 _DAMAGED = "damaged"
@@ -93,23 +93,23 @@ class Checkpoints:
         """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
         self._workdir = workdir
         self._identity = identity
-        self._may_try_again = not isinstance(workdir, BucketPath)  # which has its own retries
         storage.recover(workdir, (CHECKPOINTS, BEST))
         self._last = self._open(CHECKPOINTS)
         self._reduced: set[int] = set()  # steps that `_drop_progress` has been through
-        self._best: Manager | None = None
+        self._best: ocp.CheckpointManager | None = None
         self._best_score: Record | None = None  # of process 0, once it has read it
+        self._lost: UserError | None = None  # the last save, of several processes in a bucket
         self.window: Sequence[float] = origin.NO_STEPS
         if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST)
 
-    def _open(self, name: str) -> Manager:
+    def _open(self, name: str) -> ocp.CheckpointManager:
         (self._workdir / name).mkdir(parents=True, exist_ok=True)
         is_best, config = name == BEST, self._identity.config
         keep = ocp.checkpoint_managers.LatestN(1) if is_best else _NewestAndDue(config)
         return storage.open_manager(self._workdir / name, keep)
 
-    def _open_again(self, name: str) -> Manager:
+    def _open_again(self, name: str) -> ocp.CheckpointManager:
         """Replace a manager that has failed, and remove its unfinished saves."""
         directory = self._workdir / name
         with storage.writing_checkpoints(directory):
@@ -165,7 +165,7 @@ class Checkpoints:
             self._best_score = self._stored_score()  # while a store is at hand
         return state
 
-    def _read(self, reader: Manager, step: int, like: TrainState) -> TrainState:
+    def _read(self, reader: Reader, step: int, like: TrainState) -> TrainState:
         """Read the state after a step, and fail in all processes if one cannot read it."""
         directory = self._workdir / CHECKPOINTS
         place = directory / str(step)
@@ -207,7 +207,8 @@ class Checkpoints:
         """Write `state` in the background, unless its step is written already.
 
         If the previous state met a storage fault that may pass, the run writes this one before it
-        goes on, and tries for some minutes.
+        goes on, and tries for some minutes. Several processes that write into a bucket try once
+        more, and then go on without this state: the end raises the error if there is no later one.
 
         Args:
           window: the sums of the steps since the last record of the log; see `run.meter`. None
@@ -223,7 +224,7 @@ class Checkpoints:
         self.window = window or self.window
 
         def write() -> int | None:
-            if is_retry := next(attempts) > 0:
+            if is_retry := next(attempts) > 0 or self._lost is not None:
                 self._last = self._open_again(CHECKPOINTS)
             newest = self.wait()
             if step != newest:
@@ -232,7 +233,19 @@ class Checkpoints:
                     newest = self.wait()
             return newest
 
-        return with_retries(write) if self._may_try_again else write()
+        if not isinstance(self._workdir, BucketPath):
+            return with_retries(write)
+        for _ in range(2 if self._lost is None else 1):
+            try:
+                newest, self._lost = write(), None
+                return newest
+            except UserError as error:
+                if not may_pass(error):
+                    raise
+                if self._lost is None:
+                    warn(f"{error}; until then, the training goes on without it")
+                self._lost = error
+        return None
 
     def _begin_to_save(self, step: int, state: TrainState) -> None:
         self._drop_progress()
@@ -250,7 +263,7 @@ class Checkpoints:
         for step in {*self._last.all_steps()[:-_NUM_WHOLE]} - self._reduced:
             self._reduced.add(step)
             if not is_kept_for_good(config, step):
-                storage.drop_progress(self._last, self._workdir / CHECKPOINTS / str(step))
+                storage.drop_progress(self._workdir / CHECKPOINTS / str(step))
 
     def wait(self) -> int | None:
         """Wait until every state is on the disk, and return the newest step, if there is one.
@@ -292,10 +305,10 @@ class Checkpoints:
                 saved = bool(self._best.save(step, args=arguments, force=True))
                 self._best.wait_until_finished()
         except UserError as error:
-            if not (self._may_try_again and may_pass(error)):
+            if not may_pass(error):
                 raise
             warn(f"{error}; the training goes on without these best parameters")
-            self._best = self._open_again(BEST)
+            self._best = with_retries(partial(self._open_again, BEST))
             return False
         self._best_score = {"score": score, "measure": measure}
         return saved
@@ -314,7 +327,7 @@ class Checkpoints:
         if step is None:
             return {}
         directory = self._workdir / BEST
-        with closing(storage.open_manager(directory)) as reader:
+        with closing(storage.open_reader(directory)) as reader:
             try:
                 stored = storage.restore(reader, directory, step, score=ocp.args.JsonRestore())
                 return origin.unseal(stored["score"], _SCORE, directory / str(step))
@@ -350,6 +363,8 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until everything is written, and close the managers."""
+        if self._lost is not None:
+            raise self._lost
         self.wait()
         self._drop_progress()
         for manager in (self._last, self._best):

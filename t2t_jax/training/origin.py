@@ -17,7 +17,7 @@ from jaxtyping import Array, UInt32
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record, Schema, check, digest, schema
-from t2t_jax.training.storage import Manager, UnreadableError, restore
+from t2t_jax.training.storage import Reader, UnreadableError, restore
 
 NO_STEPS = 0.0, 0.0, 0.0
 """The window of a meter that has seen no step; see `run.meter.StepMeter`."""
@@ -87,7 +87,7 @@ def make_origin(
     )
 
 
-def read_origin(manager: Manager, directory: Path, identity: Identity, step: int) -> Record:
+def read_origin(manager: Reader, directory: Path, identity: Identity, step: int) -> Record:
     """Read the record of a checkpoint's origin, and refuse that of another step or run.
 
     Raises:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import jax
@@ -21,20 +22,14 @@ from jax.experimental import multihost_utils
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.parallel.message_board import leave, texts_under, wait_for_all
 from t2t_jax.parallel.processes import agree, is_main
-from t2t_jax.system.bucket import BucketPath, on_this_machine
+from t2t_jax.system.bucket import BucketPath, fetch_tree, remove
+from t2t_jax.system.mirror import COMMITTED, PARAMETERS_ONLY, UNFINISHED, complete_in
 from t2t_jax.system.quiet import orbax_kept_quiet
-from t2t_jax.training.bucket_manager import BucketManager, recover_in_bucket, steps_in_bucket
 
 _ATTEMPTS = 20
 _LONGEST = 300  # characters of a reason in a message
-UNFINISHED = ".orbax-checkpoint-tmp"
-"""The mark of Orbax in the name of a checkpoint that is being written."""
-_PARAMETERS_ONLY = "PARAMETERS_ONLY"
 _BY_ANOTHER = "another process could not write its part, and says why"
 _numbers = count()  # of the managers of all processes
-
-Manager: TypeAlias = ocp.CheckpointManager | BucketManager
-"""A manager that writes and reads the checkpoints in a directory."""
 
 
 class UnreadableError(UserError):
@@ -49,7 +44,7 @@ class UnreadableError(UserError):
 def steps_in(directory: Path) -> list[int]:
     """List the steps of the complete checkpoints in a directory, oldest first."""
     if isinstance(directory, BucketPath):
-        return steps_in_bucket(directory)
+        return sorted(int(name) for name in complete_in(directory) if name.isdecimal())
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
@@ -60,72 +55,116 @@ def steps_of_run(run: Path, name: str) -> list[int]:
 
 def has_progress(place: Path) -> bool:
     """Return whether training may resume from a checkpoint; `drop_progress` marks the others."""
-    return not (place / _PARAMETERS_ONLY).exists()
+    return not (place / PARAMETERS_ONLY).exists()
 
 
-def drop_progress(manager: Manager, place: Path) -> None:
+def drop_progress(place: Path) -> None:
     """Remove the optimizer state of a complete checkpoint, in process 0.
 
     The mark comes first, so that a kill in between leaves no checkpoint that seems damaged.
     """
-
-    def work() -> bool:
-        if (place / "progress").is_dir():
-            (place / _PARAMETERS_ONLY).write_bytes(b"")
-            remove_tree(place / "progress")
-        return True
-
-    if isinstance(manager, BucketManager):
-        manager.after_uploads(work)
-        return
     with suppress(OSError):  # the checkpoint stays larger than it needs to be
-        work()
+        if (place / "progress").is_dir():
+            (place / PARAMETERS_ONLY).write_bytes(b"")
+            remove_tree(place / "progress")
 
 
 def remove_tree(path: Path) -> None:
     """Remove a directory, or all objects below a name in a bucket."""
     if isinstance(path, BucketPath):
-        path.remove_tree()
+        remove(path.objects())
     else:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def open_manager(directory: Path, keep: Any = None) -> Manager:
-    """Open a manager that writes or reads the checkpoints in a directory.
+class BucketReader:
+    """The checkpoints in a bucket, with the methods of Orbax's manager that readers use."""
+
+    def __init__(self, directory: BucketPath) -> None:
+        """List the checkpoints in a directory."""
+        self._directory, self._steps = directory, steps_in(directory)
+
+    def all_steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, in order."""
+        return self._steps
+
+    def restore(self, step: int, args: ocp.args.Composite) -> Any:
+        """Read some items of a checkpoint, of which only their files are fetched.
+
+        Raises:
+          UserError: the items cannot be downloaded.
+          Exception: of any kind, if the checkpoint is gone or damaged.
+        """
+        place, items = self._directory / str(step), {name for name, _ in args.items()}
+        with TemporaryDirectory(prefix="t2t_jax-") as folder:
+            local = Path(folder) / self._directory.name
+            try:
+                fetch_tree(place, local / str(step), items)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise UserError(
+                    f"checkpoint {place} cannot be fetched ({error.strerror or error}); it is not "
+                    "damaged: try again"
+                ) from error
+            with closing(_open(local, None, alone=True)) as manager:
+                return manager.restore(step, args=args)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open between two calls of `restore`."""
+
+
+Reader: TypeAlias = ocp.CheckpointManager | BucketReader
+"""A manager that reads the checkpoints in a directory."""
+
+
+def open_manager(directory: Path, keep: Any) -> ocp.CheckpointManager:
+    """Open Orbax's manager that writes the checkpoints in a directory.
 
     Args:
       directory: has one directory for each checkpoint, named by its step.
-      keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
-
-    Returns:
-      Orbax's manager; for a bucket a `BucketManager`, which has the methods used here.
+      keep: Orbax's policy of which checkpoints stay.
     """
+    return _open(directory, keep, alone=False)
+
+
+def open_reader(directory: Path) -> Reader:
+    """Open a manager that reads the checkpoints in a directory, for this process only."""
     if isinstance(directory, BucketPath):
-        return BucketManager(directory, keep, open_alone)
-    return _open_local(directory, keep, alone=keep is None)
+        return BucketReader(directory)
+    return _open(directory, None, alone=True)
 
 
 def recover(workdir: Path, names: Sequence[str]) -> None:
     """Remove the incomplete checkpoints of a killed run before it resumes.
 
-    Orbax's manager would do so in a thread that nobody waits for, unless it saves. For a run in a
-    bucket, first upload what waits on this machine.
+    Orbax's manager would do so in a thread that nobody waits for, unless it saves.
 
     Args:
       names: the directories of the run with checkpoints.
 
     Raises:
       OSError: a checkpoint cannot be removed.
-      UserError: the store cannot be reached.
     """
-    if isinstance(workdir, BucketPath):
-        recover_in_bucket(workdir, names)
-        return
     if is_main():
         for name in names:
+            if isinstance(workdir, BucketPath):
+                _recover_in_bucket(workdir / name)
+                continue
             for unfinished in (workdir / name).glob(f"*{UNFINISHED}*"):
                 shutil.rmtree(unfinished)
     agree(0)  # until it is done
+
+
+def _recover_in_bucket(directory: BucketPath) -> None:
+    """Remove incomplete checkpoints, and mark the others as Orbax does."""
+    complete = complete_in(directory)
+    for path in directory.objects():
+        name = path.parts[len(directory.parts)]
+        if name.isdecimal() and name not in complete:
+            path.unlink(missing_ok=True)
+    for name in complete:
+        (directory / name / COMMITTED).write_bytes(b"")
 
 
 class _Barrier:
@@ -150,7 +189,7 @@ class _Barrier:
 
 
 @orbax_kept_quiet()
-def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
+def _open(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
     """Open Orbax's manager of the checkpoints in a directory of a file system.
 
     All processes write together, and agree through JAX's coordinator. By default Orbax would run
@@ -172,7 +211,8 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
     )
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return ocp.CheckpointManager(directory.absolute(), options=options)
+            # As text, since a path in a bucket is one of the local file system to Orbax.
+            return ocp.CheckpointManager(str(directory.absolute()), options=options)
         except (FileNotFoundError, NotADirectoryError):
             # A trainer has removed a checkpoint since it was listed.
             if not attempts_left:
@@ -189,45 +229,11 @@ def _processes(directory: Path, *, alone: bool) -> ocp.options.MultiprocessingOp
     )
 
 
-@orbax_kept_quiet()
-def open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
-    """Open Orbax's manager of a directory of this process, with files for each part of an array.
-
-    By default a process writes all its parts into a few files, which would need merging with the
-    files of the others.
-    """
-    if not writes:
-        return _open_local(directory, None, alone=True)
-    types, number = ocp.type_handlers, jax.process_index()
-    options = _processes(directory, alone=True)
-    registry = types.create_type_handler_registry(
-        # A description of the arrays for each process would be checked for those of the others.
-        (jax.Array, types.ArrayHandler(primary_host=number, array_metadata_store=None)),
-        (np.ndarray, types.NumpyHandler()),
-    )
-    arrays = ocp.PyTreeCheckpointHandler(
-        use_ocdbt=False, multiprocessing_options=options, type_handler_registry=registry
-    )
-    record = ocp.JsonCheckpointHandler(multiprocessing_options=options)
-    handlers = dict.fromkeys(("params", "progress", "ema"), arrays)
-    return ocp.CheckpointManager(
-        directory.absolute(),
-        options=ocp.CheckpointManagerOptions(
-            create=False,
-            cleanup_tmp_directories=False,
-            multiprocessing_options=options,
-            # Processes that wait for a directory would take another one's word that it is there.
-            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-        ),
-        item_handlers=handlers | dict.fromkeys(("origin", "score"), record),
-    )
-
-
 @contextmanager
-def reading_checkpoints(directory: Path) -> Iterator[Manager]:
+def reading_checkpoints(directory: Path) -> Iterator[Reader]:
     """Open the checkpoints in a directory for reading by this process only, within a block."""
     quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
-    with quiet, unheard, closing(open_manager(directory)) as manager:
+    with quiet, unheard, closing(open_reader(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
         yield manager
         gc.collect()
@@ -255,8 +261,8 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
         raise failure
     if failure is not None:
         way_out = "make room"
-        if isinstance(directory, BucketPath):
-            way_out += f" in {on_this_machine(directory).parent}"
+        if isinstance(directory, BucketPath):  # a store that may be back soon
+            failure, way_out = OSError(errno.EREMOTEIO, reason_of(failure)), "check the store"
         raise UserError(
             f"a checkpoint in {directory} cannot be written ({reason_of(failure)}); the ones "
             f"before it are whole: {way_out}, and the same command goes on from them"
@@ -265,7 +271,7 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
 
 @orbax_kept_quiet()
 def restore(
-    manager: Manager,
+    manager: Reader,
     directory: Path,
     step: int,
     **items: ocp.args.CheckpointArgs,
@@ -296,7 +302,7 @@ def restore(
 
 
 def restore_arrays(
-    manager: Manager, directory: Path, step: int, like: Mapping[str, Any]
+    manager: Reader, directory: Path, step: int, like: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Read the arrays of some items of a checkpoint, for `distribute`.
 

@@ -101,7 +101,7 @@ def test_a_dry_run_refuses_a_disk_on_which_nothing_can_be_written(tiny_run, tmp_
 
     monkeypatch.setattr(os, "fsync", full)
     arguments = ["train", "--config", str(tiny_run.folder / "tiny.py"), str(tmp_path / "run")]
-    with pytest.raises(UserError, match=f"cannot write in {tmp_path}: No space left on device"):
+    with pytest.raises(UserError, match=rf"cannot write {tmp_path}/\S*: No space left on device"):
         main([*arguments, "--dry-run"])
     assert [*tmp_path.iterdir()] == []
 

@@ -4,12 +4,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -77,16 +76,16 @@ class PreparedPieces(parts.Parts):
     def open(self, part: int) -> rows.Examples:
         """Return the examples of a piece, mapped into memory or downloaded from its bucket."""
         path, piece = self._pieces[part]
-        with _on_this_machine(path) as local:
-            try:
+        try:
+            with _on_this_machine(path) as local:
                 if sums.digest_of(local, "blake2b") != piece["blake2b"]:
                     raise UserError(f"{path} is damaged, as its hash says; {_MAKE_AGAIN}")
                 array = np.load(local, mmap_mode="r")  # and stays mapped when its name is gone
-            except FileNotFoundError as error:
-                raise UserError(f"{path} is missing; {_MAKE_AGAIN}") from error
-            except OSError as error:
-                reason = error.strerror or error
-                raise UserError(f"{path} cannot be read ({reason}); {_MAKE_AGAIN}") from error
+        except FileNotFoundError as error:
+            raise UserError(f"{path} is missing; {_MAKE_AGAIN}") from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{path} cannot be read ({reason}); {_MAKE_AGAIN}") from error
         return self.text.examples(read_piece(array, piece))
 
     def shape(self, shape: rows.BatchShape, most: int) -> rows.BatchShape:
@@ -139,25 +138,22 @@ class PreparedPieces(parts.Parts):
 @contextmanager
 def _on_this_machine(path: Path) -> Iterator[Path]:
     """Return a context with the path of a local file, and wait for an unreachable store."""
-    if not isinstance(path, bucket.BucketPath):
-        yield path
-        return
-    with TemporaryDirectory(prefix="t2t_jax-") as folder:
-        local, away_since = Path(folder) / path.name, None
-        while not local.exists():
+    latest: float | None = None
+    with ExitStack() as copies:
+        while True:
             try:
-                path.fetch_to(local)
-            except FileNotFoundError:
+                local = copies.enter_context(bucket.local_copy(path))
                 break
+            except FileNotFoundError:
+                raise
             except (OSError, UserError) as error:
-                now = time.monotonic()
-                if away_since is None:
-                    away_since = now
+                if latest is None:
+                    latest = time.monotonic() + _PATIENCE_SECONDS
                     warn(
                         f"{path} cannot be read ({in_one_line(error)}); it is tried again for ten "
                         "minutes"
                     )
-                if now > away_since + _PATIENCE_SECONDS:
+                if time.monotonic() > latest:
                     raise
                 time.sleep(_RETRY_SECONDS)
         yield local

@@ -75,19 +75,18 @@ def publish(asked: Publication, dry_run: Path | None = None) -> str:
     target = _target(asked)
     source = opening.opened(asked.workdir, with_state=asked.with_state)
     licence = _licence(asked, source)
-    is_local = isinstance(target, Path) and not isinstance(target, bucket.BucketPath)
-    if directory := dry_run or (bucket.as_path(asked.destination) if is_local else None):
-        opening.check_directory_name(directory)
-        with atomic_file.writing_directory(directory) as place:
+    written = dry_run or target
+    if isinstance(written, Address | bucket.BucketPath):
+        with atomic_file.removed_at_end(Path(tempfile.mkdtemp(prefix="t2t_jax-"))) as place:
             _fill(asked, source, licence, place)
-        return str(directory)
-    with atomic_file.removed_at_end(Path(tempfile.mkdtemp(prefix="t2t_jax-"))) as place:
-        _fill(asked, source, licence, place)
-        if isinstance(target, Address):
-            return _upload(place, target, asked.private)
-        assert isinstance(target, bucket.BucketPath)
-        bucket.send_tree(place, target, CONFIG)
-        return str(target)
+            if isinstance(written, Address):
+                return _upload(place, written, asked.private)
+            bucket.send_tree(place, written, CONFIG)
+    else:
+        opening.check_directory_name(written)
+        with atomic_file.writing_directory(written) as place:
+            _fill(asked, source, licence, place)
+    return str(written)
 
 
 def _target(asked: Publication) -> Address | Path:
@@ -147,7 +146,7 @@ def _copy_state(source: Path, place: Path) -> None:
         for step in steps[-1:]:
             directory, copy = source / name / str(step), place / name / str(step)
             if isinstance(directory, bucket.BucketPath):
-                bucket.fetch_objects(directory.objects(), directory, copy)
+                bucket.fetch_tree(directory, copy)
             else:
                 shutil.copytree(directory, copy)
     _copy([log_file(source)], place)

@@ -142,7 +142,7 @@ def _published_training(published: Mapping[str, Any], model: str) -> _Training:
 
 _BETWEEN_JOBS = (
     "The time between jobs is from the last record of a job to the begin of the next job that took "
-    "up the run. It includes what a kill left unrecorded: some 2 s, or 60 s of a run in a bucket."
+    "up the run. It includes what a kill left unrecorded: some 2 s."
 )
 
 
