@@ -1,14 +1,17 @@
 """Plugins: packages that add commands to the program, and those that are broken."""
 
-import importlib
+import tomllib
+from dataclasses import fields
+from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 
 import t2t_jax
 from t2t_jax import plugins
-from t2t_jax.plugins import Plugin
-from tests.programs import run_python
+from tests.programs import ROOT, run_python
+
+OURS = [one for one in plugins.plugins() if one.package.startswith("t2t_jax.extras.")]
 
 PACKAGE = """
 from dataclasses import dataclass
@@ -117,12 +120,80 @@ def test_a_command_whose_module_is_broken_is_refused_in_one_line(hello):
 
 
 def test_every_extra_is_a_plugin_whose_places_are_there():
-    folder = plugins.Path(t2t_jax.__file__).parent / "extras"
+    folder = Path(t2t_jax.__file__).parent / "extras"
     names = [f"t2t_jax.extras.{module.name}" for module in iter_modules([str(folder)])]
-    ours = [plugin for plugin in plugins.plugins() if plugin.package in names]
-    assert [plugin.package for plugin in ours] == names
-    for plugin in ours:
-        assert isinstance(importlib.import_module(plugin.package).PLUGIN, Plugin)
-        for row in plugin.commands.values():
-            assert row.place.startswith(plugin.package)
-            assert plugins.load(row.place).__doc__
+    assert [plugin.package for plugin in OURS] == names
+    for plugin in OURS:
+        rows = (row.place for row in plugin.commands.values())
+        others = (plugin.flags, plugin.names, plugin.remarks)
+        places = [*rows, *(place for kind in others for place in kind.values())]
+        assert places
+        for place in places:
+            assert place.startswith(f"{plugin.package}.")
+            assert plugins.load(place).__doc__
+
+
+def test_the_contract_has_the_extras_that_rows_name():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    [contract] = (one for one in contracts if one["type"] == "independence")
+    assert sorted(contract["ignore_imports"]) == sorted(
+        f"{plugin.package}.** -> t2t_jax.extras.{used}.**"
+        for plugin in OURS
+        for used in plugin.uses
+    )
+
+
+FLAGS = """
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from t2t_jax.plugins import Plugin, TrainingFlags
+
+
+@dataclass(frozen=True)
+class Flags(TrainingFlags):
+    instead = ("count",)
+    shout: bool = False
+    '''Shout before and after.'''
+    count: int | None = None
+    '''Count, and train nothing.'''
+
+    def check(self, workdir):
+        print("checks", workdir)
+
+    def run(self, config):
+        print(self.count, config.model.d_ff)
+        return 7
+
+
+PLUGIN = Plugin(flags={"train": "shout_plugin:Flags", "sweep": "shout_plugin:Flags"})
+"""
+
+
+def test_a_package_adds_flags_to_train_and_sweep(tmp_path):
+    install(tmp_path, "shout-plugin", FLAGS)
+    base = "train", "--config", "base"
+    assert call(tmp_path, *base, "--count", "3", "--model.d-ff", "5", code=7).stdout == "3 5\n"
+    for name in "train", "sweep":
+        assert (
+            "  --shout\n      Shout before and after.\n"
+            in call(tmp_path, name, "--help-all").stdout
+        )
+    refused = call(tmp_path, *base, "--count", "3", "--dry-run", code=2).stderr
+    assert refused.startswith("error: --dry-run cannot be given with --count, which")
+    install(tmp_path, "other-plugin", FLAGS.replace("shout_plugin", "other_plugin"))
+    done = call(tmp_path, *base, "--count", "3", "--model.d-ff", "5", code=7)
+    assert (
+        "left out: the flags of train of the package shout-plugin (other-plugin has " in done.stderr
+    )
+
+
+def test_flags_reach_another_process_as_text():
+    kinds = plugins.added_flags("sweep")
+    given = [kind(**{one.name: ("a:b",) for one in fields(kind)}) for kind in kinds]
+    assert plugins.flags_from([one.as_text() for one in given], "sweep") == [
+        kind(**{name: [*value] for name, value in vars(one).items()})
+        for kind, one in zip(kinds, given, strict=True)
+    ]
+    assert plugins.flags_from([], "sweep") == [kind() for kind in kinds]
