@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from t2t_jax.errors import UserError, in_one_line, warn
 
+_EXTRAS = "t2t_jax.extras."
 GROUP = "t2t_jax.plugins"
 """The group of entry points in which packages name their plugins."""
 
@@ -119,7 +120,7 @@ def plugins() -> Sequence[Plugin]:
 
 def _extras() -> Iterator[tuple[str, str]]:
     for module in iter_modules([str(Path(__file__).parent / "extras")]):
-        name = f"t2t_jax.extras.{module.name}"
+        name = f"{_EXTRAS}{module.name}"
         yield name, f"{name}:PLUGIN"
 
 
@@ -201,6 +202,19 @@ def load(place: str) -> Any:
 
 
 def load_named(place: str) -> Any:
-    """Return what `MODULE:NAME` names; its module is imported on the first call."""
+    """Return what `MODULE:NAME` names; its module is imported on the first call.
+
+    Raises:
+      UserError: it is in an extra of this package that is not installed.
+    """
     module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not module.startswith(f"{error.name}.") or not module.startswith(_EXTRAS):
+            raise
+        extra = module.removeprefix(_EXTRAS).partition(".")[0]
+        raise UserError(
+            f"{place} is in the extra {extra} of t2t-jax, which this installation lacks; install "
+            "the whole package"
+        ) from error

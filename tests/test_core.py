@@ -8,17 +8,8 @@ from tests.programs import ROOT, run_python
 TINY = (
     *("--training.num-train-steps", "2", "--model.d-model", "16", "--model.num-heads", "2"),
     *("--model.num-encoder-layers", "1", "--model.num-decoder-layers", "1"),
-    *(
-        "--data.corpus",
-        "text:corpus",
-        "--data.vocab-size",
-        "60",
-        "--data.cache-dir",
-        "cache",
-        "--evaluation.num-sentences",
-        "2",
-    ),
-    *("--decoding.beam-size", "1"),
+    *("--data.corpus", "text:corpus", "--data.vocab-size", "60", "--data.cache-dir", "cache"),
+    *("--evaluation.num-sentences", "2", "--decoding.beam-size", "1"),
 )
 NOUNS, VERBS = ("dog", "cat", "bird", "cow"), ("run", "sit", "sing", "eat")
 PROGRAM = f"""
@@ -38,6 +29,12 @@ if __name__ == "__main__":
     [translation] = translator.translate(["No devices found"])
     assert Path("translation").read_text() == translation + "\\n"
     assert not hasattr(t2t_jax, "explore")
+    labels = ["--data.task", "classification", "--model.architecture", "encoder_only"]
+    labels += ["--model.share-embeddings", "False"]
+    try:
+        main(["train", "labels", *train[:2], *labels])
+    except t2t_jax.UserError as error:
+        assert "is in the extra encoders of t2t-jax, which this installation lacks" in str(error)
     main(["serve", "run"])
 """
 

@@ -15,7 +15,7 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config, EncoderDecoderConfig, registry
 from t2t_jax.config.families import FAMILIES
-from t2t_jax.tasks.encoder_only import MASKED
+from t2t_jax.extras.encoders.tasks import MASKED
 from t2t_jax.tasks.language_modelling import generate
 from tests.programs import run_python
 from tests.selection import thorough_after

@@ -22,7 +22,7 @@ TREES = {
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
     "lines of code of the package": 32_450,
-    "lines of code of the tests": 35_380,
+    "lines of code of the tests": 35_390,
     "lines of code of the benchmarks": 4_042,
     "words of the documents": 68_000,
     "words of the docstrings": 75_690,

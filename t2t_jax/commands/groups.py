@@ -23,7 +23,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     "using a trained model": {
         "translate": "translate text, or parse sentences into trees, line by line",
         "generate": "continue text with a language model",
-        "predict": "label text or images, or fill in masked words",
     },
     "measuring a model": {
         "evaluate": "score a model on a test set: BLEU, F1, perplexity or accuracy",

@@ -270,8 +270,8 @@ FAMILIES = Rows(
         "t2t_jax.modules.language_model:LanguageModel",
         "t2t_jax.modules.language_model:LanguageModelDecoding",
     ),
-    encoder_only=Family(EncoderOnlyConfig, "t2t_jax.modules.encoder_model:EncoderModel"),
-    image_encoder=Family(ImageEncoderConfig, "t2t_jax.modules.encoder_model:ImageModel"),
+    encoder_only=Family(EncoderOnlyConfig, "t2t_jax.extras.encoders.networks:EncoderModel"),
+    image_encoder=Family(ImageEncoderConfig, "t2t_jax.extras.encoders.networks:ImageModel"),
 )
 """The families, by the value of `model.architecture`."""
 

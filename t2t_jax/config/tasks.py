@@ -50,7 +50,7 @@ class _Tasks(Rows[TaskFacts]):
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
-_ENCODER_ONLY = "t2t_jax.tasks.encoder_only"
+_ENCODERS = "t2t_jax.extras.encoders"
 
 
 def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> TaskFacts:
@@ -62,7 +62,7 @@ def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> 
         ("predict",),
         predicts_labels=True,
         hub_task=hub_task,
-        task=f"{_ENCODER_ONLY}:{task}",
+        task=f"{_ENCODERS}.tasks:{task}",
     )
 
 
@@ -97,16 +97,16 @@ TASKS = _Tasks(
         ("masked_nll", "-NLL of what is hidden"),
         ("predict",),
         hub_task="fill-mask",
-        task=f"{_ENCODER_ONLY}:MASKED",
+        task=f"{_ENCODERS}.tasks:MASKED",
     ),
     classification=_predicting_labels(
-        "encoder_only", "t2t_jax.data.corpus:label_splits", "text-classification", "CLASSIFICATION"
+        "encoder_only", f"{_ENCODERS}.corpora:label_splits", "text-classification", "CLASSIFICATION"
     ),
     tagging=_predicting_labels(
-        "encoder_only", "t2t_jax.data.corpus:tag_splits", "token-classification", "TAGGING"
+        "encoder_only", f"{_ENCODERS}.corpora:tag_splits", "token-classification", "TAGGING"
     ),
     image_classification=_predicting_labels(
-        "image_encoder", "t2t_jax.data.images:image_splits", "image-classification", "IMAGES"
+        "image_encoder", f"{_ENCODERS}.images:image_splits", "image-classification", "IMAGES"
     ),
 )
 """The tasks by name."""

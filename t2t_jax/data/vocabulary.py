@@ -9,7 +9,6 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from jaxtyping import Integer
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.errors import UserError
+from t2t_jax.plugins import load_named
 from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.version import removed_feature
 
@@ -163,20 +163,26 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_KINDS = "paired", "labelled", "pretrained", "framed"
+_FOLDER = "t2t_jax.data.vocabularies"
+_KINDS = {
+    "paired": f"{_FOLDER}.paired:PairedVocabulary",
+    "labelled": "t2t_jax.extras.encoders.vocabulary:LabelledVocabulary",
+    "pretrained": f"{_FOLDER}.pretrained:PretrainedVocabulary",
+    "framed": f"{_FOLDER}.framed:FramedVocabulary",
+}
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:
     """Return the vocabulary of the bytes that `Vocabulary.serialized` gives.
 
     A SentencePiece model stands for itself. Any other vocabulary is an object of JSON, whose field
-    `kind` names the module of `data.vocabularies`.
+    `kind` names its class.
 
     Raises:
       ValueError: the bytes are of no vocabulary; the message says what they are.
       UserError: a library is missing that the vocabulary needs, or version 0.3 removed its kind.
     """
-    kind = "shared"
+    place = f"{_FOLDER}.shared:SharedVocabulary"
     if serialized.startswith(b"{"):
         kind = (
             serialized[:40].partition(b'"kind": "')[2].partition(b'"')[0].decode("ascii", "replace")
@@ -185,8 +191,8 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
             raise removed_feature("a vocabulary of the kind moses", "Moses vocabularies")
         if kind not in _KINDS:
             raise ValueError("of a kind that this version of t2t_jax does not know")
-    module = import_module(f"t2t_jax.data.vocabularies.{kind}")
-    found: Vocabulary = getattr(module, f"{kind.capitalize()}Vocabulary")(serialized)
+        place = _KINDS[kind]
+    found: Vocabulary = load_named(place)(serialized)
     return found
 
 

@@ -14,11 +14,11 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.labelled import Labelled, LabelledText
 from t2t_jax.data.mixing import mixed_parts
 from t2t_jax.data.parts import OnePart
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
+from t2t_jax.extras.encoders.labelled import Labelled, LabelledText
 from t2t_jax.run.health import corpus_figures
 from tests.data.test_batching import STRATEGIES, assert_same, make_config, make_split, pairs_in
 from tests.data.test_windows_of_parts import Split

@@ -23,10 +23,10 @@ from t2t_jax.decoding.strategies import BeamSearch
 from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.extras.compile_only.search import results_of
+from t2t_jax.extras.encoders import tasks
 from t2t_jax.modules.models import make_model, make_scoring_model
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
-from t2t_jax.tasks import encoder_only
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step import abstract_batch, compile_train_step, eval_step
 from tests.parallel.test_meshes import make_config, named_leaves, on_eight_devices
@@ -83,7 +83,7 @@ def evaluations():
     found = model.sent(eval_step, model.scoring, 0.1, model.params, model.batch())
     assert found == {**whole, ("all-reduce", "fsdp"): BYTES_OF_SUMS}
     assert model.sent(scoring._log_probs, *own, ids, ids) == whole
-    assert model.sent(encoder_only._most_probable, *own, model.batch()) == whole
+    assert model.sent(tasks._most_probable, *own, model.batch()) == whole
 
 
 def searches():

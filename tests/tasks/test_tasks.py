@@ -15,10 +15,10 @@ from t2t_jax.config import Config
 from t2t_jax.config.tasks import TASKS, TaskFacts
 from t2t_jax.data.splits import Split
 from t2t_jax.errors import UserError
+from t2t_jax.extras.encoders.tasks import EncoderTask
 from t2t_jax.extras.watching.report import build_report
 from t2t_jax.run.history import dev_score, score_name
 from t2t_jax.tasks import parsing, task_of, translation
-from t2t_jax.tasks.encoder_only import EncoderTask
 from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task, TaskScores
 from t2t_jax.tasks.text_to_text import TextToText
 from t2t_jax.workdir import read_log

@@ -13,10 +13,10 @@ import pytest
 
 from t2t_jax.batch import EOS_ID, Batch, one_a_row
 from t2t_jax.config import Config
+from t2t_jax.extras.encoders.networks import PatchProjection
 from t2t_jax.functional.attention import repeat_heads
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.embedding import TokenEmbedding
-from t2t_jax.modules.encoder_model import PatchProjection
 from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.modules.layers import LayerStack
 from t2t_jax.modules.models import build

@@ -17,17 +17,24 @@ from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import Config
-from t2t_jax.data import batching, labelled, splits, tokenized
+from t2t_jax.data import batching, splits, tokenized
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.labelled import MASK, Labelled, LabelledText, MaskedText, labelled_images
 from t2t_jax.data.layout import batch_shape, ladder_length
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.shards.pieces import TrainText, document_text
-from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.extras.encoders import labelled
+from t2t_jax.extras.encoders.labelled import (
+    MASK,
+    Labelled,
+    LabelledText,
+    MaskedText,
+    labelled_images,
+)
+from t2t_jax.extras.encoders.vocabulary import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.modules import decoding_model, interceptors, matrices
 from t2t_jax.parallel import devices, mesh
 from t2t_jax.system.records import Record

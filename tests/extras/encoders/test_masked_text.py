@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.labelled import MASK, MaskedText, mask_id, with_masks
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.extras.encoders.labelled import MASK, MaskedText, mask_id, with_masks
 
 _SIZE, _MASK_ID = 50, 4
 

@@ -30,7 +30,7 @@ class PredictCommand(RunFlags):
 
     def run(self) -> int:
         """Write a line for every input, and return the exit code."""
-        from t2t_jax.data.images import images_in
+        from t2t_jax.extras.encoders.images import images_in
         from t2t_jax.tasks import task_of
 
         with writing(self.output) as file:

@@ -8,11 +8,11 @@ import pytest
 from t2t_jax.config import Config, DataConfig, network_config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.images import images_in
-from t2t_jax.data.labelled import labelled_images
 from t2t_jax.errors import UserError
+from t2t_jax.extras.encoders.images import images_in
+from t2t_jax.extras.encoders.labelled import labelled_images
+from t2t_jax.extras.encoders.tasks import IMAGES as TASK
 from t2t_jax.run.evaluation import prepare_evaluation
-from t2t_jax.tasks.encoder_only import IMAGES as TASK
 
 IMAGES = {
     "model.architecture": "image_encoder",
