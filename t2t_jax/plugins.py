@@ -44,6 +44,16 @@ class CommandRow(NamedTuple):
     """The command after which the list has this one; the group ends with it if there is none."""
 
 
+class CorpusRow(NamedTuple):
+    """A scheme of corpora: the word before the colon of a name in `data.corpus`."""
+
+    pairs: str
+    """The place of the function that returns the splits of sentence pairs, as
+    `TaskFacts.corpora`."""
+    form: str = "DIR"
+    """A word for what follows the colon."""
+
+
 @dataclass(frozen=True)
 class Plugin:
     """What a plugin provides, by name."""
@@ -51,6 +61,8 @@ class Plugin:
     commands: Mapping[str, CommandRow] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
     """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
+    corpora: Mapping[str, CorpusRow] = field(default_factory=dict)
+    """Schemes of corpora."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The places of names of `t2t_jax`, such as `explore`."""
     remarks: Mapping[str, str] = field(default_factory=dict)

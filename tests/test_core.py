@@ -14,6 +14,7 @@ TINY = (
 NOUNS, VERBS = ("dog", "cat", "bird", "cow"), ("run", "sit", "sing", "eat")
 PROGRAM = f"""
 from pathlib import Path
+import pytest
 import t2t_jax
 from t2t_jax.__main__ import main
 
@@ -31,10 +32,10 @@ if __name__ == "__main__":
     assert not hasattr(t2t_jax, "explore")
     labels = ["--data.task", "classification", "--model.architecture", "encoder_only"]
     labels += ["--model.share-embeddings", "False"]
-    try:
-        main(["train", "labels", *train[:2], *labels])
-    except t2t_jax.UserError as error:
-        assert "is in the extra encoders of t2t-jax, which this installation lacks" in str(error)
+    public = ["--data.corpus", "wmt14-en-de:corpus"]
+    for extra, flags in (("encoders", labels), ("corpora", public)):
+        with pytest.raises(t2t_jax.UserError, match=f"is in the extra {{extra}} of t2t-jax, which"):
+            main(["train", "other", *train[:2], *flags])
     main(["serve", "run"])
 """
 

@@ -21,7 +21,7 @@ import pytest
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_config
-from t2t_jax.data.download.catalogue import CORPORA
+from t2t_jax.extras.corpora.catalogue import CORPORA
 from tests.programs import ROOT, run_program
 
 # Without what a build of the site has written, and the tables that are data of pages of results.
@@ -73,7 +73,7 @@ ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax launch"] = "clusters; its tests have their stand-ins, and a real one"
 FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
-ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/data/test_download.py has a server")
+ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/extras/corpora has a server")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
 ELSEWHERE["--metrics-port"] = "a port; tests/run/test_metrics_server.py takes a free one"
 ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"

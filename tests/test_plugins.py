@@ -197,3 +197,36 @@ def test_flags_reach_another_process_as_text():
         for kind, one in zip(kinds, given, strict=True)
     ]
     assert plugins.flags_from([], "sweep") == [kind() for kind in kinds]
+
+
+CORPORA = """
+from t2t_jax.plugins import CorpusRow, Plugin
+
+ROW = CorpusRow("greet_plugin:splits", "WORD")
+PLUGIN = Plugin(corpora={"greet": ROW, "text": ROW, "wmt14-en-de": ROW})
+
+
+def splits(name, config):
+    from t2t_jax.data.splits import Split, chunks
+
+    pair = "hello", name.partition(":")[2]
+    return {"train": Split.of(str, lambda word: chunks(iter([pair])), pair)}
+"""
+READER = """
+import sys
+sys.path.append(sys.argv[1])
+from t2t_jax.config import DataConfig
+from t2t_jax.data.corpus import open_corpus
+
+print(open_corpus(DataConfig("greet:hallo+greet:tag*2")).lines("train"))
+open_corpus(DataConfig("greets:hallo"))
+"""
+
+
+def test_a_package_adds_a_scheme_of_corpora_but_takes_none(tmp_path):
+    install(tmp_path, "greet-plugin", CORPORA)
+    done = run_python("-c", READER, tmp_path, code=1)
+    assert done.stdout == "(['hello', 'hello', 'hello'], ['hallo', 'tag', 'tag'])\n"
+    refusal = "in the corpora of the package greet-plugin (t2t-jax has that name)"
+    assert [done.stderr.count(f"{one} {refusal}") for one in ("text", "wmt14-en-de")] == [1, 1]
+    assert "iwslt14-de-en:DIR, greet:WORD, nor a mixture" in done.stderr

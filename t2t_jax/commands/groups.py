@@ -12,7 +12,6 @@ from t2t_jax.plugins import CommandRow, rows
 _CORE: Mapping[str, Mapping[str, str]] = {
     "first steps": {
         "init": "write a config, a README and a script for your corpus",
-        "data": "download a public corpus, such as WMT14, as text files",
         "data prepare": "tokenize a corpus in shards before training reads it",
     },
     "training": {

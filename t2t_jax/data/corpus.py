@@ -10,7 +10,6 @@ against them.
 """
 
 import importlib.resources
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,15 +17,14 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.config import DataConfig, registry, tasks
+from t2t_jax import plugins
+from t2t_jax.config import DataConfig, tasks
 from t2t_jax.data import text_files, tfds
-from t2t_jax.data.corpus_name import components_of
-from t2t_jax.data.download import catalogue, prepare
+from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.data.shards.listing import shard_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError, quote
-from t2t_jax.system.bucket import as_path
 
 _BUNDLED = "bundled:"
 
@@ -118,7 +116,7 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 def _open(name: str, config: DataConfig) -> Corpus:
     facts = tasks.TASKS[tasks.task_name(name, config.task)]
-    parts: dict[str, Split] = registry.load_named(facts.corpora)(name, config)
+    parts: dict[str, Split] = plugins.load_named(facts.corpora)(name, config)
     if config.dev_lines:
         parts = with_dev(name, parts, config.dev_lines)
     for split in SPLITS:  # other test sets may be large, and never asked for
@@ -137,14 +135,13 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
         return text_files.file_splits(place, config, languages) or text_files.text_splits(
             text_files.corpus_directory(place), *languages
         )
-    if scheme in catalogue.CORPORA and place:
-        directory = as_path(os.path.expanduser(place))
-        prepare.check_holds(scheme, directory)
-        return text_files.text_splits(directory, *languages)
     if scheme == "tfds" and place:
         return tfds.tfds_splits(place, *languages)
     if scheme == "shards" and place:
         return shard_splits(place, config, pairs=True)
+    if scheme in added_schemes() and place:
+        added: dict[str, Split] = plugins.load(added_schemes()[scheme].pairs)(name, config)
+        return added
     raise _unknown(name)
 
 
@@ -172,10 +169,10 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def _unknown(name: str) -> UserError:
+    added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
     return UserError(
         f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
-        "shards:PATTERN, tfds:NAME/CONFIG or trees:DIR, nor a public corpus in a directory, "
-        f"NAME:DIR, where NAME is {', '.join(catalogue.CORPORA)}, nor a mixture such as "
+        f"shards:PATTERN, tfds:NAME/CONFIG, trees:DIR, {added}, nor a mixture such as "
         "text:A*3+text:B"
     )
 

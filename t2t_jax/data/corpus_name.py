@@ -9,23 +9,38 @@ after the last `*` of a place is a weight unless it has a `/`: write a directory
 """
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 from t2t_jax.config.tasks import TASKS
-from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.errors import UserError, quote
+from t2t_jax.plugins import CorpusRow, rows
 
+PUBLIC = "wmt14-en-de", "wmt14-en-fr", "wmt16-en-ro", "multi30k-en-de", "iwslt14-de-en"
+"""The names of the public corpora."""
 _OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
-SCHEMES: tuple[str, ...] = ("bundled", "text", "shards", "tfds", *_OF_TASKS, *CORPORA)
-"""The schemes of corpora: the words that can stand before the colon of a name."""
-
-_NEXT_CORPUS = re.compile(rf"\+(?=(?:{'|'.join(map(re.escape, SCHEMES))}):)")
+_OF_CORE = ("bundled", "text", "shards", "tfds", *_OF_TASKS)
+# Known without the extra too, so that an error can name it.
+_OF_EXTRAS = dict.fromkeys(PUBLIC, CorpusRow("t2t_jax.extras.corpora.prepare:pair_splits"))
 _WITH_WEIGHT = re.compile(r"(.*)\*([^/*]*)", re.DOTALL)
 _WEIGHT = re.compile(r"[1-9][0-9]{0,3}")
 _SAME_IN_TFDS = {
     "tfds:wmt14_translate/de-en": "wmt14-en-de",
     "tfds:wmt14_translate/fr-en": "wmt14-en-fr",
 }
+
+
+@cache
+def added_schemes() -> Mapping[str, CorpusRow]:
+    """Return the schemes of corpora that extras and plugins of other packages provide."""
+    return _OF_EXTRAS | rows("corpora", (*_OF_CORE, *_OF_EXTRAS))
+
+
+@cache
+def _next_corpus() -> re.Pattern[str]:
+    schemes = "|".join(map(re.escape, (*_OF_CORE, *added_schemes())))
+    return re.compile(rf"\+(?=(?:{schemes}):)")
 
 
 class Component(NamedTuple):
@@ -44,7 +59,7 @@ class Component(NamedTuple):
 def components_of(name: str) -> list[Component]:
     """Return the corpora of a name with their weights: one corpus, unless it is a mixture."""
     found = []
-    for part in _NEXT_CORPUS.split(name):
+    for part in _next_corpus().split(name):
         match = _WITH_WEIGHT.fullmatch(part)
         place, weight = match.groups() if match else (part, "1")
         if part.startswith("shards:") and not _WEIGHT.fullmatch(weight):
@@ -68,6 +83,6 @@ def public_name(name: str) -> str:
     found = []
     for place, weight in components_of(name):
         scheme = place.partition(":")[0]
-        known = scheme if scheme in CORPORA else _SAME_IN_TFDS.get(place, place)
+        known = scheme if scheme in PUBLIC else _SAME_IN_TFDS.get(place, place)
         found.append(str(Component(known, weight)))
     return "+".join(found)

@@ -8,8 +8,8 @@ import pytest
 
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
-from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.errors import UserError
+from t2t_jax.extras.corpora.prepare import check_holds
 from t2t_jax.extras.trackers import follower
 from t2t_jax.extras.trackers.tracker import Target
 from t2t_jax.run import trainer

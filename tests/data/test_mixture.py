@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.corpus_name import SCHEMES, Component, components_of, public_name
+from t2t_jax.data.corpus_name import PUBLIC, Component, components_of, public_name
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
@@ -56,7 +56,9 @@ def train_pairs(corpus):
 
 
 places = st.text(st.sampled_from("ab/+.~"), min_size=1)
-names = st.tuples(st.sampled_from(SCHEMES), places).map(":".join)
+names = st.tuples(
+    st.sampled_from(("bundled", "text", "shards", "tfds", "trees", *PUBLIC)), places
+).map(":".join)
 
 
 @given(st.lists(st.tuples(names, st.none() | st.integers(1, 9999)), min_size=1))

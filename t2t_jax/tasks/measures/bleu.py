@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from t2t_jax.data.corpus_name import public_name
 from t2t_jax.data.languages import language_of
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.paper import TEST_SETS
@@ -319,7 +318,7 @@ def name_of_test_set(corpus: str, split: str, num_sentences: int) -> str:
       `newstest2014 (full, 3,003 sentences)`, or `newstest2013 (100 sentences)` for a number of
       sentences that no version has. For any other test set, corpus and split.
     """
-    names = {**TEST_SETS, **_OTHER_NAMES} if public_name(corpus).startswith(_WMT14) else {}
+    names = {**TEST_SETS, **_OTHER_NAMES} if corpus.startswith(_WMT14) else {}
     name = names.get(split, split)
     if name not in _SIZES:
         return f"{corpus} {split}"

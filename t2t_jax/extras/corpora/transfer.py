@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from t2t_jax.data.download.catalogue import Archive
 from t2t_jax.data.lines import DAMAGE
 from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.extras.corpora.catalogue import Archive
 from t2t_jax.system import atomic_file, regular_file, sums
 
 Progress = Callable[[int], None]

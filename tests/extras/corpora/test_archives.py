@@ -10,9 +10,9 @@ import tracemalloc
 import pytest
 
 from t2t_jax.data import lines as lines_module
-from t2t_jax.data.download.catalogue import Archive, Text
-from t2t_jax.data.download.texts import lines_of
 from t2t_jax.errors import UserError
+from t2t_jax.extras.corpora.catalogue import Archive, Text
+from t2t_jax.extras.corpora.texts import lines_of
 
 MIB = 1 << 20
 PLAIN = Text(Archive("http://x/a.gz"))

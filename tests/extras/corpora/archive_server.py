@@ -15,7 +15,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 
-from t2t_jax.data.download import prepare
+from t2t_jax.extras.corpora import prepare
 
 BYTES = gzip.compress(bytes(range(256)) * 1000, 0, mtime=0)
 """A file whose content nobody reads."""

@@ -7,6 +7,7 @@ DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
 """
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -16,10 +17,13 @@ from pathlib import Path
 
 import msgspec
 
-from t2t_jax.data.download import catalogue
-from t2t_jax.data.download.catalogue import public_corpus
-from t2t_jax.data.download.texts import lines_of
+from t2t_jax.config import DataConfig
+from t2t_jax.data.splits import Split
+from t2t_jax.data.text_files import text_splits
 from t2t_jax.errors import UserError
+from t2t_jax.extras.corpora import catalogue
+from t2t_jax.extras.corpora.catalogue import public_corpus
+from t2t_jax.extras.corpora.texts import lines_of
 from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.sums import digest_of
 
@@ -89,6 +93,14 @@ def prepare_corpus(
     atomic_file.write_whole(directory / _SOURCES, sources.encode())
     _write_manifest(directory, manifest, counts)
     return counts
+
+
+def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """Return the splits of a public corpus, `NAME:DIR`; see `TaskFacts.corpora`."""
+    corpus, _, place = name.partition(":")
+    directory = bucket.as_path(os.path.expanduser(place))
+    check_holds(corpus, directory)
+    return text_splits(directory, config.source_language, config.target_language)
 
 
 def check_holds(name: str, directory: Path) -> None:

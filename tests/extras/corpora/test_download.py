@@ -22,12 +22,12 @@ from sacrebleu.dataset import DATASETS
 from t2t_jax.__main__ import main
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.download import prepare
-from t2t_jax.data.download.catalogue import CORPORA, Archive, Cleaning, Text, public_corpus
-from t2t_jax.data.download.texts import lines_of
-from t2t_jax.data.download.transfer import fetch_archive
 from t2t_jax.errors import UserError
-from tests.data.archive_server import BYTES, digest_of, resized, sentences, serving, small
+from t2t_jax.extras.corpora import prepare
+from t2t_jax.extras.corpora.catalogue import CORPORA, Archive, Cleaning, Text, public_corpus
+from t2t_jax.extras.corpora.texts import lines_of
+from t2t_jax.extras.corpora.transfer import fetch_archive
+from tests.extras.corpora.archive_server import BYTES, digest_of, resized, sentences, serving, small
 
 _AT_ONCE = (0.0, 0.0)
 
@@ -320,7 +320,7 @@ def test_cleaning_counts_words_and_treats_sides_alike(source, target, max_words,
 _PROGRAM = """
 import json, sys
 from dataclasses import replace
-from t2t_jax.data.download import catalogue
+from t2t_jax.extras.corpora import catalogue
 catalogue._MULTI30K = json.loads(sys.argv.pop(1))
 train, dev, test = map(catalogue._multi30k, ("train", "val", "test_2016_flickr"))
 corpus = catalogue.public_corpus("multi30k-en-de")

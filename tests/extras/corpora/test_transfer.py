@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from t2t_jax.data.download import transfer
-from t2t_jax.data.download.catalogue import Archive
-from t2t_jax.data.download.transfer import fetch_archive
 from t2t_jax.errors import UserError
-from tests.data.archive_server import NOT_ALL, Scripted, answer, digest_of, serving
-from tests.data.archive_server import sent as right
+from t2t_jax.extras.corpora import transfer
+from t2t_jax.extras.corpora.catalogue import Archive
+from t2t_jax.extras.corpora.transfer import fetch_archive
+from tests.extras.corpora.archive_server import NOT_ALL, Scripted, answer, digest_of, serving
+from tests.extras.corpora.archive_server import sent as right
 
 BODY, OTHER = (gzip.compress(random.Random(n).randbytes(10_217), 0, mtime=0) for n in range(2))
 _AT_ONCE = (0.0, 0.0)

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from t2t_jax.data.download.catalogue import Text
 from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded
 from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.extras.corpora.catalogue import Text
 
 _BLOCK_LINES = 1000
 _READ_AT_ONCE = 1 << 16

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 import tyro
 
 from t2t_jax.commands.tables import grid, print_result, progress
-from t2t_jax.data.download.catalogue import CORPORA, Archive
 from t2t_jax.errors import UserError
+from t2t_jax.extras.corpora.catalogue import CORPORA, Archive
 from t2t_jax.system.bucket import COPY_AFTERWARDS, check_local
 
 
@@ -42,9 +42,9 @@ class DataCommand:
         """Prepare the corpus, print its sizes, and return the exit code."""
         from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
-        from t2t_jax.data.download.catalogue import Cleaning
-        from t2t_jax.data.download.prepare import prepare_corpus
-        from t2t_jax.data.download.transfer import fetch_archive
+        from t2t_jax.extras.corpora.catalogue import Cleaning
+        from t2t_jax.extras.corpora.prepare import prepare_corpus
+        from t2t_jax.extras.corpora.transfer import fetch_archive
 
         if self.max_words is not None and self.max_words < 1:
             raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
