@@ -108,6 +108,7 @@ class SweepCommand:
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
+        from t2t_jax.config.file import check_size
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
         from t2t_jax.sweep.rules import GridRules, check_distinct, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
@@ -135,6 +136,7 @@ class SweepCommand:
         chosen = chosen_variants(grid, self.only)
         seeds = self._seeds()
         check_counts(seeds=seeds, jobs=self.jobs)
+        check_size({"rows": len(chosen), "seeds": seeds})
         self._check_launcher()
         if self.dry_run:
             from t2t_jax.sweep.tables import listing
@@ -156,7 +158,7 @@ class SweepCommand:
                 self.workdir,
                 seeds,
                 result_console(),
-                self.only,
+                chosen,
                 allow_mixed=self.allow_mixed,
                 columns=self.columns or (),
                 split=self.split,
@@ -238,10 +240,10 @@ class SweepCommand:
         return grid._replace(compared_with=self.base)
 
     def _seeds(self) -> int:
-        from t2t_jax.sweep.stored_grid import stored_seeds
+        from t2t_jax.sweep.stored_grid import read_record
 
         if self.seeds is None and self.workdir is not None:
-            return stored_seeds(self.workdir)
+            return int(read_record(self.workdir).get("seeds", 1))
         return 1 if self.seeds is None else self.seeds
 
     def _check_launcher(self) -> None:

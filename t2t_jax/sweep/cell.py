@@ -27,6 +27,7 @@ from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.plugins import flags_from
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
+from t2t_jax.sweep.comparison import measures_of
 from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, settled_fields, software_of
 from t2t_jax.system import records
 from t2t_jax.system.atomic_file import write_whole
@@ -35,7 +36,6 @@ from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
-    from t2t_jax.tasks.task import GridMeasures
 
 
 SPLIT: Final = "dev"
@@ -206,21 +206,6 @@ class Cell:
         return next((record for record in log if record["of"] == "train"), {})
 
 
-def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
-    """Return the scores that compare a result of a known corpus with others.
-
-    Args:
-      with_metric: whether the metric of the config, if it has one, is the second score.
-    """
-    from t2t_jax.tasks import task_of
-    from t2t_jax.tasks.task import Measure
-
-    measures = task_of(result["corpus"], result.get("task", "auto")).grid
-    if with_metric and "metric" in result:
-        return measures._replace(beside=Measure("metric_score", str(result["metric"])))
-    return measures
-
-
 def _check_scores(result: Record) -> None:
     """Refuse a result that lacks a score, or does not have one hypothesis for each reference."""
     score, beside, *_ = measures_of(result)
@@ -256,6 +241,14 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
             seeded = config.replace({"training.seed": seed})
             all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}"))
     return all_cells
+
+
+def by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Group cells by variant."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.variant, []).append(cell)
+    return groups
 
 
 def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool = False) -> None:

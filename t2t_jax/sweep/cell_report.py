@@ -155,7 +155,9 @@ def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, B
     return means
 
 
-def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, workdir: Path) -> None:
+def write_seeds(
+    grid: Grid, reports: Sequence[CellReport], results: Results, workdir: Path, record: Record
+) -> None:
     """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
 
     There is a column for each config field that varies between variants, under its dotted path,
@@ -163,7 +165,7 @@ def write_seeds(grid: Grid, reports: Sequence[CellReport], results: Results, wor
     cells that were added to the grid's plan later, and empty without a plan. `chosen` is yes for
     the tuned values that the table compares. The variants are in the grid's order.
     """
-    added = added_later(workdir)
+    added = added_later(record)
     every = ((variant, result) for variant, seeds in results.items() for result in seeds)
     chosen = {cell_name(variant, result) for variant, result in every if "tuned_to" in result}
     fields = [{path: value for path, _, value in walk(r.cell.config)} for r in reports]

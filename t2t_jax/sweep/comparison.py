@@ -17,7 +17,6 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
-from t2t_jax.sweep.cell import measures_of
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, Weights, effects, sampled_scores
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
@@ -114,6 +113,21 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
         else:
             factors.append(column)
     return [dict(zip(variants, factor, strict=True)) for factor in factors]
+
+
+def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
+    """Return the scores that compare a result of a known corpus with others.
+
+    Args:
+      with_metric: whether the metric of the config, if it has one, is the second score.
+    """
+    from t2t_jax.tasks import task_of
+    from t2t_jax.tasks.task import Measure
+
+    measures = task_of(result["corpus"], result.get("task", "auto")).grid
+    if with_metric and "metric" in result:
+        return measures._replace(beside=Measure("metric_score", str(result["metric"])))
+    return measures
 
 
 def cell_name(variant: str, result: Mapping[str, Any]) -> str:

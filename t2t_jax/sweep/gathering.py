@@ -6,82 +6,99 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 from t2t_jax.config.file import Grid, describe_difference
-from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decided, num_seeds_in, score_at
+from t2t_jax.sweep.cell import (
+    SPLIT,
+    Cell,
+    Scores,
+    by_variant,
+    cells,
+    decided,
+    num_seeds_in,
+    score_at,
+)
 from t2t_jax.sweep.cell_report import LEFT_OUT, CellReport, mean_budgets, report_on
 from t2t_jax.sweep.comparison import measure, verdict_on
-from t2t_jax.sweep.rules import PlannedGrid, by_variant, recorded_plan
+from t2t_jax.sweep.rules import recorded_plan
 from t2t_jax.sweep.same_code import devices_and_dtypes
-from t2t_jax.sweep.stored_grid import rows_outside, scorings
+from t2t_jax.sweep.stored_grid import read_record, rows_outside, scorings
 from t2t_jax.sweep.tables import Beside, GridTable
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 
-class Gathered(NamedTuple):
-    """The state of a grid's cells."""
+class GridState:
+    """The state of a grid's cells, by the rules of its directory."""
 
-    results: dict[str, list[Record]]
-    """The results that are compared, by variant: of tuned variants those of the chosen values."""
-    reports: Sequence[CellReport]
-    """The state of each cell."""
-    outside: Sequence[CellReport]
-    """The state of the cells whose rows the directory's grid has and the given one lacks."""
-    beside: Beside
-    """The notes and further tables beside the scores."""
-    unfinished: tuple[str, ...]
-    """The names of the cells that still need training or scoring."""
+    def __init__(
+        self, grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str], split: str = SPLIT
+    ) -> None:
+        """Read the files of the cells.
 
+        Args:
+          seeds: the requested seeds; results of further ones count too.
+          chosen: the names of the requested variants.
+          split: the split of the results; the rules go by dev.
+        """
+        self.grid, self.split, self.record = grid, split, read_record(workdir)
+        self.planned = recorded_plan(grid, workdir, seeds, chosen)
+        wanted, self.scores = decided(self.planned.for_reading)
+        self.cells = by_variant(wanted)
+        """The cells that the plan has trained so far, by row."""
+        compared: Sequence[Cell] = wanted
+        if not self.planned.candidates:
+            num_seeds = max(seeds, self.planned.seeds, num_seeds_in(grid, workdir))
+            compared = cells(grid, workdir, num_seeds)
+        self.reports = [report_on(replace(cell, split=split)) for cell in compared]
+        """The state of each cell."""
+        self.results = _results_by_variant(self.reports)
+        """The results that are compared: of tuned variants those of the chosen values."""
+        self.infinite = [c for c in wanted if math.inf in self.scores[c.name].values()]
+        self.diverged: Mapping[str, int] = Counter(cell.variant for cell in self.infinite)
+        self.values: GridTable | None = None
+        """The table of the values that were chosen for tuned variants."""
+        if self.planned.candidates:
+            by_cell = {r.cell.name: r.result for r in self.reports if r.result is not None}
+            self.results, self.diverged, self.values = tuned_results(
+                self.planned, self.cells, self.scores, by_cell
+            )
+        lost = Grid(rows_outside(self.record, grid, workdir), {})
+        started = map(report_on, cells(lost, workdir, num_seeds_in(lost, workdir)))
+        self.outside = [
+            r._replace(state=LEFT_OUT, reason="not in the config file") for r in started
+        ]
+        """The state of the cells whose rows the directory's grid has and the given one lacks."""
+        self.scorings = scorings(self.record, split)
+        to_score = {name for entry in self.scorings for name in entry["cells"]}
+        self.unscored = [
+            r.cell.name for r in self.reports if r.result is None and r.cell.name in to_score
+        ]
+        self.untrained = [c for c in wanted if score_at(self.scores[c.name], c.until) is None]
+        self.unfinished = (*(cell.name for cell in self.untrained), *self.unscored)
+        """The names of the cells that still need training or scoring."""
 
-def gathered(
-    grid: Grid, workdir: Path, seeds: int, only: Iterable[str], split: str = SPLIT
-) -> Gathered:
-    """Gather the state of a grid's cells, by the rules of its directory.
-
-    Args:
-      seeds: the requested seeds; results of further ones count too.
-      only: the requested variants, as names or patterns; empty for all.
-      split: the split of the results; the rules go by dev.
-    """
-    planned = recorded_plan(grid, workdir, seeds, only)
-    wanted, scores = decided(planned.for_reading)
-    of_grid = cells(grid, workdir, max(seeds, planned.seeds, num_seeds_in(grid, workdir)))
-    compared = wanted if planned.candidates else of_grid
-    reports = [report_on(replace(cell, split=split)) for cell in compared]
-    results = _results_by_variant(reports)
-    given_up, over = rung_table(planned, wanted, scores)
-    further = [given_up] if given_up else []
-    infinite = [cell for cell in wanted if math.inf in scores[cell.name].values()]
-    diverged: dict[str, int] = Counter(cell.variant for cell in infinite)
-    if planned.candidates:
-        by_cell = {r.cell.name: r.result for r in reports if r.result is not None}
-        results, diverged, values = tuned_results(planned, by_variant(wanted), scores, by_cell)
-        further = [values]
-    lost = Grid(rows_outside(grid, workdir), {})
-    started = map(report_on, cells(lost, workdir, num_seeds_in(lost, workdir)))
-    outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in started]
-    untrained = [c.name for c in wanted if score_at(scores[c.name], c.until) is None]
-    to_score = {name for entry in scorings(workdir, split) for name in entry["cells"]}
-    unscored = [r.cell.name for r in reports if r.result is None and r.cell.name in to_score]
-    left_out = [report.cell.name for report in reports if report.state == LEFT_OUT]
-    selected = frozenset[str]()
-    # Candidates compete within their row, by cross-fitting. The base always continues.
-    if given_up is not None and not planned.candidates and split == SPLIT:
-        selected = frozenset(results) - {grid.base}
-    notes = [
-        *([_split_note(planned, workdir, split)] if results else []),
-        *_names_note(f"Not scored on {split}", unscored),
-        *_names_note("Diverged, and so worse than every other", [cell.name for cell in infinite]),
-        *devices_and_dtypes(results),
-        *_names_note("Left out, as of another config or damaged", left_out),
-        *_outside_note(outside),
-    ]
-    budgets = mean_budgets(results, reports)
-    beside = Beside(notes, further, over, diverged, budgets=budgets, selected=selected)
-    return Gathered(results, reports, outside, beside, (*untrained, *unscored))
+    def beside(self, other_code: Mapping[str, str], first_notes: Sequence[str]) -> Beside:
+        """Return the notes and further tables beside the scores of the cells."""
+        given_up, over = rung_table(self)
+        left_out = [report.cell.name for report in self.reports if report.state == LEFT_OUT]
+        infinite = [cell.name for cell in self.infinite]
+        notes = [
+            *first_notes,
+            *([_split_note(self)] if self.results else []),
+            *_names_note(f"Not scored on {self.split}", self.unscored),
+            *_names_note("Diverged, and so worse than every other", infinite),
+            *devices_and_dtypes(self.results),
+            *_names_note("Left out, as of another config or damaged", left_out),
+            *_outside_note(self.outside),
+        ]
+        tables = [table for table in (given_up, self.values) if table is not None]
+        budgets, selected = mean_budgets(self.results, self.reports), set[str]()
+        # Candidates compete within their row, by cross-fitting. The base always continues.
+        if given_up is not None and self.split == SPLIT:
+            selected = {*self.results} - {self.grid.base}
+        return Beside(notes, tables, over, self.diverged, other_code, budgets, selected)
 
 
 def _results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
@@ -98,15 +115,16 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
     return [f"{title}: {listed}."] if listed else []
 
 
-def _split_note(planned: PlannedGrid, workdir: Path, split: str) -> str:
+def _split_note(state: GridState) -> str:
     """Return a note on the split that chose, and on the split that reports."""
+    planned = state.planned
     choices = ["tuned values"] * bool(planned.candidates) + ["finalists"] * bool(planned.halved)
     trainings = [config.training for config in planned.grid.variants.values()]
     if any(training.stop_after_evaluations_without_gain for training in trainings):
         choices.append("early ends of trainings")
-    note = f"Splits: dev chose {', '.join(choices) or 'nothing by rule'}; {split} reports"
-    if split != SPLIT:
-        dates = [scoring["date"] for scoring in scorings(workdir, split)]
+    note = f"Splits: dev chose {', '.join(choices) or 'nothing by rule'}; {state.split} reports"
+    if state.split != SPLIT:
+        dates = [scoring["date"] for scoring in state.scorings]
         times = "once" if len(dates) == 1 else f"{len(dates)} times"
         note += f", scored {times} ({', '.join(dates)})"
     return f"{note}."
@@ -135,9 +153,7 @@ def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, in
     return steps
 
 
-def rung_table(
-    planned: PlannedGrid, wanted: Sequence[Cell], scores: Scores
-) -> tuple[GridTable | None, set[str]]:
+def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     """Return a table of the stopped variants, each beside the base at the same step.
 
     While the grid is not finished, they may still continue, and the table says so.
@@ -146,9 +162,9 @@ def rung_table(
       The table, or None if no variant has paused; and the names of the variants that need no more
       training.
     """
-    cells, grid = by_variant(wanted), planned.grid
-    stopped = _paused(cells, scores)
-    open_rows = {c.variant for c in wanted if score_at(scores[c.name], c.until) is None}
+    cells, planned, grid = state.cells, state.planned, state.planned.grid
+    stopped = _paused(cells, state.scores)
+    open_rows = {cell.variant for cell in state.untrained}
     waiting = {*open_rows, *(stopped if open_rows else ())}
     over = {*grid.variants} - {planned.rows[row] for row in waiting}
     if not stopped or planned.candidates:

@@ -17,7 +17,7 @@ from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import SPLIT, Cell, WholeGrid, check_cells
 from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
 from t2t_jax.sweep.comparison import VariantRow, cell_name
-from t2t_jax.sweep.gathering import Gathered, gathered
+from t2t_jax.sweep.gathering import GridState
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
@@ -141,7 +141,7 @@ def collect(
     workdir: Path,
     seeds: int,
     console: Console,
-    only: Iterable[str] = (),
+    chosen: Sequence[str] = (),
     *,
     may_be_empty: bool = False,
     allow_mixed: bool = False,
@@ -156,45 +156,45 @@ def collect(
     grid lacks its row. `seeds.csv` is written before cells of different code are refused.
 
     Args:
-      only: the requested variants, as in `run_grid`.
+      chosen: the names of the requested variants; empty for all.
       may_be_empty: whether to accept that no cell is finished.
       allow_mixed: as in `run_grid`.
       columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
       split: the split of the table, "test" only for a grid that was scored on it.
       comparisons: as in `run_grid`.
     """
-    state = gathered(grid, workdir, seeds, only, split)
-    reports = [*state.reports, *state.outside]
-    if split != SPLIT and not state.results:  # keep the tables, which may have scores on dev
+    state = GridState(grid, workdir, seeds, chosen or [*grid.variants], split)
+    results, reports = state.results, [*state.reports, *state.outside]
+    if split != SPLIT and not results:  # keep the tables, which may have scores on dev
         raise UserError(
             f"no cell of {workdir} has scores on {split}; run the sweep with --split {split}"
         )
-    if grid.compared_with and grid.compared_with not in state.results:
+    if grid.compared_with and grid.compared_with not in results:
         raise UserError(f"--base {grid.compared_with} has no result on {split}; choose another row")
     for report in reports:
         if report.state == LEFT_OUT:
             line = f"{report.cell.name} is left out: {report.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    write_seeds(grid, reports, state.results, workdir)
+    write_seeds(grid, reports, results, workdir, state.record)
     write_curves(reports, workdir)
-    if not allow_mixed:
+    if allow_mixed:
+        differing = other_code(results)
+    else:
+        differing = {}
         trained = ((r.cell.name, r.result) for r in state.reports if r.result is not None)
         check_same_code({name: software_of_result(result) for name, result in trained})
-    if state.outside and not state.results:  # keep the tables, which may have results
+    if state.outside and not results:  # keep the tables, which may have results
         lost = ", ".join(dict.fromkeys(report.cell.variant for report in state.outside))
         raise UserError(
             f"no row of the config file has a result in {workdir}, which has {lost} instead; bring "
             "these rows back, or give them their new names with --rename OLD=NEW"
         )
-    notes = list(state.beside.notes)
-    if state.results:
-        notes = [stored_grid.plan_note(workdir, comparisons, grid.compared_with), *notes]
-    elif may_be_empty:
-        notes = ["No cell has a result yet.", *notes]
-    differing = other_code(state.results) if allow_mixed else {}
-    beside = state.beside._replace(notes=notes, other_code=differing)
-    rows = write_tables(grid, state.results, workdir, beside, comparisons, columns)
-    return GridOutcome(state.results, rows, unfinished=state.unfinished)
+    notes = ["No cell has a result yet."] if may_be_empty else []
+    if results:
+        notes = [stored_grid.plan_note(state.record, comparisons, grid.compared_with)]
+    beside = state.beside(differing, notes)
+    rows = write_tables(grid, results, workdir, beside, comparisons, columns)
+    return GridOutcome(results, rows, unfinished=state.unfinished)
 
 
 def check_counts(**counts: int) -> None:
@@ -268,8 +268,8 @@ class SplitScoring(NamedTuple):
                     f"{data.corpus} has no {self.split} split to score at the end of the grid; add "
                     "one, or leave --split out"
                 )
-        if stored_grid.scorings(self.workdir, self.split):
-            self._new_cells(gathered(self.grid, self.workdir, self.seeds, self.variants))
+        if stored_grid.scorings(stored_grid.read_record(self.workdir), self.split):
+            self._new_cells(GridState(self.grid, self.workdir, self.seeds, self.variants))
 
     def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
         """Score the cells that the table compares, once all requested cells are finished.
@@ -283,7 +283,7 @@ class SplitScoring(NamedTuple):
         """
         if self.split == SPLIT:
             return None
-        state = gathered(self.grid, self.workdir, self.seeds, self.variants)
+        state = GridState(self.grid, self.workdir, self.seeds, self.variants)
         if state.unfinished:
             line = f"{self.split} is not scored before all cells are finished"
             console.print(f"{line}: {', '.join(state.unfinished)}", soft_wrap=True)
@@ -296,14 +296,14 @@ class SplitScoring(NamedTuple):
             stored_grid.record_scoring(self.workdir, self.split, new)
         return run_cells(WholeGrid(cells), launcher, console, max_hours)
 
-    def _compared(self, state: Gathered) -> list[tuple[Cell, Record]]:
+    def _compared(self, state: GridState) -> list[tuple[Cell, Record]]:
         """Return the cells that the table compares, with their results on dev."""
         names = {cell_name(n, result) for n in self.variants for result in state.results.get(n, ())}
         return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
 
-    def _new_cells(self, state: Gathered) -> dict[str, str]:
+    def _new_cells(self, state: GridState) -> dict[str, str]:
         """Return the fingerprints of cells that were never scored; refuse them without `again`."""
-        previous = stored_grid.scorings(self.workdir, self.split)
+        previous = stored_grid.scorings(state.record, self.split)
         scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
         marks = {cell.name: _fingerprint(result) for cell, result in self._compared(state)}
         new = {name: mark for name, mark in marks.items() if scored.get(name) != mark}

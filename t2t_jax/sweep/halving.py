@@ -74,8 +74,8 @@ class Halving:
 
     def steps(self, config: Config) -> list[int]:
         """Return the steps of the rungs: multiples of `checkpoint.every_steps`, and the end."""
-        end, every = config.training.num_train_steps, config.checkpoint.every_steps
-        assert every is not None
+        # `check_can_be_halved` refuses a config without these steps.
+        end, every = config.training.num_train_steps, config.checkpoint.every_steps or 1
         shares = (self.keep**left for left in range(self.rungs - 1, 0, -1))
         steps = [*(max(1, int(end * share / every + 0.5)) * every for share in shares), end]
         if any(step >= following for step, following in pairwise(steps)):

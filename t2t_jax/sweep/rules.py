@@ -14,15 +14,22 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid, check_size, checked_grid
+from t2t_jax.config.file import Choices, Grid, check_size, checked_grid, product
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.cell import Cell, GridPlan, Scores, WholeGrid, cells, decided
+from t2t_jax.sweep.cell import (
+    Cell,
+    GridPlan,
+    Scores,
+    WholeGrid,
+    by_variant,
+    cells,
+    decided,
+)
 from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.stored_grid import RULES, has_rules
-from t2t_jax.sweep.tuning import candidates, check_differ
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import COUNT, Record, read_object
 
@@ -78,62 +85,45 @@ class PlannedGrid:
         Args:
           at_once: the number of trials that a sampler may request before the first is scored.
         """
-        self.optuna = ""
-        """The version of Optuna that began the grid."""
         self.grid, self.rules, self.seeds, self.at_once = grid, rules, seeds, at_once
+        self.trained = grid
+        """The rows that are trained: the variants, or the candidates with values of lists."""
         self.first: Sequence[str] = ()
         """The variants whose cells are trained before the others, in order."""
+        self.optuna = ""
+        """The version of Optuna that began the grid."""
         self.halved: HalvedGrid | None = None
-        self._candidates: dict[str, dict[str, Config]] = {}
-        _check_tuned(rules)
-        _check_together(rules)
-        values = (
-            {"trials": rules.trials} if rules.trials else {p: len(v) for p, v in rules.tune.items()}
-        )
-        check_size({"rows": len(grid.variants), "seeds": seeds} | values)
+        self.rungs: list[int] = []
+        """The steps of the rungs; [] without halving."""
+        self.candidates: dict[str, dict[str, Config]] = {}
+        """The configs of each tuned variant so far, by variant and name."""
         if rules.sampler is not None and rules.trials is not None:
             ranges = {path: v for path, v in rules.tune.items() if isinstance(v, Range)}
-            check_differ(grid, {path: scale.low for path, scale in ranges.items()})
             self.plan: GridPlan = SampledGrid(
                 grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
             )
-            self.optuna = self.plan.optuna
+            self.optuna, self.candidates = self.plan.optuna, self.plan.candidates
             return
-        groups = [[name] for name in grid.variants if name == grid.base]
-        groups += [rivals] if (rivals := [n for n in grid.variants if n != grid.base]) else []
+        groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
         if rules.tune:
-            check_differ(grid, {path: values[0] for path, values in rules.tune.items()})
-            self._candidates = candidates(grid, rules.tune)
-            groups = [list(group) for group in self._candidates.values()]
-            every = {n: c for group in self._candidates.values() for n, c in group.items()}
-            grid = checked_grid(every, {}, "--tune")
-        trained = cells(grid, workdir, seeds)
+            self.candidates = _candidates(grid, rules.tune)
+            groups = [list(group) for group in self.candidates.values()]
+            tuned = {n: c for group in self.candidates.values() for n, c in group.items()}
+            self.trained = Grid(tuned, {})
+        trained = cells(self.trained, workdir, seeds)
         self.plan = WholeGrid(trained)
         if rules.halving is not None:
-            check_can_be_halved(grid)
+            halving, leave_out = Halving.of(rules.halving), bool(rules.tune)
             self.plan = self.halved = HalvedGrid(
-                by_variant(trained),
-                groups,
-                Halving.of(rules.halving),
-                workdir,
-                leave_out=bool(rules.tune),
+                by_variant(trained), groups, halving, workdir, leave_out=leave_out
             )
-
-    @property
-    def candidates(self) -> dict[str, dict[str, Config]]:
-        """Return the candidate configs of each tuned variant so far, by variant and name."""
-        return self.plan.candidates if isinstance(self.plan, SampledGrid) else self._candidates
+            self.rungs = self.halved.steps
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the plan, those of the variants in `first` before the others."""
         cells, variants = self.plan.cells(scores), self.rows
         places = {name: place for place, name in enumerate(dict.fromkeys(self.first))}
         return sorted(cells, key=lambda c: places.get(variants[c.variant], len(places)))
-
-    @property
-    def rungs(self) -> list[int]:
-        """Return the steps of the rungs; [] without halving."""
-        return self.halved.steps if self.halved else []
 
     @property
     def rows(self) -> dict[str, str]:
@@ -145,10 +135,6 @@ class PlannedGrid:
     def for_reading(self) -> GridPlan:
         """Return a read-only plan, which writes nothing into the directory."""
         return self.halved.for_reading() if self.halved else self.plan
-
-    def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> Sequence[str]:
-        """Return the candidates for a seed, without that seed's scores."""
-        return self.halved.finalists(group, left_out, scores) if self.halved else group
 
 
 def _check_tuned(rules: GridRules) -> None:
@@ -198,12 +184,30 @@ def _check_together(rules: GridRules) -> None:
         raise UserError(f"--trials {rules.trials} is not positive")
 
 
-def by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Group cells by variant."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.variant, []).append(cell)
-    return groups
+def _candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Config]]:
+    """Return the configs of every variant with each combination of values, by variant and name.
+
+    Args:
+      choices: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
+    """
+    of_each: Choices = {path: values for path, values in choices.items()}  # noqa: C416
+    return {
+        variant: {f"{variant},{name}": tuned for name, tuned in product(config, of_each).items()}
+        for variant, config in grid.variants.items()
+    }
+
+
+def _check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
+    """Refuse variants that would be equal with the same values of the tuned fields."""
+    seen: dict[Config, str] = {}
+    for variant, config in grid.variants.items():
+        tuned = config.replace(values)
+        if tuned in seen:
+            raise UserError(
+                f"{seen[tuned]} and {variant} differ in nothing but {', '.join(values)}, which "
+                "--tune sets for both; leave one of them out with --only"
+            )
+        seen[tuned] = variant
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
@@ -250,41 +254,71 @@ def _with_explicit_seeds(config: Config, seed: int) -> Config:
 def planned_grid(
     grid: Grid, workdir: Path, chosen: Sequence[str], seeds: int, rules: GridRules, at_once: int = 1
 ) -> PlannedGrid:
-    """Return the plan by the given rules, or else by those of the directory."""
-    stored = _read(workdir)
-    if stored is not None:
-        # In the record, a range is an object.
-        tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in stored["tune"].items()}
-        known = GridRules(**{name: stored[name] for name in asdict(rules)} | {"tune": tune})
-        if rules not in (known, GridRules()):
-            raise UserError(
-                f"{workdir} has the rules {_described(known)}, not {_described(rules)}; leave "
-                "these flags out to go on with its own, or choose another --workdir"
-            )
-        if seeds != stored["seeds"] or set(chosen) != set(stored["variants"]):
-            raise UserError(
-                f"the rules of {workdir} decide on {stored['seeds']} seed(s) of the variants "
-                f"{', '.join(stored['variants'])}, and on no others; give --seeds "
-                f"{stored['seeds']} and these, or choose another --workdir"
-            )
-        rules, at_once = known, stored["at_once"]
+    """Return the plan of a sweep by the given rules, or else by those of the directory."""
+    if (stored := _read(workdir)) is not None:
+        planned = _replanned(grid, workdir, stored, chosen, seeds, rules)
+    else:
+        _check_tuned(rules)
+        _check_together(rules)
+        values = {path: len(v) for path, v in rules.tune.items()}
+        values = {"trials": rules.trials} if rules.trials else values
+        check_size({"rows": len(chosen), "seeds": seeds} | values)
+        planned = PlannedGrid(_only(grid, chosen), workdir, rules, seeds, at_once)
+        if planned.halved:
+            begun = [cell.name for cell in planned.for_reading.cells({}) if cell.workdir.exists()]
+            if begun:
+                raise UserError(
+                    f"{workdir} has cells that were begun without --halving, such as {begun[0]}, "
+                    "and no scores of theirs at the rungs; choose another --workdir"
+                )
+    tune = planned.rules.tune.items()
+    if tune:
+        _check_differ(planned.grid, {p: v.low if isinstance(v, Range) else v[0] for p, v in tune})
+        checked_grid(planned.trained.variants, {}, "--tune")
+    if planned.halved:
+        check_can_be_halved(planned.trained)
+    return planned
+
+
+def recorded_plan(grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str]) -> PlannedGrid:
+    """Return the plan by the rules of a directory, or by the arguments if it has none."""
+    if (stored := _read(workdir)) is None:
+        return PlannedGrid(_only(grid, chosen), workdir, GridRules(), seeds)
+    chosen = [name for name in grid.variants if name in stored["variants"]]
+    return _replanned(grid, workdir, stored, chosen, stored["seeds"], GridRules())
+
+
+def _only(grid: Grid, chosen: Sequence[str]) -> Grid:
     variants = {name: config for name, config in grid.variants.items() if name in chosen}
-    planned = PlannedGrid(grid._replace(variants=variants), workdir, rules, seeds, at_once)
-    if stored is not None:
-        _check_proposals(planned, workdir, stored.get("optuna", ""))
-    if stored is not None and planned.rungs != stored["rungs"]:
+    return grid._replace(variants=variants)
+
+
+def _replanned(
+    grid: Grid, workdir: Path, stored: Record, chosen: Sequence[str], seeds: int, rules: GridRules
+) -> PlannedGrid:
+    """Return the plan by the rules of a directory, or refuse arguments that differ from them."""
+    # In the record, a range is an object.
+    tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in stored["tune"].items()}
+    known = GridRules(**{name: stored[name] for name in asdict(rules)} | {"tune": tune})
+    if rules not in (known, GridRules()):
+        raise UserError(
+            f"{workdir} has the rules {_described(known)}, not {_described(rules)}; leave "
+            "these flags out to go on with its own, or choose another --workdir"
+        )
+    if seeds != stored["seeds"] or set(chosen) != set(stored["variants"]):
+        raise UserError(
+            f"the rules of {workdir} decide on {stored['seeds']} seed(s) of the variants "
+            f"{', '.join(stored['variants'])}, and on no others; give --seeds "
+            f"{stored['seeds']} and these, or choose another --workdir"
+        )
+    planned = PlannedGrid(_only(grid, chosen), workdir, known, seeds, stored["at_once"])
+    _check_proposals(planned, workdir, stored.get("optuna", ""))
+    if planned.rungs != stored["rungs"]:
         raise UserError(
             f"{workdir} has rungs at the steps {', '.join(map(str, stored['rungs']))}, and this "
             f"grid at {', '.join(map(str, planned.rungs))}; bring training.num_train_steps and "
             "checkpoint.every_steps back, or choose another --workdir"
         )
-    if stored is None and planned.halved:
-        begun = [cell.name for cell in planned.for_reading.cells({}) if cell.workdir.exists()]
-        if begun:
-            raise UserError(
-                f"{workdir} has cells that were begun without --halving, such as {begun[0]}, and "
-                "no scores of theirs at the rungs; choose another --workdir"
-            )
     return planned
 
 
@@ -305,16 +339,6 @@ def _check_proposals(planned: PlannedGrid, workdir: Path, recorded: str) -> None
                 f"{installed} proposes other rows, such as {new[0]}; install the version that "
                 "began it, or choose another --workdir"
             )
-
-
-def recorded_plan(grid: Grid, workdir: Path, seeds: int, only: Iterable[str]) -> PlannedGrid:
-    """Return the plan by the rules of a directory, or by the arguments if it has none."""
-    stored = _read(workdir)
-    if stored is None:
-        chosen = chosen_variants(grid, only)
-    else:
-        chosen, seeds = [n for n in grid.variants if n in stored["variants"]], stored["seeds"]
-    return planned_grid(grid, workdir, chosen, seeds, GridRules())
 
 
 def record_rules(planned: PlannedGrid, workdir: Path) -> None:

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import SPLIT, Cell, GridPlan, measures_of
+from t2t_jax.sweep.cell import SPLIT, Cell, GridPlan
+from t2t_jax.sweep.comparison import measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
 from t2t_jax.sweep.tables import WIDTH_OF_FIGURES, in_lines
 from t2t_jax.system.records import Record

@@ -81,6 +81,8 @@ class SampledGrid:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._studies = {}
         self.optuna: str = optuna.__version__
+        self.candidates: dict[str, dict[str, Config]] = {name: {} for name in grid.variants}
+        """The configs of the trials so far, by variant and by trial name."""
         for variant, config in grid.variants.items():
             options = _OPTIONS[name] | {"seed": config.training.seed}
             proposer = getattr(optuna.samplers, _SAMPLERS[name])(**options)
@@ -94,14 +96,6 @@ class SampledGrid:
             self._studies[variant] = _Study(study, distributions)
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
-
-    @property
-    def candidates(self) -> dict[str, dict[str, Config]]:
-        """Return the configs of the trials so far, by variant and by trial name."""
-        return {
-            variant: {name: seeds[0].config for name, seeds in study.cells.items()}
-            for variant, study in self._studies.items()
-        }
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the trials so far, each of which is trained to its end."""
@@ -138,6 +132,7 @@ class SampledGrid:
         name = f"{variant},{inner}"
         study.asked.append((trial, name))
         if name not in study.cells:
+            self.candidates[variant][name] = config
             study.cells[name] = cells(Grid({name: config}, {}), self._workdir, self._seeds)
 
 

@@ -63,7 +63,7 @@ def stored_grid(workdir: Path) -> Grid:
     return load_grid(str(path))
 
 
-def _read(workdir: Path) -> Record:
+def read_record(workdir: Path) -> Record:
     """Return the record of a directory's grid; {} without one."""
     path = workdir / _ROWS
     way_out = "remove it to begin a new record"
@@ -75,7 +75,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
 
     Rows that were never started, or whose directories were moved away, do not count.
     """
-    if not (record := _read(workdir)):
+    if not (record := read_record(workdir)):
         return
     way_out = "choose another --workdir, or move the directories of these rows away"
     stored, file = record["variants"], workdir / _FILE
@@ -102,14 +102,9 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
             )
 
 
-def stored_seeds(workdir: Path) -> int:
-    """Return the largest number of seeds that a directory's grid had so far, at least 1."""
-    return _read(workdir).get("seeds", 1)
-
-
 def has_rules(workdir: Path) -> bool:
     """Return whether a directory's grid has rules, even if their file is lost."""
-    return (workdir / RULES).exists() or _read(workdir).get("has_rules", False)
+    return (workdir / RULES).exists() or read_record(workdir).get("has_rules", False)
 
 
 def keep_grid(
@@ -129,7 +124,7 @@ def keep_grid(
       chosen: the rows to train now; empty for all.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    previous = _read(workdir)
+    previous = read_record(workdir)
     _keep_shorter_tables(grid, workdir, previous.get("variants", {}))
     rows = {name: to_dict(config) for name, config in grid.variants.items()}
     record = previous | {"seeds": max(seeds, previous.get("seeds", 1)), "variants": rows}
@@ -159,24 +154,24 @@ def _today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
-def added_later(workdir: Path) -> set[str] | None:
-    """Return the names of the cells that later sweeps added to the plan of a directory's grid.
+def added_later(record: Record) -> set[str] | None:
+    """Return the names of the cells that later sweeps added to the plan of a recorded grid.
 
     Returns:
       The names, such as `wide/seed1`; None if no plan is recorded.
     """
-    plan = _read(workdir).get("plan")
+    plan = record.get("plan")
     return {name for entry in plan[1:] for name in entry["cells"]} if plan else None
 
 
-def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
-    """Return a note on the plan of a directory's grid, and on what was added to it later.
+def plan_note(record: Record, comparisons: str, base: str = "") -> str:
+    """Return a note on the plan of a recorded grid, and on what was added to it later.
 
     Args:
       comparisons: the comparisons of the table, which may differ from those of the plan.
       base: the base of the table, if it is not the grid's.
     """
-    plan, *later = _read(workdir).get("plan") or [None]
+    plan, *later = record.get("plan") or [None]
     if plan is None:
         return "Plan: not recorded."
     rows = len({name.rpartition("/")[0] for name in plan["cells"]})
@@ -193,13 +188,12 @@ def plan_note(workdir: Path, comparisons: str, base: str = "") -> str:
     return note
 
 
-def scorings(workdir: Path, split: str) -> Sequence[Record]:
-    """Return the scorings of a directory's grid on a split, the oldest first.
+def scorings(record: Record, split: str) -> Sequence[Record]:
+    """Return the scorings of a recorded grid on a split, the oldest first.
 
     Each has its `date`, and in `cells` the fingerprint of the dev result by the name of the cell.
     """
-    entries = _read(workdir).get("scorings", [])
-    return [entry for entry in entries if entry["split"] == split]
+    return [entry for entry in record.get("scorings", []) if entry["split"] == split]
 
 
 def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
@@ -208,7 +202,7 @@ def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
     Args:
       cells: the fingerprint of the dev result by the name of each cell.
     """
-    record: Record = {"variants": {}, "scorings": []} | _read(workdir)
+    record: Record = {"variants": {}, "scorings": []} | read_record(workdir)
     record["scorings"].append({"split": split, "date": _today(), "cells": dict(cells)})
     _write(record, workdir)
 
@@ -223,12 +217,11 @@ def _keep_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) 
             write_whole(copy, path.read_bytes())
 
 
-def rows_outside(grid: Grid, workdir: Path) -> dict[str, Config]:
-    """Return the started rows of a directory's grid that the given grid lacks."""
-    rows = _read(workdir).get("variants", {})
+def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]:
+    """Return the started rows of a recorded grid that the given grid lacks."""
     return {
         name: from_dict(fields)
-        for name, fields in rows.items()
+        for name, fields in record.get("variants", {}).items()
         if name not in grid.variants and (workdir / name).is_dir()
     }
 
@@ -244,7 +237,7 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     Returns:
       The old and the new name.
     """
-    record = _read(workdir)
+    record = read_record(workdir)
     if not record or isinstance(workdir, BucketPath) or has_rules(workdir):
         raise UserError(
             f"--rename needs a directory on a disk, with {_ROWS} and without {RULES}, whose rows "

@@ -135,31 +135,34 @@ def write_tables(
     Returns:
       The rows of the table.
     """
-    markdown_file, latex_file, csv_file, *figure_files = (workdir / name for name in _FILES)
     if (beside.notes or beside.tables) and not results:
         text = "\n".join([_listed(beside.notes), *map(_markdown, beside.tables)])
-        write_whole(markdown_file, text.encode())
-        for stale in (latex_file, csv_file, *figure_files):
-            stale.unlink(missing_ok=True)
+        write_whole(workdir / _FILES[0], text.encode())
+        for stale in _FILES[1:]:
+            (workdir / stale).unlink(missing_ok=True)
         return []
     comparison = compare(grid, results, beside.diverged, beside.other_code, comparisons)
     rows = [*comparison.rows]
     tables = [grid_table(comparison, beside), *contrast_tables(comparison), *beside.tables]
-    write_whole(markdown_file, "\n".join(map(_markdown, tables)).encode())
     notes = _definitions(comparison)[:1]  # the second score is no column of table.tex
     notes += [*_notes_on_cells(grid, results, beside), *_notes_on_code(rows)]
     main = grid_latex(tables[0].caption, rows, columns, notes)
-    write_whole(latex_file, "\n".join([main, *(latex(*table) for table in tables[1:])]).encode())
     records = [
         _values(comparison, row) | beside.budgets.get(row.variant, Budget())._asdict()
         for row in rows
     ]
-    write_whole(csv_file, csv_text(records[0], records).encode())
+    texts = (
+        "\n".join(map(_markdown, tables)),
+        "\n".join([main, *(latex(*table) for table in tables[1:])]),
+        csv_text(records[0], records),
+    )
+    files = dict(zip(_FILES, map(str.encode, texts), strict=False))
     try:
-        for name, content in effect_figure(grid, rows).items():
-            write_whole(workdir / name, content)
+        files |= effect_figure(grid, rows)
     except UserError as error:  # a library is missing
         warn(str(error))
+    for name, content in files.items():
+        write_whole(workdir / name, content)
     return rows
 
 

@@ -8,49 +8,18 @@ Different seeds may choose differently, so the deviation over seeds includes the
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from t2t_jax.config import Config
-from t2t_jax.config.file import Choices, Grid, product
-from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.halving import best
+from t2t_jax.sweep.rules import PlannedGrid
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
 
-if TYPE_CHECKING:
-    from t2t_jax.sweep.rules import PlannedGrid
-
 Finalists = Callable[[Sequence[str], int], Sequence[str]]
 """A function that returns those of some candidates that may be chosen, without the scores of the
 seed of a number; -1 is for no seed."""
-
-
-def candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Config]]:
-    """Return the configs of every variant with each combination of values, by variant and name.
-
-    Args:
-      choices: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
-    """
-    of_each: Choices = {path: values for path, values in choices.items()}  # noqa: C416
-    return {
-        variant: {f"{variant},{name}": tuned for name, tuned in product(config, of_each).items()}
-        for variant, config in grid.variants.items()
-    }
-
-
-def check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
-    """Refuse variants that would be equal with the same values of the tuned fields."""
-    seen: dict[Config, str] = {}
-    for variant, config in grid.variants.items():
-        tuned = config.replace(values)
-        if tuned in seen:
-            raise UserError(
-                f"{seen[tuned]} and {variant} differ in nothing but {', '.join(values)}, which "
-                "--tune sets for both; leave one of them out with --only"
-            )
-        seen[tuned] = variant
 
 
 def choose(
@@ -97,7 +66,7 @@ def is_at_an_end(value: Any, values: Sequence[Any]) -> bool:
 
 
 def tuned_results(
-    planned: "PlannedGrid",
+    planned: PlannedGrid,
     cells: Mapping[str, Sequence[Cell]],
     scores: Scores,
     by_cell: Mapping[str, Record],
@@ -109,6 +78,10 @@ def tuned_results(
     Returns:
       The results by variant, the numbers of seeds that diverged, and the table.
     """
+
+    def finalists(group: Sequence[str], left_out: int) -> Sequence[str]:
+        return planned.halved.finalists(group, left_out, scores) if planned.halved else group
+
     results: dict[str, list[Record]] = {}
     diverged: dict[str, int] = {}
     rows = []
@@ -120,7 +93,7 @@ def tuned_results(
             ]
             for name in group
         }
-        choice = choose(group, ends, lambda some, out: planned.finalists(some, out, scores))
+        choice = choose(group, ends, finalists)
         named: dict[str, list[str]] = {}
         for seed, name in enumerate(choice):
             cell = cells[name][seed] if name else None

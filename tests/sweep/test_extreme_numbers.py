@@ -10,8 +10,8 @@ from t2t_jax.__main__ import main
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.rules import GridRules
-from tests.commands.test_watch import RECORDS, _run
-from tests.run.test_report import _score
+from tests.extras.watching.test_report import _score
+from tests.extras.watching.test_watch import RECORDS, _run
 from tests.sweep.conftest import QUIET
 from tests.sweep.test_halving import Trained, grid_of, halve, scores_of
 

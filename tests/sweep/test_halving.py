@@ -15,11 +15,11 @@ from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
-from t2t_jax.sweep.cell import cells, decided, score_at
+from t2t_jax.sweep.cell import by_variant, cells, decided, score_at
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
-from t2t_jax.sweep.rules import GridRules, by_variant, planned_grid, record_rules
+from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
 from t2t_jax.sweep.stored_grid import rename_row
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result

@@ -21,6 +21,7 @@ from t2t_jax.sweep.stored_grid import (
     check_same_grid,
     keep_grid,
     plan_note,
+    read_record,
     record_scoring,
     rename_row,
     scorings,
@@ -204,7 +205,8 @@ def planned(workdir, monkeypatch, *sweeps, rename=None):
         started(workdir, *(name for name in rows if not (workdir / name).exists()))
     if rename:
         rename_row(workdir, rename)
-    return plan_note(workdir, "base"), added_later(workdir)
+    record = read_record(workdir)
+    return plan_note(record, "base"), added_later(record)
 
 
 def test_a_grid_that_is_trained_in_parts_goes_by_its_plan(tmp_path, monkeypatch):
@@ -218,7 +220,7 @@ def test_a_grid_that_is_trained_in_parts_goes_by_its_plan(tmp_path, monkeypatch)
         "primary score sacreBLEU."
     )
     assert later == set()
-    assert plan_note(tmp_path, "all").endswith(
+    assert plan_note(read_record(tmp_path), "all").endswith(
         " This table has comparisons of all pairs by Holm's method, which was not planned."
     )
 
@@ -234,7 +236,7 @@ def test_later_rows_and_seeds_are_recorded_with_their_dates(tmp_path, monkeypatc
         " Added later, on 2026-11-02: wide/seed1, wide/seed2. Added later, on 2026-11-03: "
         "deep/seed0."
     )
-    assert plan_note(tmp_path, "base", "wide").endswith(
+    assert plan_note(read_record(tmp_path), "base", "wide").endswith(
         " The base of this table, wide, was not planned."
     )
     assert later == {"wide/seed1", "wide/seed2", "deep/seed0"}
@@ -246,7 +248,7 @@ def test_a_renamed_row_keeps_its_place_in_plan_and_scorings(tmp_path, monkeypatc
     record_scoring(tmp_path, "test", {"wide/seed0": "a", "wider/seed0": "b"})
     second = ("2026-11-02", ["base", "wide"], 2, ["wide"])
     assert planned(tmp_path, monkeypatch, second, rename="wide=deep")[1] == {"deep/seed1"}
-    (scoring,) = scorings(tmp_path, "test")
+    (scoring,) = scorings(read_record(tmp_path), "test")
     assert scoring["cells"] == {"deep/seed0": "a", "wider/seed0": "b"}
 
 

@@ -16,7 +16,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import against, measure
 from t2t_jax.sweep.inference import RowScores, effects
-from t2t_jax.sweep.rules import GridRules, PlannedGrid, planned_grid, record_rules
+from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
 from tests.sweep.test_cell_report import seeds_csv
@@ -153,7 +153,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
 )
 def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
     with pytest.raises(UserError, match=message):
-        PlannedGrid(GRID, tmp_path, rules, 2)
+        planned_grid(GRID, tmp_path, [*GRID.variants], 2, rules)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
         return math.inf if value > 8 else 2 + (math.log(value) - 1) ** 2
 
     def plan():
-        return PlannedGrid(GRID, tmp_path, rules, 2, at_once=3).plan
+        return planned_grid(GRID, tmp_path, [*GRID.variants], 2, rules, at_once=3).plan
 
     scores, unkilled = {}, plan()
     while new := [c for c in unkilled.cells(scores) if c.name not in scores]:
@@ -273,8 +273,8 @@ def test_every_version_of_optuna_proposes_the_rows_of_optuna_4(tmp_path):
     pytest.importorskip("optuna")
     ranges = {FACTOR: Range(0.1, 10, "log"), "training.label_smoothing": Range(0.0, 0.5, "lin")}
     grid = Grid({"base": BASE}, {})
-    planned = PlannedGrid(grid, tmp_path, GridRules(None, ranges, "optuna:tpe", 16), 1)
-    assert proposals(planned, 16)[10:] == [
+    rules = GridRules(None, ranges, "optuna:tpe", 16)
+    assert proposals(planned_grid(grid, tmp_path, ["base"], 1, rules), 16)[10:] == [
         *[(0.3148, 0.02766), (0.5134, 0.3336), (1.263, 0.3319)],
         *[(1.982, 0.3761), (0.3308, 0.1895), (2.918, 0.2088)],
     ]
