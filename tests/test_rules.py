@@ -84,7 +84,7 @@ def test_the_project_stays_within_its_bounds():
     sizes = {
         "lines of code of the core": _code_in("t2t_jax") - _code_in("t2t_jax/extras"),
         "lines of code of the extras": _code_in("t2t_jax/extras"),
-        "lines of code of the tests": 35_395code_in("tests"),
+        "lines of code of the tests": _code_in("tests"),
         "lines of code of the benchmarks": _code_in("benchmarks"),
         "words of the documents": _words_of_documents(),
         "words of the docstrings": _words_of_docstrings(),
