@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
@@ -51,29 +51,6 @@ _SCORE_AGAIN = "remove it to score again"
 _SEED = re.compile("seed([0-9]+)")
 """The name of a cell's directory."""
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
-_RESULT_SCHEMA = records.schema(
-    {
-        "config": dict,
-        "corpus": str,
-        "split": str,
-        "perplexity": records.POSITIVE,
-        "target_tokens": records.COUNT,
-        "target_tokens_per_second": float,
-        "hypotheses": list[str],
-        "references": list[str],
-        "steps": records.COUNT,
-    },
-    {
-        "task": str,
-        "provenance": list[SoftwareRecord],
-        "settled": dict,
-        "device": str,
-        "vocabulary": str,
-        "sentence_nll": list,
-        "sentence_tokens": list,
-    },
-)
-"""The fields of a result that `tables` and `comparison` rely on."""
 _RUNG_SCHEMA = records.schema(
     {"config": dict, "perplexity": records.POSITIVE | None}, {"diverged": str}
 )
@@ -84,6 +61,27 @@ _SCORED = (
     "checkpoint.average",
     "decoding.",
 )
+
+
+class _Result(TypedDict):
+    """The fields of a result that `tables` and `comparison` rely on."""
+
+    config: dict[str, Any]
+    corpus: str
+    split: str
+    perplexity: records.POSITIVE
+    target_tokens: records.COUNT
+    target_tokens_per_second: float
+    hypotheses: list[str]
+    references: list[str]
+    steps: records.COUNT
+    task: NotRequired[str]
+    provenance: NotRequired[list[SoftwareRecord]]
+    settled: NotRequired[dict[str, Any]]
+    device: NotRequired[str]
+    vocabulary: NotRequired[str]
+    sentence_nll: NotRequired[list[Any]]
+    sentence_tokens: NotRequired[list[Any]]
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Cell:
         path = self.result_file
         if not path.exists():
             return None
-        result = records.read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
+        result = records.read_object(path, _Result, _SCORE_AGAIN)
         settled = self.settled(result)
         try:
             old = from_dict(result["config"])
@@ -166,8 +164,7 @@ class Cell:
         from t2t_jax.workdir import is_run, read_config
 
         if result is not None and "settled" in result:
-            settled: Record = result["settled"]
-            return settled
+            return dict(result["settled"])
         if not is_run(self.workdir):
             return None
         return settled_fields(self.config, read_config(self.workdir))
@@ -412,16 +409,16 @@ class GridPlan(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class WholeGrid:
     """The plan of a grid whose cells are all trained to their end."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        """Keep the cells in training order."""
-        self._cells = cells
+    trained: Sequence[Cell]
+    """The cells in training order."""
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, regardless of their scores."""
-        return self._cells
+        return self.trained
 
 
 def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:

@@ -46,15 +46,10 @@ def against(base: str, rows: Iterable[str]) -> dict[str, Weights]:
     return {name: {name: 1, base: -1} for name in rows if name != base}
 
 
-def pair_name(row: str, other: str) -> str:
-    """Return the name of the difference between two rows."""
-    return f"{row} - {other}"
-
-
 def pairs(base: str, rows: Collection[str]) -> dict[str, Weights]:
-    """Return the differences of all pairs of rows, each by its `pair_name`."""
+    """Return the differences of all pairs of rows, by name: `wide - base`."""
     ordered = [base, *(name for name in rows if name != base)]
-    return {pair_name(b, a): {b: 1, a: -1} for a, b in combinations(ordered, 2)}
+    return {f"{b} - {a}": {b: 1, a: -1} for a, b in combinations(ordered, 2)}
 
 
 def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
@@ -78,12 +73,11 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
     for axis in (0, 1):
         first, crossed = levels[axis][0], levels[1 - axis]
         for level in levels[axis][1:]:
-            weights = dict[str, float]()
-            for value, sign in ((level, 1), (first, -1)):
-                for other in crossed:
-                    row = row_at[(value, other)[:: 1 - 2 * axis]]
-                    weights[row] = sign / len(crossed)
-            contrasts[f"{level} - {first}"] = weights
+            contrasts[f"{level} - {first}"] = {
+                row_at[(value, other)[:: 1 - 2 * axis]]: sign / len(crossed)
+                for value, sign in ((level, 1), (first, -1))
+                for other in crossed
+            }
     for a, b in product(levels[0][1:], levels[1][1:]):
         contrasts[f"({a}) x ({b})"] = {
             row_at[a, b]: 1,
@@ -102,17 +96,11 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
             values.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
     everywhere = (column for column in values.values() if len(column) == len(variants))
     varying = [column for column in everywhere if len(set(column)) > 1]
-    factors: list[list[str]] = []
-    for column in varying:
-        for number, factor in enumerate(factors):
-            together = len(set(zip(factor, column, strict=True)))
-            if together == len(set(factor)) == len(set(column)):
-                joined = zip(factor, column, strict=True)
-                factors[number] = [f"{level} {value}" for level, value in joined]
-                break
-        else:
-            factors.append(column)
-    return [dict(zip(variants, factor, strict=True)) for factor in factors]
+    factors: dict[tuple[int, ...], list[list[str]]] = {}
+    for column in varying:  # fields that change together part the rows in the same way
+        factors.setdefault(tuple(map(column.index, column)), []).append(column)
+    levels = (map(" ".join, zip(*columns, strict=True)) for columns in factors.values())
+    return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 
 
 def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
@@ -374,12 +362,12 @@ def measure(
     """Compare all rows in one measure."""
     scores, tested, base = row_scores(grid, results, field), dict[str, Effect](), None
     if grid.base in scores.scores:
+        with_base = against(grid.base, scores.scores)
         if comparisons == "base":
-            tested = effects(scores, against(grid.base, scores.scores), "dunnett")
+            tested = effects(scores, with_base, "dunnett")
         else:
             of_pairs = effects(scores, pairs(grid.base, scores.scores), "holm")
-            rows = (name for name in scores.scores if name != grid.base)
-            tested = {name: of_pairs[pair_name(name, grid.base)] for name in rows}
+            tested = {name: of_pairs[f"{name} - {grid.base}"] for name in with_base}
         if field == "perplexity":
             base = math.exp(statistics.fmean(scores.scores[grid.base].values()))
     changes = {}
@@ -411,8 +399,8 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
             for r in seeds.values()
         ):
             continue
-        figures = {seed: float(r[measure]) for seed, r in seeds.items()}
-        scores[name] = {s: math.log(y) if is_relative else y for s, y in figures.items()}
+        scale = math.log if is_relative else float
+        scores[name] = {seed: scale(r[measure]) for seed, r in seeds.items()}
         if sampled in SAMPLED:
             samples = {seed: sampled_scores(r, sampled) for seed, r in seeds.items()}
             draws[name] = {seed: values for seed, values in samples.items() if values is not None}

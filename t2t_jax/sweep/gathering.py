@@ -44,7 +44,8 @@ class GridState:
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
         self.planned = recorded_plan(grid, workdir, seeds, chosen)
-        wanted, self.scores = decided(self.planned.for_reading)
+        halved = self.planned.halved
+        wanted, self.scores = decided(halved.for_reading() if halved else self.planned.plan)
         self.cells = by_variant(wanted)
         """The cells that the plan has trained so far, by row."""
         compared: Sequence[Cell] = wanted

@@ -305,7 +305,10 @@ class SplitScoring(NamedTuple):
         """Return the fingerprints of cells that were never scored; refuse them without `again`."""
         previous = stored_grid.scorings(state.record, self.split)
         scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
-        marks = {cell.name: _fingerprint(result) for cell, result in self._compared(state)}
+        marks = {  # which change with the scored model and its decoding
+            cell.name: digest([result["config"], result.get("checkpoints"), result["perplexity"]])
+            for cell, result in self._compared(state)
+        }
         new = {name: mark for name, mark in marks.items() if scored.get(name) != mark}
         names = [*new, *state.unfinished]
         if previous and names and not self.again:
@@ -316,9 +319,3 @@ class SplitScoring(NamedTuple):
                 "--again, which the table reports"
             )
         return new
-
-
-def _fingerprint(result: Record) -> str:
-    """Return a hash of a dev result that changes with the scored model and its decoding."""
-    facts = [result["config"], result.get("checkpoints"), result["perplexity"]]
-    return digest(facts)

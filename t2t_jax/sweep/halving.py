@@ -20,7 +20,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
-from t2t_jax.sweep.comparison import OF_SUBWORDS, subwords
+from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.system.bucket import check_local
 from t2t_jax.system.records import COUNT, append_line, read_records, schema
 from t2t_jax.system.regular_file import check_regular
@@ -110,8 +110,7 @@ def check_can_be_halved(grid: Grid) -> None:
                     "--halving compares variants after equal numbers of steps: give both the same, "
                     "or leave one out with --only"
                 )
-        pairs = zip(OF_SUBWORDS, subwords(config), subwords(base), strict=True)
-        if differing := [path for path, value, of_base in pairs if value != of_base]:
+        if differing := [path for path in OF_SUBWORDS if config.value(path) != base.value(path)]:
             raise UserError(
                 f"{name} has other subwords than {grid.base} ({', '.join(differing)}), whose "
                 "perplexities --halving cannot compare; leave it out with --only, or give both the "

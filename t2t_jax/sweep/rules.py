@@ -34,15 +34,9 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import COUNT, Record, read_object
 
 
-class _Range(TypedDict):
-    low: float
-    high: float
-    scale: str
-
-
 class _Rules(TypedDict):
     halving: str | None
-    tune: dict[str, list[Any] | _Range]
+    tune: dict[str, list[Any] | Range]
     sampler: str | None
     trials: COUNT | None
     at_once: COUNT
@@ -131,11 +125,6 @@ class PlannedGrid:
         tuned = {name: variant for variant, group in self.candidates.items() for name in group}
         return tuned or {name: name for name in self.grid.variants}
 
-    @property
-    def for_reading(self) -> GridPlan:
-        """Return a read-only plan, which writes nothing into the directory."""
-        return self.halved.for_reading() if self.halved else self.plan
-
 
 def _check_tuned(rules: GridRules) -> None:
     """Refuse tuned fields without values, or with values that do not fit the rule."""
@@ -159,7 +148,7 @@ def _check_tuned(rules: GridRules) -> None:
             raise UserError(
                 f"--tune {path}={_shown(values)} is not for {kind}; give it as {example}"
             )
-        if not len(values):
+        if not values:
             raise UserError(f"--tune {path} has no values; give some, or leave it out")
 
 
@@ -184,13 +173,15 @@ def _check_together(rules: GridRules) -> None:
         raise UserError(f"--trials {rules.trials} is not positive")
 
 
-def _candidates(grid: Grid, choices: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Config]]:
+def _candidates(
+    grid: Grid, choices: Mapping[str, Sequence[Any] | Range]
+) -> dict[str, dict[str, Config]]:
     """Return the configs of every variant with each combination of values, by variant and name.
 
     Args:
       choices: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
     """
-    of_each: Choices = {path: values for path, values in choices.items()}  # noqa: C416
+    of_each: Choices = {p: values for p, values in choices.items() if not isinstance(values, Range)}
     return {
         variant: {f"{variant},{name}": tuned for name, tuned in product(config, of_each).items()}
         for variant, config in grid.variants.items()
@@ -212,16 +203,13 @@ def _check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     """Return the variants that names or patterns such as `A-*` match, in the grid's order."""
-    patterns = list(patterns)
+    chosen = set[str]()
     for pattern in patterns:
-        if not fnmatch.filter(grid.variants, pattern):
+        if not (matches := fnmatch.filter(grid.variants, pattern)):
             hint = did_you_mean(pattern, grid.variants, f"it has {', '.join(grid.variants)}")
             raise UserError(f"no variant of the grid is called {quote(pattern)}; {hint}")
-    return [
-        name
-        for name in grid.variants
-        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+        chosen |= {*matches}
+    return [name for name in grid.variants if name in chosen or not chosen]
 
 
 def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
@@ -260,13 +248,13 @@ def planned_grid(
     else:
         _check_tuned(rules)
         _check_together(rules)
-        values = {path: len(v) for path, v in rules.tune.items()}
-        values = {"trials": rules.trials} if rules.trials else values
+        values = {path: len(v) for path, v in rules.tune.items() if not isinstance(v, Range)}
+        values |= {"trials": rules.trials} if rules.trials else {}
         check_size({"rows": len(chosen), "seeds": seeds} | values)
         planned = PlannedGrid(_only(grid, chosen), workdir, rules, seeds, at_once)
         if planned.halved:
-            begun = [cell.name for cell in planned.for_reading.cells({}) if cell.workdir.exists()]
-            if begun:
+            trained = cells(planned.trained, workdir, seeds)
+            if begun := [cell.name for cell in trained if cell.workdir.exists()]:
                 raise UserError(
                     f"{workdir} has cells that were begun without --halving, such as {begun[0]}, "
                     "and no scores of theirs at the rungs; choose another --workdir"
@@ -345,13 +333,8 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
     """Write the rules into the grid's directory, unless there are none."""
     if planned.rules != GridRules():
         workdir.mkdir(parents=True, exist_ok=True)
-        variants = list(planned.grid.variants)
-        tune = {
-            path: values._asdict() if isinstance(values, Range) else values
-            for path, values in planned.rules.tune.items()
-        }
         also = {n: getattr(planned, n) for n in ("at_once", "seeds", "rungs", "optuna")}
-        record = asdict(planned.rules) | {"tune": tune, "variants": variants} | also
+        record = asdict(planned.rules) | {"variants": [*planned.grid.variants]} | also
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
 

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -19,9 +19,6 @@ from t2t_jax.sweep.tables import WIDTH_OF_FIGURES, in_lines
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.measures.perplexity import perplexity_text
-
-if TYPE_CHECKING:
-    from t2t_jax.tasks.task import Measure
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
 _SEEN_ALONE = {"paused": "‖", "diverged": "∞"}
@@ -65,8 +62,7 @@ def run_cells(
       The number of the signal that stopped the sweep; 0 if none came.
     """
     by_name: dict[str, _Status] = {}
-    while _follow(plan, by_name):
-        pass
+    _follow(plan, by_name)
     statuses = by_name.values()
     finished = sum(status.state == "done" for status in statuses)
     console.print(f"{len(statuses)} cells, {finished} of them finished before", highlight=False)
@@ -82,16 +78,14 @@ def run_cells(
                 ):
                     for status in [*statuses]:
                         _advance(status, launcher, console)
-                    while _follow(plan, by_name):
-                        pass
+                    _follow(plan, by_name)
                     now = time.monotonic()
-                    if console.is_terminal:
-                        left = _seconds_left(statuses, now - began)
-                        live.update(_table(statuses, left, console.width), refresh=True)
-                    elif now - said >= _SECONDS_BETWEEN_LINES:
-                        said = now
-                        left = _seconds_left(statuses, now - began)
-                        console.print(_summary(statuses, left), highlight=False, soft_wrap=True)
+                    if console.is_terminal or now - said >= _SECONDS_BETWEEN_LINES:
+                        said, left = now, _seconds_left(statuses, now - began)
+                        if console.is_terminal:
+                            live.update(_table(statuses, left, console.width), refresh=True)
+                        else:
+                            console.print(_summary(statuses, left), highlight=False, soft_wrap=True)
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     now = time.monotonic()
                 if now >= end:
@@ -106,23 +100,24 @@ def run_cells(
     return stop.number
 
 
-def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> bool:
-    """Ask the plan for its current decision, and return whether there is more to train."""
-    is_more = False
-    for cell in plan.cells({name: status.scores for name, status in by_name.items()}):
-        status = by_name.get(cell.name)
-        if status is None:
-            status = by_name[cell.name] = _Status(cell)
-            _look_for_scores(status)
-            status.steps_before = status.steps or cell.progress().get("step", 0)
-            is_more = True
-        elif status.cell.until != cell.until:
-            status.cell = cell
-            if status.state == "paused":
-                status.state = "waiting"
+def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> None:
+    """Ask the plan for its decisions, until the scores that are there decide nothing more."""
+    is_more = True
+    while is_more:
+        is_more = False
+        for cell in plan.cells({name: status.scores for name, status in by_name.items()}):
+            status = by_name.get(cell.name)
+            if status is None:
+                status = by_name[cell.name] = _Status(cell)
                 _look_for_scores(status)
-            is_more = True
-    return is_more
+                status.steps_before = status.steps or cell.progress().get("step", 0)
+                is_more = True
+            elif status.cell.until != cell.until:
+                status.cell = cell
+                if status.state == "paused":
+                    status.state = "waiting"
+                    _look_for_scores(status)
+                is_more = True
 
 
 def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
@@ -201,11 +196,6 @@ def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
     return ", ".join([*parts, f"about {seconds_left / 60:,.0f} min left, {until}"])
 
 
-def _short(score: "Measure") -> str:
-    """Return the short name of a score, for the live table of a sweep."""
-    return score.name.removeprefix("sacre")
-
-
 def _event(status: _Status) -> str:
     text = f"{status.cell.name} {status.state}"
     if status.result:
@@ -215,7 +205,7 @@ def _event(status: _Status) -> str:
         perplexity = perplexity_text(status.result["perplexity"], 3)
         text += (
             f" after {minutes:.1f} min: perplexity {perplexity}  "
-            f"{_short(score)} {status.result[score.field]:.2f}{defined}"
+            f"{score.name.removeprefix('sacre')} {status.result[score.field]:.2f}{defined}"
         )
     return text
 
@@ -227,7 +217,7 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
     score_name, signatures = "score", set[str]()
     if results:
         score = measures_of(results[0]).score
-        score_name = _short(score)
+        score_name = score.name.removeprefix("sacre")
         signatures = {str(r[score.signature_field]) for r in results if score.signature_field}
     split = next((status.cell.split for status in statuses), SPLIT)
     caption = f"{split} perplexity per subword; {score_name}: {', '.join(sorted(signatures))}"

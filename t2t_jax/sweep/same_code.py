@@ -102,12 +102,6 @@ def _device_and_dtype(result: Mapping[str, Any]) -> str:
     return f"{result['device']} in {config.model.compute_dtype}"
 
 
-_WAY_OUT = (
-    "choose another --workdir, or move the directories of these cells away; "
-    "--allow-mixed pools them and marks their rows"
-)
-
-
 def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
     """Return the provenance records of a result: of its training, then of its scoring.
 
@@ -186,7 +180,8 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
             kind, remedy = f"settings than {reference}", f"set {path}={before} in the config file"
         raise UserError(
             f"{name} was computed by different {kind}: {_listed(changed)}{also}; {remedy}, "
-            f"{_WAY_OUT}"
+            "choose another --workdir, or move the directories of these cells away; "
+            "--allow-mixed pools them and marks their rows"
         )
 
 

@@ -7,8 +7,9 @@ directory is the whole record: a resumed sweep replays it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, can_name_directory, product
@@ -23,7 +24,8 @@ _SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
 _OPTIONS = {"tpe": {"multivariate": False, "constant_liar": False}, "random": {}}
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True)
+class Range:
     """A range of a field; integer fields have integer ends."""
 
     low: float

@@ -51,7 +51,7 @@ def choose(
     return chosen
 
 
-def is_at_an_end(value: Any, values: Sequence[Any]) -> bool:
+def is_at_an_end(value: Any, values: Sequence[Any] | Range) -> bool:
     """Return whether a number is at the end of a range, beyond which a better one may be.
 
     Args:
@@ -78,10 +78,7 @@ def tuned_results(
     Returns:
       The results by variant, the numbers of seeds that diverged, and the table.
     """
-
-    def finalists(group: Sequence[str], left_out: int) -> Sequence[str]:
-        return planned.halved.finalists(group, left_out, scores) if planned.halved else group
-
+    halved = planned.halved
     results: dict[str, list[Record]] = {}
     diverged: dict[str, int] = {}
     rows = []
@@ -93,7 +90,9 @@ def tuned_results(
             ]
             for name in group
         }
-        choice = choose(group, ends, finalists)
+        choice = choose(
+            group, ends, lambda g, out: halved.finalists(g, out, scores) if halved else g
+        )
         named: dict[str, list[str]] = {}
         for seed, name in enumerate(choice):
             cell = cells[name][seed] if name else None
