@@ -52,6 +52,8 @@ class CorpusRow(NamedTuple):
     `TaskFacts.corpora`."""
     form: str = "DIR"
     """A word for what follows the colon."""
+    documents: str = ""
+    """The place of the same function for documents of one language, if there are any."""
 
 
 @dataclass(frozen=True)

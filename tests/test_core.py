@@ -32,8 +32,8 @@ if __name__ == "__main__":
     assert not hasattr(t2t_jax, "explore")
     labels = ["--data.task", "classification", "--model.architecture", "encoder_only"]
     labels += ["--model.share-embeddings", "False"]
-    public = ["--data.corpus", "wmt14-en-de:corpus"]
-    for extra, flags in (("encoders", labels), ("corpora", public)):
+    public, shards = (["--data.corpus", name] for name in ("wmt14-en-de:corpus", "shards:corpus/*"))
+    for extra, flags in (("encoders", labels), ("corpora", public), ("shards", shards)):
         with pytest.raises(t2t_jax.UserError, match=f"is in the extra {{extra}} of t2t-jax, which"):
             main(["train", "other", *train[:2], *flags])
     main(["serve", "run"])

@@ -21,10 +21,9 @@ from t2t_jax.config.file import load_config
 from t2t_jax.data import cache
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.shards import prepared
-from t2t_jax.data.shards.preparing import open_shards
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.extras.shards import prepared
 from t2t_jax.run.dry_run import rehearsed_start
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.loading import load
@@ -319,7 +318,7 @@ def test_shards_and_their_pieces_may_be_in_a_bucket(
         corpus = open_corpus(data)
         vocabulary = prepare_vocabulary(data, corpus)
         text = task_of(corpus.name).train_text(config, vocabulary)
-        pieces = open_shards(data, corpus.parts["train"], vocabulary, text)
+        pieces = corpus.parts["train"].pieces(data, vocabulary, text)
         batches = Batches(pieces, data, 0)
         if folder is place:
             monkeypatch.setattr(store, "failures", {"s3": 5, "gs": 99}[store.scheme])

@@ -12,7 +12,6 @@ from t2t_jax.plugins import CommandRow, rows
 _CORE: Mapping[str, Mapping[str, str]] = {
     "first steps": {
         "init": "write a config, a README and a script for your corpus",
-        "data prepare": "tokenize a corpus in shards before training reads it",
     },
     "training": {
         "train": "train a model, or resume a run",

@@ -21,7 +21,6 @@ from t2t_jax import plugins
 from t2t_jax.config import DataConfig, tasks
 from t2t_jax.data import text_files, tfds
 from t2t_jax.data.corpus_name import added_schemes, components_of
-from t2t_jax.data.shards.listing import shard_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError, quote
@@ -137,12 +136,14 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
         )
     if scheme == "tfds" and place:
         return tfds.tfds_splits(place, *languages)
-    if scheme == "shards" and place:
-        return shard_splits(place, config, pairs=True)
-    if scheme in added_schemes() and place:
-        added: dict[str, Split] = plugins.load(added_schemes()[scheme].pairs)(name, config)
-        return added
+    if (row := added_schemes().get(scheme)) and place:
+        return _added(row.pairs, name, config)
     raise _unknown(name)
+
+
+def _added(function: str, name: str, config: DataConfig) -> dict[str, Split]:
+    found: dict[str, Split] = plugins.load(function)(name, config)
+    return found
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
@@ -172,7 +173,7 @@ def _unknown(name: str) -> UserError:
     added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
     return UserError(
         f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
-        f"shards:PATTERN, tfds:NAME/CONFIG, trees:DIR, {added}, nor a mixture such as "
+        f"tfds:NAME/CONFIG, trees:DIR, {added}, nor a mixture such as "
         "text:A*3+text:B"
     )
 
@@ -220,8 +221,8 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
         return one_file
     elif scheme == "text" and place:
         directory, suffix = text_files.corpus_directory(place), "txt"
-    elif scheme == "shards" and place:
-        return shard_splits(place, config, pairs=False)
+    elif (row := added_schemes().get(scheme)) and row.documents and place:
+        return _added(row.documents, name, config)
     else:
         raise UserError(
             f"corpus={quote(name)} has no text of one language for data.task={config.task!r}; give "

@@ -4,10 +4,10 @@ A corpus that fits into memory is one part. A larger one has a part for every pi
 and a training keeps the parts of a window open.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,6 +16,8 @@ from t2t_jax.data.layout import Form, shuffled_within
 from t2t_jax.data.rows import BatchShape, Content, Examples
 
 _SAMPLED_TOKENS = 4_000_000
+Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""A function that applies another one to each of some jobs, and yields the results in order."""
 
 CountRows: TypeAlias = Callable[[int], tuple[Int[np.ndarray, " classes"], int]]
 """A function that lays out the rows of a part, and returns the number of rows of each class, and

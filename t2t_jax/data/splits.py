@@ -29,9 +29,10 @@ class Split(NamedTuple):
     sample: Callable[[], Iterator[Chunk]] | None = None
     """A function that gives the pairs from which a vocabulary is learned, if these are not all."""
     shards: Sequence[Any] = ()
-    """The shards of the split, each a `data.shards.reading.Shard`, if it has any."""
-    hashes: Callable[[], Sequence[Sequence[str]]] = tuple
-    """A function that gives the hashes of the files of each shard."""
+    """The shards of the split, if it has any."""
+    pieces: Callable[..., Any] | None = None
+    """A function of the section `data` of a config, a vocabulary, a `TrainText` and an `Engine`
+    that gives the `Parts` of the split's own shards."""
 
     @staticmethod
     def of(

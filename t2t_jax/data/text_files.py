@@ -8,8 +8,7 @@ from pathlib import Path
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.lines import Survey, changed, check_aligned, read_lines, survey
-from t2t_jax.data.shards.listing import fields_of
-from t2t_jax.data.shards.reading import Faults, Shard, format_of
+from t2t_jax.data.pair_files import Faults, Shard, fields_of, format_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import BucketPath, as_path, is_directory

@@ -21,7 +21,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, StepRows, filled, offsets_of, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, Examples, StepRows, filled, offsets_of, ranges
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -370,3 +370,34 @@ def _parts(
 ) -> tuple[Integer[np.ndarray, " kept"], Int64[np.ndarray, " offsets"]]:
     """Join the parts `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
     return tokens[ranges(begins, ends - begins)], offsets_of(ends - begins)
+
+
+class TrainText(NamedTuple):
+    """How a task makes examples from the text of a train split."""
+
+    tokenize: Callable[[Iterable[Chunk]], TokenizedSplit]
+    """A function that makes token arrays of pairs of lines."""
+    examples: Callable[[TokenizedSplit], Examples]
+    """A function that makes examples of token arrays."""
+    key: tuple[str | int | float | bool, ...]
+    """What the arrays and their examples depend on, besides text and vocabulary."""
+
+
+def document_text(
+    config: DataConfig,
+    vocabulary: Vocabulary,
+    examples: Callable[[TokenizedSplit], Examples],
+    *,
+    begin: bool,
+) -> TrainText:
+    """Return how documents become examples, in sequences cut by `data.text_rows`.
+
+    Args:
+      begin: whether each sequence begins with `BOS_ID`.
+    """
+    most, rows = config.max_length, config.text_rows
+
+    def sequences(pairs: Iterable[Chunk]) -> TokenizedSplit:
+        return tokenize_text(pairs, vocabulary, most, rows, begin=begin)
+
+    return TrainText(sequences, examples, ("documents", most, rows, begin))

@@ -16,9 +16,8 @@ from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.mixing import mixed_parts
-from t2t_jax.data.parts import Parts
+from t2t_jax.data.parts import Engine, Parts
 from t2t_jax.data.rows import BatchShape, Examples
-from t2t_jax.data.shards.preparing import Engine, open_shards
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.modules.models import make_model
@@ -287,9 +286,11 @@ def training_parts(
         found = [(each(corpus=one), weight) for one, weight in corpus.mixed]
         return mixed_parts(found, temperature, window)
     text = task.train_text(config, vocabulary)
-    if text is None or "train" not in corpus.parts or not corpus.parts["train"].shards:
+    pieces = corpus.parts["train"].pieces if "train" in corpus.parts else None
+    if text is None or pieces is None:
         return task.training_examples(config, corpus, vocabulary)
-    return open_shards(config.data, corpus.parts["train"], vocabulary, text, engine)
+    parts: Parts = pieces(config.data, vocabulary, text, engine)
+    return parts
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -22,6 +22,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import Entry, syntax
 from t2t_jax.config.tables import named_entries
+from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.errors import warn
 from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main
@@ -198,7 +199,7 @@ def _hash_of_file(file: Path) -> str:
 
 
 def _files_of_config(config: Config) -> dict[str, str]:
-    """Return the hashes of registered functions, and of packages with the config's task or family.
+    """Return the hashes of registered functions, and of packages that the config names.
 
     Packages that every run uses are left out.
     """
@@ -213,9 +214,11 @@ def _files_of_config(config: Config) -> dict[str, str]:
 
 
 def _modules_of(config: Config) -> Iterator[str]:
-    """Return the modules of a config's task and family."""
+    """Return the modules of a config's task and family, and of its schemes of corpora."""
     facts, family = config.data.facts, FAMILIES[config.model.architecture]
-    places = facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))
+    places = [facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))]
+    schemes = (one.name.partition(":")[0] for one in components_of(config.data.corpus))
+    places += (added_schemes()[one].pairs for one in schemes if one in added_schemes())
     yield from (place.partition(":")[0] for place in places if place)
     yield family.config.__module__
 

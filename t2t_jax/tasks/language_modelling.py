@@ -10,7 +10,7 @@ from typing import Any
 from t2t_jax.config import Config
 from t2t_jax.data import rows, tokenized
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.shards.pieces import TrainText, document_text
+from t2t_jax.data.tokenized import TrainText, document_text
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import arguments, open_search, row_group
 from t2t_jax.decoding.translator import Translator

@@ -12,7 +12,7 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.layout import batch_shape, length_ladder
 from t2t_jax.data.rows import BatchShape, Examples
-from t2t_jax.data.shards.pieces import TrainText
+from t2t_jax.data.tokenized import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
 

@@ -9,7 +9,7 @@ from t2t_jax.config import Config
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
-from t2t_jax.data.shards.pieces import TrainText
+from t2t_jax.data.tokenized import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.tasks.task import Scored, Scoring, Task

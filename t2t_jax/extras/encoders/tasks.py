@@ -21,7 +21,7 @@ from t2t_jax.data import batching, splits, tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.layout import batch_shape, ladder_length
 from t2t_jax.data.rows import BatchShape, Examples
-from t2t_jax.data.shards.pieces import TrainText, document_text
+from t2t_jax.data.tokenized import TrainText, document_text
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator

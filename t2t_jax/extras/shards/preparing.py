@@ -1,6 +1,6 @@
 """Tokenise shards into pieces, shard by shard, and reuse existing ones.
 
-    OUT/00012-3.npy     the fourth piece of the thirteenth shard (`data.shards.pieces`)
+    OUT/00012-3.npy     the fourth piece of the thirteenth shard (`extras.shards.pieces`)
     OUT/00012.json      the record of the shard, written once all of its pieces are there
     OUT/prepared.json   the records of all shards, written last
 
@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data import batching, cache, splits
-from t2t_jax.data.shards import reading
-from t2t_jax.data.shards.pieces import PieceRecord, TrainText, piece_path, write_piece
-from t2t_jax.data.shards.prepared import PreparedPieces
+from t2t_jax.data.pair_files import Faults, Shard
+from t2t_jax.data.parts import Engine
+from t2t_jax.data.tokenized import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
+from t2t_jax.extras.shards.pieces import PieceRecord, piece_path, write_piece
+from t2t_jax.extras.shards.prepared import PreparedPieces
 from t2t_jax.system import atomic_file, bucket
 from t2t_jax.system.records import COUNT, parse_object
 
@@ -31,10 +33,6 @@ PREPARED = "prepared.json"
 _FORMAT = "2"
 """The version of the pieces, raised whenever the same text would make others."""
 _CHUNKS = 2  # of 50,000 pairs, in a piece
-
-
-Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""A function that applies another one to each of some jobs, and yields the results in order."""
 
 _RETRIES = 10  # of a shard whose workers are lost
 
@@ -68,7 +66,7 @@ class ShardJob(NamedTuple):
 
     number: int
     """The number of the shard, by which its pieces are named."""
-    shard: reading.Shard
+    shard: Shard
     hashes: Sequence[str]
     """The hash of each file."""
     out: Path
@@ -96,7 +94,7 @@ class ShardJob(NamedTuple):
 
     def make(self, text: TrainText, config: DataConfig) -> dict[str, Any]:
         """Tokenise the shard, write its pieces and its record, and return the record."""
-        faults, skipped, read = reading.Faults(), Counter[str](), 0
+        faults, skipped, read = Faults(), Counter[str](), 0
         pieces: list[dict[str, Any]] = []
         for chunks in _groups(self.shard.pairs(faults)):
             tokens = text.tokenize(chunks)
@@ -123,14 +121,15 @@ def _groups(chunks: Iterator[splits.Chunk]) -> Iterator[Iterable[splits.Chunk]]:
 
 
 def open_shards(
+    shards: Sequence[Shard],
+    hashes: Callable[[], Sequence[Sequence[str]]],
     config: DataConfig,
-    split: splits.Split,
     vocabulary: Vocabulary,
     text: TrainText,
     engine: Engine = map,
 ) -> PreparedPieces:
-    """Return the pieces of a split with shards, from the cache or tokenised now by an engine."""
-    shards, of_shards = split.shards, split.hashes()
+    """Return the pieces of shards, from the cache or tokenised now by an engine."""
+    of_shards = hashes()
     about = splits.digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
     whole = splits.digest(about, *(one for each in of_shards for one in each))
     place = bucket.as_path(config.cache_dir)
@@ -154,7 +153,7 @@ def open_shards(
     for shard, done in zip(shards, records, strict=True):
         record = done or next(new)
         made["shards"].append(record)
-        reading.Faults(Counter(record["skipped"]), record["first"]).warn()
+        Faults(Counter(record["skipped"]), record["first"]).warn()
         if not record["num_read"]:
             warn(f"shard {shard} is empty; is it a whole copy?")
     prepared = PreparedPieces(out, made, text, config)

@@ -1,15 +1,13 @@
-"""The pairs of a shard, from text, JSON lines or Parquet.
+"""The pairs of a file, from text or JSON lines.
 
     7.en.gz, 7.de.gz   a file for each side: line n of one translates line n of the other
     7.tsv.zst          a line for each pair, with a tab between its sides
     7.txt              a line for each document, of one language
     7.jsonl            an object for each pair, of which two fields are the sides
-    7.parquet          a table, of which two columns are the sides
 
-All but Parquet may be packed by gzip (`.gz`) or Zstandard (`.zst`). A line at fault, such as one
-that is not UTF-8, one with more columns than sides, or an object without a side, is counted and
-left out. A file at fault, such as one that is cut short, lacks a column, or has numbers in it, is
-refused. Binary columns of Parquet are read as UTF-8.
+They may be packed by gzip (`.gz`) or Zstandard (`.zst`). A line at fault, such as one that is not
+UTF-8, one with more columns than sides, or an object without a side, is counted and left out. A
+file at fault, such as one that is cut short, is refused.
 """
 
 import json
@@ -21,15 +19,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from t2t_jax.config import DataConfig
 from t2t_jax.data.lines import DAMAGE, blocks_of, checked_beginning, open_text
 from t2t_jax.data.splits import Chunk, chunks
-from t2t_jax.errors import UserError, did_you_mean, in_one_line, needs_extra, warn
-from t2t_jax.system.bucket import local_copy
+from t2t_jax.errors import UserError, in_one_line, warn
 
 _BLOCK_LINES = 1000
-_BATCH_ROWS = 10_000
-_BINARY = "binary", "large_binary", "binary_view"
-_TEXT_TYPES = "string", "large_string", "string_view", *_BINARY, "null"
 Sides: TypeAlias = tuple[str, ...]
 """The text of a pair, or of a document by itself."""
 
@@ -84,11 +79,7 @@ class Shard:
         """
         faults = Faults() if faults is None else faults
         try:
-            if len(self.files) == 2:
-                found = self._of_two(faults)
-            else:
-                [path] = self.files
-                found = _READERS.get(format_of(path), _read_text)(path, self.fields, faults)
+            found = self.texts(faults)
             if len(self.fields) == 1:
                 found = (("", text) for (text,) in found if text.strip())
             yield from chunks((source, target) for source, target in found)
@@ -97,6 +88,13 @@ class Shard:
                 f"shard {self} cannot be read: {in_one_line(error)}; bring back a whole copy, or "
                 "take it out of the pattern"
             ) from error
+
+    def texts(self, faults: Faults) -> Iterator[Sides]:
+        """Yield the sides of each pair, or each document."""
+        if len(self.files) == 2:
+            return self._of_two(faults)
+        [path] = self.files
+        return _READERS.get(format_of(path), _read_text)(path, self.fields, faults)
 
     def _of_two(self, faults: Faults) -> Iterator[Sides]:
         read = [_lines(path, faults) for path in self.files]
@@ -156,44 +154,25 @@ def _read_json_lines(path: Path, fields: Sequence[str], faults: Faults) -> Itera
         except (ValueError, RecursionError):
             faults.add("not_json", path, number)
             continue
-        yield from _sides([_value(found, name) for name in fields], path, number, faults)
+        yield from texts_of([value_of(found, name) for name in fields], path, number, faults)
 
 
-def _read_parquet(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
-    with needs_extra("shards", str(path)):
-        import pyarrow
-        from pyarrow import parquet
-    roots = list(dict.fromkeys(name.partition(".")[0] for name in fields))
-    number = 0
-    with local_copy(path) as copy:
-        try:
-            table = parquet.ParquetFile(copy)
-            for name in fields:
-                _check_column(path, name, pyarrow.struct(table.schema_arrow))
-            for batch in table.iter_batches(_BATCH_ROWS, columns=roots):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield from _sides([_value(row, name) for name in fields], path, number, faults)
-        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-            raise OSError(str(error)) from error
+def fields_of(config: DataConfig, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the fields of a line: `config.fields`, or else the usual ones."""
+    if len(usual) == 1 and config.documents == "paragraphs":
+        raise UserError(
+            "data.documents='paragraphs' is not for shards or one file: a line is a document"
+        )
+    fields = config.fields or usual
+    if len(fields) != len(usual):
+        raise UserError(
+            f"data.fields={' '.join(fields)} are {len(fields)}, but a line holds "
+            f"{'a source and a target' if len(usual) > 1 else 'one text'}; name {len(usual)}"
+        )
+    return fields
 
 
-def _check_column(path: Path, name: str, kind: Any) -> None:
-    """Refuse a Parquet file whose rows, of some kind of struct, have no text of a name."""
-    from pyarrow import types
-
-    for part in name.split("."):
-        known = [one.name for one in kind] if types.is_struct(kind) else []
-        if not types.is_map(kind) and known.count(part) != 1:
-            hint = did_you_mean(part, known, f"it has {', '.join(known) or kind}")
-            raise UserError(f"{path} has no column {part!r}, which data.fields names; {hint}")
-        kind = kind.item_type if types.is_map(kind) else kind.field(part).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if str(kind) not in _TEXT_TYPES:
-        raise UserError(f"{path} has no text in the column {name!r}, but {kind}; name another one")
-
-
-def _value(record: Any, name: str) -> Any:
+def value_of(record: Any, name: str) -> Any:
     """Return a field of a record or of a nested record; None if there is none."""
     for part in name.split("."):
         if isinstance(record, list) and record and isinstance(record[0], tuple):
@@ -202,7 +181,8 @@ def _value(record: Any, name: str) -> Any:
     return record
 
 
-def _sides(values: list[Any], path: Path, number: int, faults: Faults) -> Iterator[Sides]:
+def texts_of(values: list[Any], path: Path, number: int, faults: Faults) -> Iterator[Sides]:
+    """Yield the texts of a pair, or count its line among the faults."""
     try:
         texts = [value.decode() if isinstance(value, bytes) else value for value in values]
         "".join(texts).encode()
@@ -218,5 +198,4 @@ _READERS: dict[str, Callable[[Path, Sequence[str], Faults], Iterator[Sides]]] = 
     ".jsonl": _read_json_lines,
     ".json": _read_json_lines,
     ".ndjson": _read_json_lines,
-    ".parquet": _read_parquet,
 }

@@ -7,18 +7,17 @@ the rows of all pieces before it opens one.
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from jaxtyping import Integer
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data import layout, splits
-from t2t_jax.data.rows import Content, Examples, offsets_of
-from t2t_jax.data.tokenized import TokenizedSplit, tokenize_text
-from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.data import layout
+from t2t_jax.data.rows import Content, offsets_of
+from t2t_jax.data.tokenized import TokenizedSplit, TrainText
 from t2t_jax.system import atomic_file, records
 
 
@@ -38,37 +37,6 @@ class PieceRecord(TypedDict):
     """The `Lengths` of the targets."""
     classes: list[records.COUNT]
     """The rows of each class in buckets: more where an example is longer than `max_length`."""
-
-
-class TrainText(NamedTuple):
-    """How a task makes examples from the text of a train split."""
-
-    tokenize: Callable[[Iterable[splits.Chunk]], TokenizedSplit]
-    """A function that makes token arrays of pairs of lines."""
-    examples: Callable[[TokenizedSplit], Examples]
-    """A function that makes examples of token arrays."""
-    key: tuple[str | int | float | bool, ...]
-    """What the arrays and their examples depend on, besides text and vocabulary."""
-
-
-def document_text(
-    config: DataConfig,
-    vocabulary: Vocabulary,
-    examples: Callable[[TokenizedSplit], Examples],
-    *,
-    begin: bool,
-) -> TrainText:
-    """Return how documents become examples, in sequences cut by `data.text_rows`.
-
-    Args:
-      begin: whether each sequence begins with `BOS_ID`.
-    """
-    most, rows = config.max_length, config.text_rows
-
-    def sequences(pairs: Iterable[splits.Chunk]) -> TokenizedSplit:
-        return tokenize_text(pairs, vocabulary, most, rows, begin=begin)
-
-    return TrainText(sequences, examples, ("documents", most, rows, begin))
 
 
 def piece_path(folder: Path, shard: int, piece: int) -> Path:

@@ -23,9 +23,11 @@ from typing import Any
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
-from t2t_jax.data.shards.reading import Faults, Shard
+from t2t_jax.data.pair_files import Faults, Shard, fields_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, digest
 from t2t_jax.errors import UserError
+from t2t_jax.extras.shards.parquet import shard_of
+from t2t_jax.extras.shards.preparing import open_shards
 from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.hub import fetch_dataset
 from t2t_jax.system.sums import digest_of
@@ -36,14 +38,18 @@ _WILDCARD = re.compile(r"[*?]|\[[^]]+\]")
 _HASHES = records.schema({"hashes": dict[str, list]})
 
 
-def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Split]:
-    """Return the splits of a corpus of shards by name.
+def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """Return the splits of shards of pairs; see `TaskFacts.corpora`."""
+    return _shard_splits(name, config, (config.source_language, config.target_language))
 
-    Args:
-      place: a path with wildcards; see the module.
-      pairs: whether shards hold pairs, and not documents of one language.
-    """
-    languages = (config.source_language, config.target_language) if pairs else ()
+
+def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """Return the splits of shards of documents of one language; see `TaskFacts.corpora`."""
+    return _shard_splits(name, config, ())
+
+
+def _shard_splits(name: str, config: DataConfig, languages: tuple[str, ...]) -> dict[str, Split]:
+    place = name.partition(":")[2]
     fields = fields_of(config, languages or ("text",))
     if place.startswith("hf:"):
         there = fetch_dataset(place, lambda path: [*chain(*_of_splits(path, languages).values())])
@@ -60,11 +66,11 @@ def shard_splits(place: str, config: DataConfig, *, pairs: bool) -> dict[str, Sp
                 partial(_read, shards),
                 partial(_read, _spread(shards), quietly=True),  # the tokenisation warns
                 tuple(shards),
-                hashes,
+                partial(open_shards, shards, hashes),
             )
     if not found:
         raise UserError(
-            f"corpus=shards:{place} fits no file; give a path with wildcards, such as "
+            f"corpus={name} fits no file; give a path with wildcards, such as "
             "shards:corpora/{split}-*.parquet, in quotes"
         )
     return found
@@ -84,24 +90,9 @@ def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]
     return found
 
 
-def fields_of(config: DataConfig, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the fields of a line: `config.fields`, or else the usual ones."""
-    if len(usual) == 1 and config.documents == "paragraphs":
-        raise UserError(
-            "data.documents='paragraphs' is not for shards or one file: a line is a document"
-        )
-    fields = config.fields or usual
-    if len(fields) != len(usual):
-        raise UserError(
-            f"data.fields={' '.join(fields)} are {len(fields)}, but a line holds "
-            f"{'a source and a target' if len(usual) > 1 else 'one text'}; name {len(usual)}"
-        )
-    return fields
-
-
 def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> Iterator[Shard]:
     if "{language}" not in pattern or not languages:
-        yield from (Shard((path,), fields) for path in _paths(pattern))
+        yield from (shard_of(path, fields) for path in _paths(pattern))
         return
     source, target = (str(bucket.as_path(pattern.replace("{language}", one))) for one in languages)
     shape = re.compile("([^/]*)".join(map(re.escape, _WILDCARD.split(source))))

@@ -16,8 +16,9 @@ from jaxtyping import Int
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data import layout, parts, rows
-from t2t_jax.data.shards.pieces import TrainText, piece_path, read_piece
+from t2t_jax.data.tokenized import TrainText
 from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.extras.shards.pieces import piece_path, read_piece
 from t2t_jax.system import atomic_file, bucket, records, sums
 
 _PACKING_SEED = 0  # of every training, as packed rows are counted once
@@ -36,7 +37,7 @@ class PreparedPieces(parts.Parts):
     folder: Path
     """The folder, on this machine or in a bucket."""
     record: Mapping[str, Any]
-    """What the folder holds; see `data.shards.preparing`."""
+    """What the folder holds; see `extras.shards.preparing`."""
     text: TrainText
     """How examples are made of a piece."""
     config: DataConfig

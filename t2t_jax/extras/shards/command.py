@@ -40,8 +40,8 @@ class DataPrepareCommand:
     def run(self) -> int:
         """Tokenise the shards, print what was kept, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
-        from t2t_jax.data.parts import Parts
-        from t2t_jax.data.shards.preparing import Engine, on_ray
+        from t2t_jax.data.parts import Engine, Parts
+        from t2t_jax.extras.shards.preparing import on_ray
         from t2t_jax.run.preparing import training_parts
         from t2t_jax.tasks import task_of
 

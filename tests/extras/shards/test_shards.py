@@ -16,11 +16,11 @@ from t2t_jax.__main__ import main
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.shards import listing, prepared, preparing
-from t2t_jax.data.shards.preparing import open_shards
-from t2t_jax.data.shards.reading import Faults, Shard
+from t2t_jax.data.pair_files import Faults, Shard
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.extras.shards import listing, prepared, preparing
+from t2t_jax.extras.shards.parquet import shard_of
 from t2t_jax.tasks import task_of
 from tests.data.test_batching import pairs_in
 
@@ -84,7 +84,7 @@ def opened(config):
     corpus = open_corpus(config.data)
     vocabulary = prepare_vocabulary(config.data, corpus)
     text = task_of(corpus.name, corpus.task).train_text(config, vocabulary)
-    return open_shards(config.data, corpus.parts["train"], vocabulary, text), vocabulary
+    return corpus.parts["train"].pieces(config.data, vocabulary, text), vocabulary
 
 
 def epoch(batches):
@@ -278,7 +278,7 @@ def test_a_table_whose_text_is_not_utf8_is_named(tmp_path):
     text = pyarrow.array([b"one", b"t\xffo"], pyarrow.binary()).view(pyarrow.string())
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a.parquet cannot be read: 'utf-8' codec"):
-        list(Shard((tmp_path / "a.parquet",), ("text",)).pairs())
+        list(shard_of(tmp_path / "a.parquet", ("text",)).pairs())
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_every_line_or_row_is_read_or_counted_with_a_reason(name, content, read,
         parquet.write_table(pyarrow.table(content), path)
     else:
         path.write_bytes(content)
-    [(sources, targets)] = Shard((path,), ("en", "de")).pairs(found)
+    [(sources, targets)] = shard_of(path, ("en", "de")).pairs(found)
     assert [*zip(sources, targets, strict=True)] == read
     assert found.counts == {reason: len(lines) for reason, lines in faults.items()}
     assert found.first == {reason: f"{path} line {lines[0]}" for reason, lines in faults.items()}
@@ -341,7 +341,7 @@ _MAP = pyarrow.map_(pyarrow.string(), pyarrow.string())
 def test_a_column_of_parquet_is_read_or_refused_by_its_type(column, expected, tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": column}), path)
-    shard = Shard((path,), ("text.en",))
+    shard = shard_of(path, ("text.en",))
     if isinstance(expected, str):
         with pytest.raises(UserError, match=rf"a\.parquet has {expected}"):
             list(shard.pairs())

@@ -10,11 +10,11 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.shards.preparing import on_ray, open_shards
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.extras.shards.preparing import on_ray
 from t2t_jax.tasks import task_of
-from tests.data.test_shards import FIELDS, write_shards
+from tests.extras.shards.test_shards import FIELDS, write_shards
 
 pytestmark = [
     pytest.mark.thorough,
@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_changes_no_byte(tmp_path: Path, monkeypatch: An
             vocabulary = prepare_vocabulary(config.data, corpus)
             text = task_of(corpus.name).train_text(config, vocabulary)
             how = {"engine": engine} if where == "there" else {}
-            folder = open_shards(config.data, corpus.parts["train"], vocabulary, text, **how).folder
+            folder = corpus.parts["train"].pieces(config.data, vocabulary, text, **how).folder
             made.append({path.name: path.read_bytes() for path in folder.iterdir()})
         assert killed.exists()
         assert made[0] == made[1]

@@ -1,1 +1,0 @@
-"""Corpora in many files ("shards"): read, tokenised once into pieces, and trained on by windows."""
