@@ -13,6 +13,7 @@ little. A plugin that cannot be imported, or takes a name that is taken, is left
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -27,21 +28,6 @@ from t2t_jax.errors import UserError, in_one_line, warn
 _EXTRAS = "t2t_jax.extras."
 GROUP = "t2t_jax.plugins"
 """The group of entry points in which packages name their plugins."""
-
-
-class CommandRow(NamedTuple):
-    """A command of `t2t-jax`."""
-
-    group: str
-    """The group of `t2t-jax --help` that lists the command."""
-    about: str
-    """A line about the command."""
-    place: str
-    """The dataclass of the command, as MODULE:NAME: its fields are the flags, its `run` runs the
-    command. A function `a_b_command` of the module, if there is one, makes the command `a-b`, or
-    `a b`, from the flags and the program's name."""
-    after: str = ""
-    """The command after which the list has this one; the group ends with it if there is none."""
 
 
 class CorpusRow(NamedTuple):
@@ -60,7 +46,11 @@ class CorpusRow(NamedTuple):
 class Plugin:
     """What a plugin provides, by name."""
 
-    commands: Mapping[str, CommandRow] = field(default_factory=dict)
+    commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """For each command, the group that lists it in `t2t-jax --help`, and a line about it. The
+    command `a-b`, or `a b` in two words, is the class `ABCommand` of the module `a_b_command`
+    beside the plugin, whose fields are the flags and whose `run` runs it. A function `a_b_command`
+    of that module, if there is one, makes the command from the flags and the program's name."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
     corpora: Mapping[str, CorpusRow] = field(default_factory=dict)
@@ -72,7 +62,9 @@ class Plugin:
     uses: tuple[str, ...] = ()
     """Other extras of this package whose modules the plugin imports."""
     package: str = ""
-    """The package of the plugin, which `plugins` fills in."""
+    """The name of the package that was installed, which `plugins` fills in."""
+    home: str = ""
+    """The package that has the modules of the commands, which `plugins` fills in."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,8 @@ def plugins() -> Sequence[Plugin]:
             plugin = load_named(place)
             if not isinstance(plugin, Plugin):
                 raise TypeError(f"{place} is a {type(plugin).__name__}, not a Plugin")
-            found.append(dataclasses.replace(plugin, package=package))
+            home = sys.modules[place.partition(":")[0]].__package__
+            found.append(dataclasses.replace(plugin, package=package, home=home or ""))
         except Exception as error:  # of any kind: it may be the code of somebody else
             _leave_out("the plugin", package, error)
     return found

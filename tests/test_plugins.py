@@ -9,14 +9,18 @@ import pytest
 
 import t2t_jax
 from t2t_jax import plugins
+from t2t_jax.commands.groups import command_place
 from tests.programs import ROOT, run_python
 
 OURS = [one for one in plugins.plugins() if one.package.startswith("t2t_jax.extras.")]
 
 PACKAGE = """
-from dataclasses import dataclass
+from t2t_jax.plugins import Plugin
 
-from t2t_jax.plugins import CommandRow, Plugin
+PLUGIN = Plugin(commands={"hello": ("first steps", "greet somebody")})
+"""
+COMMAND = """
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -30,21 +34,19 @@ class HelloCommand:
         print(f"hello {self.name}")
         return 0
 
-
-ROW = CommandRow("first steps", "greet somebody", "hello_plugin:HelloCommand", after="init")
-PLUGIN = Plugin(commands={"hello": ROW})
 """
 
 
-def install(site, name, code, value=None):
-    """Install a package with a plugin as pip does: the code beside its metadata."""
+def install(site, name, code):
+    """Install a package with a plugin, and a command, as pip does: the code beside its metadata."""
     module = name.replace("-", "_")
     info = site / f"{module}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / f"{module}.py").write_text(code)
+    for folder in (info, site / module):
+        folder.mkdir(parents=True)
+    (site / module / "__init__.py").write_text(code)
+    (site / module / "hello_command.py").write_text(COMMAND)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    value = value or f"{module}:PLUGIN"
-    (info / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {value}\n")
+    (info / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {module}:PLUGIN\n")
 
 
 def call(site, *arguments, code=0):
@@ -75,30 +77,26 @@ def test_the_command_of_an_installed_package_is_listed_and_runs(hello):
 
 
 @pytest.mark.parametrize(
-    ("code", "value", "warning"),
+    ("code", "warning"),
     [
-        ("import nowhere_to_be_found", None, "the plugin of the package broken-plugin (ModuleNot"),
-        ("1 +", None, "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
-        ("raise SystemError('a\\nb')", None, "the plugin of the package broken-plugin (SystemErr"),
-        ("PLUGIN = 3", None, "broken_plugin:PLUGIN is a int, not a Plugin"),
-        ("", None, "broken-plugin (AttributeError: module 'broken_plugin' has no attribute 'PLUGI"),
+        ("import nowhere_to_be_found", "the plugin of the package broken-plugin (ModuleNot"),
+        ("1 +", "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
+        ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
+        ("PLUGIN = 3", "broken_plugin:PLUGIN is a int, not a Plugin"),
+        ("", "broken-plugin (AttributeError: module 'broken_plugin' has no attribute 'PLUGI"),
         (
             PACKAGE.replace('"hello":', '"train":'),
-            None,
             "train in the commands of the package broken-plugin (t2t-jax has that name)",
         ),
         (
             PACKAGE.replace('"hello":', '"serve":'),
-            None,
             "package broken-plugin (t2t_jax.extras.serving has that name)",
         ),
-        (PACKAGE, None, "of the package hello-plugin (broken-plugin has that name)"),
+        (PACKAGE, "of the package hello-plugin (broken-plugin has that name)"),
     ],
 )
-def test_a_broken_package_is_named_in_one_line_and_the_other_commands_work(
-    code, value, warning, hello
-):
-    install(hello, "broken-plugin", code, value)
+def test_a_broken_package_is_named_in_one_line_and_the_other_commands_work(code, warning, hello):
+    install(hello, "broken-plugin", code)
     done = call(hello, "hello")
     assert done.stdout == "hello world\n"
     assert warning in done.stderr
@@ -108,13 +106,12 @@ def test_a_broken_package_is_named_in_one_line_and_the_other_commands_work(
 
 
 def test_a_command_whose_module_is_broken_is_refused_in_one_line(hello):
-    code = PACKAGE.replace("hello_plugin:Hello", "nowhere.at_all:Hello").replace("hello", "lost")
-    install(hello, "lost-plugin", code)
+    install(hello, "lost-plugin", PACKAGE.replace("hello", "lost"))
     assert call(hello, "hello").stderr == ""
     done = call(hello, "lost", code=2)
     assert done.stderr.startswith(
-        "error: nowhere.at_all:HelloCommand of the package nowhere cannot be imported "
-        "(ModuleNotFoundError: No module named 'nowhere'); update or uninstall it"
+        "error: lost_plugin.lost_command:LostCommand of the package lost_plugin cannot be imported "
+        "(ModuleNotFoundError: No module named 'lost_plugin.lost_command'); update or uninstall it"
     )
     assert done.stderr.count("\n") == 1
 
@@ -124,9 +121,9 @@ def test_every_extra_is_a_plugin_whose_places_are_there():
     names = [f"t2t_jax.extras.{module.name}" for module in iter_modules([str(folder)])]
     assert [plugin.package for plugin in OURS] == names
     for plugin in OURS:
-        rows = (row.place for row in plugin.commands.values())
+        commands = map(command_place, plugin.commands)
         others = (plugin.flags, plugin.names, plugin.remarks)
-        places = [*rows, *(place for kind in others for place in kind.values())]
+        places = [*commands, *(place for kind in others for place in kind.values())]
         assert places
         for place in places:
             assert place.startswith(f"{plugin.package}.")

@@ -22,7 +22,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.tables import NAMED
-from t2t_jax.extras.launch.command import usage_of_launch
+from t2t_jax.extras.launch.launch_command import usage_of_launch
 
 # What the paper states of these is stated of what follows from them.
 _STATED_OF = {"model.d_k": "model.key_size", "model.d_v": "model.value_size"}

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from t2t_jax import version
 from t2t_jax.commands.flag_table import with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config
-from t2t_jax.commands.groups import all_commands, identifier
+from t2t_jax.commands.groups import all_commands, command_place, identifier
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
@@ -59,8 +59,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 def command_class(name: str) -> type:
     """Return the dataclass of a command, whose fields are its flags."""
-    [row] = (group[name] for group in all_commands().values() if name in group)
-    kind: type = load(row.place)
+    kind: type = load(command_place(name))
     return with_plugins(kind, name)
 
 
@@ -82,9 +81,9 @@ def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
 def describe_commands(program: str = "t2t-jax") -> str:
     """Return the list of the commands of a program, as its --help prints it."""
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
-    for group, rows in all_commands().items():
+    for group, commands in all_commands().items():
         lines += ["", f"{group}:"]
-        lines += [f"  {name + '  ':<15}{row.about}" for name, row in rows.items()]
+        lines += [f"  {name + '  ':<15}{about}" for name, about in commands.items()]
     examples = ("train --config configs/quickstart.py runs/quickstart", "evaluate runs/quickstart")
     lines += ["", "examples:", *(f"  {program} {example}" for example in examples)]
     lines += ["", f"Flags of a command: {program} COMMAND --help. Version: {program} --version."]

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from keyword import iskeyword
 from pathlib import Path
 
 from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
-from t2t_jax.plugins import CommandRow, rows
+from t2t_jax.plugins import plugins, rows
 
 _CORE: Mapping[str, Mapping[str, str]] = {
     "first steps": {
@@ -29,27 +28,30 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     },
 }
 """The commands of the core in groups, with a line about each. The command `a-b`, or `a b` in two
-words, is the class `ABCommand` of the module `a_b` of this package; see `plugins.CommandRow`."""
+words, is the class `ABCommand` of the module `a_b` of this package; see also `Plugin.commands`."""
 
 
 @cache
-def all_commands() -> Mapping[str, Mapping[str, CommandRow]]:
-    """Return all commands of `t2t-jax`, those of plugins too, in groups."""
-    found: dict[str, dict[str, CommandRow]] = {}
-    for group, lines in _CORE.items():
-        found[group] = {name: CommandRow(group, line, _place(name)) for name, line in lines.items()}
-    for name, row in rows("commands", [name for names in _CORE.values() for name in names]).items():
-        members = [*found.get(row.group, {}).items()]
-        known = [member for member, _ in members]
-        place = known.index(row.after) + 1 if row.after in known else len(known)
-        found[row.group] = dict([*members[:place], (name, row), *members[place:]])
+def all_commands() -> Mapping[str, Mapping[str, str]]:
+    """Return the commands of `t2t-jax`, those of plugins too: a line about each, by group."""
+    found = {group: {**lines} for group, lines in _CORE.items()}
+    for name, (group, about) in rows("commands", _names_of_core()).items():
+        found.setdefault(group, {})[name] = about
     return found
 
 
-def _place(name: str) -> str:
+def _names_of_core() -> list[str]:
+    return [name for names in _CORE.values() for name in names]
+
+
+def command_place(name: str) -> str:
+    """Return the place of the dataclass of a command, as MODULE:NAME."""
     file = identifier(name)
-    kind = "".join(map(str.capitalize, file.split("_")))
-    return f"t2t_jax.commands.{file}{'_' * iskeyword(file)}:{kind}Command"
+    kind = "".join(map(str.capitalize, file.split("_"))) + "Command"
+    if name in _names_of_core():
+        return f"t2t_jax.commands.{file}:{kind}"
+    plugin = next(plugin for plugin in plugins() if name in plugin.commands)
+    return f"{plugin.home}.{file}_command:{kind}"
 
 
 def identifier(name: str) -> str:

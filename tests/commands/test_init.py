@@ -13,7 +13,7 @@ import pytest
 from t2t_jax.__main__ import main
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_config
-from t2t_jax.extras.launch.command import LaunchCommand
+from t2t_jax.extras.launch.launch_command import LaunchCommand
 from tests.programs import run_program
 from tests.refusals import refused
 

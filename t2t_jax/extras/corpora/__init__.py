@@ -1,14 +1,9 @@
 """Public corpora as directories of text: their archives, and the command that fetches them."""
 
-from t2t_jax.plugins import CommandRow, Plugin
+from t2t_jax.plugins import Plugin
 
 PLUGIN = Plugin(
     commands={
-        "data": CommandRow(
-            "first steps",
-            "download a public corpus, such as WMT14, as text files",
-            "t2t_jax.extras.corpora.command:DataCommand",
-            after="init",
-        )
+        "data": ("first steps", "download a public corpus, such as WMT14, as text files"),
     }
 )

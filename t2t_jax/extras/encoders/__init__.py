@@ -3,15 +3,10 @@
 `config.tasks` and `config.families` have their facts, so that the config of any run can be read.
 """
 
-from t2t_jax.plugins import CommandRow, Plugin
+from t2t_jax.plugins import Plugin
 
 PLUGIN = Plugin(
     commands={
-        "predict": CommandRow(
-            "using a trained model",
-            "label text or images, or fill in masked words",
-            "t2t_jax.extras.encoders.command:PredictCommand",
-            after="generate",
-        )
+        "predict": ("using a trained model", "label text or images, or fill in masked words"),
     }
 )

@@ -4,15 +4,10 @@
 the socket and stops in order.
 """
 
-from t2t_jax.plugins import CommandRow, Plugin
+from t2t_jax.plugins import Plugin
 
 PLUGIN = Plugin(
     commands={
-        "serve": CommandRow(
-            "using a trained model",
-            "serve translations over HTTP, with a web page",
-            "t2t_jax.extras.serving.command:ServeCommand",
-            after="predict",
-        )
+        "serve": ("using a trained model", "serve translations over HTTP, with a web page"),
     }
 )

@@ -17,7 +17,7 @@ import yaml
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-from t2t_jax.extras.launch.command import SCHEDULERS, launch_command
+from t2t_jax.extras.launch.launch_command import SCHEDULERS, launch_command
 from t2t_jax.extras.launch.schedulers import Ssh, Tpu
 from t2t_jax.system.exit_codes import FINAL
 from t2t_jax.workdir import check_workdir
@@ -543,7 +543,9 @@ def launch_tpu(shims, tmp_path, monkeypatch):
     """A function that trains by a program on two hosts, from a clone with one tracked file."""
     shims("gcloud", _GCLOUD)
     # Without credentials, Google's library waits for its metadata server for most of a minute.
-    monkeypatch.setattr("t2t_jax.extras.launch.command.LaunchCommand._sees_run", lambda self: False)
+    monkeypatch.setattr(
+        "t2t_jax.extras.launch.launch_command.LaunchCommand._sees_run", lambda self: False
+    )
     clone = tmp_path / "clone"
     (clone / ".venv").mkdir(parents=True)
     (clone / "tracked").touch()
