@@ -19,7 +19,7 @@ from typing import Any
 
 from t2t_jax import plugins
 from t2t_jax.config import DataConfig, tasks
-from t2t_jax.data import text_files, tfds
+from t2t_jax.data import text_files
 from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
@@ -134,8 +134,6 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
         return text_files.file_splits(place, config, languages) or text_files.text_splits(
             text_files.corpus_directory(place), *languages
         )
-    if scheme == "tfds" and place:
-        return tfds.tfds_splits(place, *languages)
     if (row := added_schemes().get(scheme)) and place:
         return _added(row.pairs, name, config)
     raise _unknown(name)
@@ -173,7 +171,7 @@ def _unknown(name: str) -> UserError:
     added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
     return UserError(
         f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
-        f"tfds:NAME/CONFIG, trees:DIR, {added}, nor a mixture such as "
+        f"trees:DIR, {added}, nor a mixture such as "
         "text:A*3+text:B"
     )
 

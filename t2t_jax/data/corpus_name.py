@@ -20,11 +20,12 @@ from t2t_jax.plugins import CorpusRow, rows
 PUBLIC = "wmt14-en-de", "wmt14-en-fr", "wmt16-en-ro", "multi30k-en-de", "iwslt14-de-en"
 """The names of the public corpora."""
 _OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
-_OF_CORE = ("bundled", "text", "tfds", *_OF_TASKS)
+_OF_CORE = ("bundled", "text", *_OF_TASKS)
 _LISTING = "t2t_jax.extras.shards.listing"
 # Known without the extras too, so that an error can name them.
 _OF_EXTRAS = {
     "shards": CorpusRow(f"{_LISTING}:pair_splits", "PATTERN", f"{_LISTING}:document_splits"),
+    "tfds": CorpusRow("t2t_jax.extras.corpora.tfds:pair_splits", "NAME/CONFIG"),
     **dict.fromkeys(PUBLIC, CorpusRow("t2t_jax.extras.corpora.prepare:pair_splits")),
 }
 _WITH_WEIGHT = re.compile(r"(.*)\*([^/*]*)", re.DOTALL)

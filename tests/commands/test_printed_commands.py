@@ -9,7 +9,6 @@ import pytest
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-from t2t_jax.extras.corpora.prepare import check_holds
 from t2t_jax.extras.trackers import follower
 from t2t_jax.extras.trackers.tracker import Target
 from t2t_jax.run import trainer
@@ -64,12 +63,6 @@ def test_the_command_that_sends_the_rest_to_a_tracker(run, capsys):
 def test_the_command_that_names_a_tracker(run):
     text = refusal(entry_command(["track", str(run)]).run)
     assert words_after(text, "as in ") == ["track", str(run), "wandb:translation"]
-
-
-def test_the_command_that_makes_a_corpus(tmp_path):
-    text = refusal(check_holds, "wmt14-en-de", tmp_path / "my corpus")
-    words = ["t2t-jax", "data", "wmt14-en-de", str(tmp_path / "my corpus")]
-    assert words_after(text, "; run ") == words
 
 
 def test_the_command_that_packs_an_archive():

@@ -56,9 +56,8 @@ def train_pairs(corpus):
 
 
 places = st.text(st.sampled_from("ab/+.~"), min_size=1)
-names = st.tuples(
-    st.sampled_from(("bundled", "text", "shards", "tfds", "trees", *PUBLIC)), places
-).map(":".join)
+schemes = st.sampled_from(("bundled", "text", "shards", "tfds", "trees", *PUBLIC))
+names = st.tuples(schemes, places).map(":".join)
 
 
 @given(st.lists(st.tuples(names, st.none() | st.integers(1, 9999)), min_size=1))

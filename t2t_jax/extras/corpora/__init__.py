@@ -1,4 +1,4 @@
-"""Public corpora as directories of text: their archives, and the command that fetches them."""
+"""Public corpora: text from their archives, with the command that fetches it, and TFDS."""
 
 from t2t_jax.plugins import Plugin
 

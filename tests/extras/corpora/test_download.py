@@ -123,8 +123,8 @@ def test_every_corpus_is_read_in_its_own_layout(tmp_path, server, monkeypatch, c
 def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused(tmp_path):
     name, corpus = "multi30k-en-de", public_corpus("multi30k-en-de")
     config = DataConfig(f"{name}:{tmp_path}")
-    with pytest.raises(UserError, match=f"does not exist; run t2t-jax data {name} none"):
-        open_corpus(DataConfig(f"{name}:none"))
+    with pytest.raises(UserError, match=f"does not exist; run t2t-jax data {name} 'no text'"):
+        open_corpus(DataConfig(f"{name}:no text"))
     with pytest.raises(UserError, match=f"does not hold {name}; run t2t-jax data {name} "):
         open_corpus(config)
     usual = {"corpus": name, "cleaning": asdict(corpus.cleaning), "splits": {"train": _COUNTS}}

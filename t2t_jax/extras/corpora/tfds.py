@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from t2t_jax.config import DataConfig
 from t2t_jax.data import splits as parts
 from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.errors import UserError, in_one_line, needs_extra
@@ -15,17 +16,14 @@ from t2t_jax.system.regular_file import check_regular
 _SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 
-def tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
-    """Return the splits of a data set of translations, such as wmt14_translate/de-en.
-
-    Args:
-      name: the data set's name and config.
-    """
+def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """Return the splits of a data set of translations; see `TaskFacts.corpora`."""
+    name = name.partition(":")[2]
     builder = tfds_builder(name)
     from tensorflow_datasets.core.features import Text
 
     # A data set whose examples are of one kind has no features by name.
-    features, languages = builder.info.features, (source_language, target_language)
+    features, languages = builder.info.features, (config.source_language, config.target_language)
     known = dict(getattr(features, "items", dict)())
     for language in languages:
         if language not in known:
@@ -48,7 +46,7 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
 
 
 def tfds_builder(name: str) -> Any:
-    """Return the builder of a TFDS data set that is prepared on disk."""
+    """Return the builder of a data set, such as wmt14_translate/de-en, that is prepared on disk."""
     with needs_extra("train", f"data.corpus='tfds:{name}'"):
         import tensorflow_datasets as tfds
         import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
