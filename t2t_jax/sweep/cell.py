@@ -27,8 +27,8 @@ from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.plugins import flags_from
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
+from t2t_jax.sweep import same_code
 from t2t_jax.sweep.comparison import measures_of
-from t2t_jax.sweep.same_code import check_same_code, dtype_of_new_runs, settled_fields, software_of
 from t2t_jax.system import records
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
@@ -143,8 +143,7 @@ class Cell:
                 raise UserError(f"its scores are of {result['split']}, not of {self.split}")
         except ValueError as error:
             raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
-        changed = differences(ran, self.config, only_binding=True)
-        if changed:
+        if changed := differences(ran, self.config, only_binding=True):
             raise UserError(
                 f"{self.workdir} was trained with another config "
                 f"({format_differences(changed)}); choose another --workdir, or move that "
@@ -152,7 +151,7 @@ class Cell:
             )
         check_registered(self.config, self.workdir)
         if settled is not None:
-            result["settled"] = settled_fields(self.config, ran)
+            result["settled"] = same_code.settled_fields(self.config, ran)
         return result if _scored(old) == _scored(self.config) else None
 
     def settled(self, result: Record | None = None) -> Record | None:
@@ -167,7 +166,7 @@ class Cell:
             return dict(result["settled"])
         if not is_run(self.workdir):
             return None
-        return settled_fields(self.config, read_config(self.workdir))
+        return same_code.settled_fields(self.config, read_config(self.workdir))
 
     def rungs(self) -> dict[int, Record]:
         """Return the records of the steps at which the training has paused, by step.
@@ -274,8 +273,31 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
         also = f" (also refused: {', '.join(further)})" if further else ""
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
     if not allow_mixed:
-        dtype = dtype_of_new_runs(results) if here else None
-        check_same_code({cell.name: software_of(cell, result, dtype) for cell, result in results})
+        same_code.check_same_code(_software_of(results, here=here))
+
+
+def _software_of(
+    cells: Sequence[tuple[Cell, Record | None]], *, here: bool
+) -> dict[str, list[Record]]:
+    """Return the provenance records of cells by name, each as in `same_code.software_of_result`.
+
+    For a cell without a result, the software here is the last record, as it continues the training.
+    If it has not begun here, "auto" is the dtype of this machine, which is looked for only if there
+    is a run to compare it with.
+    """
+    states = [(cell, result, cell.settled(result)) for cell, result in cells]
+    has_runs = any(same_code.DTYPE in settled for *_, settled in states if settled)
+    new = [cell.config.model.compute_dtype for cell, _, settled in states if settled is None]
+    dtype = same_code.dtype_here() if here and has_runs and "auto" in new else None
+    software = {}
+    for cell, result, settled in states:
+        if result is not None:
+            software[cell.name] = same_code.software_of_result(result)
+            continue
+        settings = same_code.compared_settings(cell.config, settled or {same_code.DTYPE: dtype})
+        every = *training_software(cell.workdir), provenance(cell.config)
+        software[cell.name] = [record | {"settled": settings} for record in every]
+    return software
 
 
 def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
@@ -357,7 +379,7 @@ def _write_result(cell: Cell, corpus: "Corpus") -> None:
         "steps": max((r["step"] for r in log if r["of"] == "train"), default=cell.until),
         "target_tokens_per_second": _speed(log),
         "provenance": [*training_software(workdir), provenance(config)],
-        "settled": settled_fields(config, read_config(workdir)),
+        "settled": same_code.settled_fields(config, read_config(workdir)),
         # A run may resume on other devices.
         "device": " and ".join(dict.fromkeys(job["hardware"] for job in jobs if "hardware" in job)),
         "vocabulary": read_fingerprints(workdir)["vocabulary"],

@@ -344,16 +344,12 @@ def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: st
     if "corpus" in result and measures_of(result).whole_split:
         sentences = tuple(result["references"])
     if measure == "perplexity":
-        vocabulary = result.get("vocabulary", subwords(grid.variants[variant]))
+        subwords = tuple(grid.variants[variant].value(path) for path in OF_SUBWORDS)
+        vocabulary = result.get("vocabulary", subwords)
         return sentences, vocabulary, result.get("target_tokens")
     score, beside, *_ = measures_of(result)
     signatures = {m.field: m.signature_field for m in (score, beside) if m}
     return sentences, result.get(signatures.get(measure) or "")
-
-
-def subwords(config: Config) -> tuple[Any, ...]:
-    """Return the settings that define the subwords of a perplexity."""
-    return tuple(config.value(path) for path in OF_SUBWORDS)
 
 
 def measure(

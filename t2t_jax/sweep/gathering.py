@@ -44,8 +44,7 @@ class GridState:
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
         self.planned = recorded_plan(grid, workdir, seeds, chosen)
-        halved = self.planned.halved
-        wanted, self.scores = decided(halved.for_reading() if halved else self.planned.plan)
+        wanted, self.scores = decided(self.planned.plan)
         self.cells = by_variant(wanted)
         """The cells that the plan has trained so far, by row."""
         compared: Sequence[Cell] = wanted
@@ -188,7 +187,9 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
         f"Each of these is compared with `{grid.base}` at the same step, and with no row of "
         "another length."
     ]
+    caption = "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
     if not open_rows:
+        caption = "Given up before the end, by their perplexity on dev:"
         notes.append(
             "Those above, which came to the end, were chosen by scores of the same seeds. So a "
             "perplexity that is lower than the base's is partly luck: confirm it with other seeds."
@@ -196,9 +197,4 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     if any(config.training.schedule == "wsd" for config in grid.variants.values()):
         notes.append("With the schedule wsd, this is before the decay of the learning rate.")
     heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
-    caption = "Given up before the end, by their perplexity on dev:"
-    if open_rows:
-        caption = (
-            "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
-        )
     return GridTable(caption, [*heads, "against the noise"], rows, notes), over

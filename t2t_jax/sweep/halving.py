@@ -7,7 +7,6 @@ rung. This depends on the order of arrival, so a journal records each decision b
 effect.
 """
 
-import copy
 import fcntl
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,7 +148,11 @@ class HalvedGrid:
             check_local(
                 workdir, "leave asha out of --halving, as its journal needs a directory with locks"
             )
-        self._keeps_journal = halving.asha
+        self.keeps_journal = halving.asha
+        """Whether promotions are recorded; a plan that is only read records none."""
+        self.finalists: dict[tuple[int | str, ...], list[str]] = {}
+        """The variants that are trained to the end by the latest scores, by the seed without which
+        they are chosen and the names of their group."""
         self._cells, self._groups, self._halving, self._workdir = cells, groups, halving, workdir
         self.steps = halving.steps(next(iter(cells.values()))[0].config)
         num_seeds = len(next(iter(cells.values())))
@@ -163,10 +166,11 @@ class HalvedGrid:
             for left_out in self._left_out:
                 for group in self._groups:
                     reached = self._levels(group, left_out, scores, journal)
+                    self.finalists[left_out, *group] = reached[-1]
                     for number, names in enumerate(reached):
                         rung |= {name: max(number, rung[name]) for name in names}
                         new += [(n, number, left_out) for n in names if number]
-            if self._keeps_journal:
+            if self.keeps_journal:
                 self._record([key for key in dict.fromkeys(new) if key not in journal], journal)
         seeds = zip(*self._cells.values(), strict=True)
         return [
@@ -182,16 +186,6 @@ class HalvedGrid:
         missing = (step for step in self.steps[:rung] if score_at(of_cell, step) is None)
         step = next(missing, self.steps[rung])
         return replace(cell, pause=None if step == self.steps[-1] else step)
-
-    def for_reading(self) -> "HalvedGrid":
-        """Return a read-only plan, which writes nothing into the directory."""
-        plan = copy.copy(self)
-        plan._keeps_journal = False
-        return plan
-
-    def finalists(self, group: Sequence[str], left_out: int, scores: Scores) -> list[str]:
-        """Return the variants of a group that are trained to the end, chosen without one seed."""
-        return self._levels(group, left_out, scores, self._read())[-1]
 
     def _levels(
         self, group: Sequence[str], left_out: int, scores: Scores, journal: Sequence[_Promotion]
@@ -214,7 +208,7 @@ class HalvedGrid:
     @contextmanager
     def _journal(self) -> Iterator[list[_Promotion]]:
         """Return a context with the promotions so far, in which no other sweep promotes."""
-        if not self._keeps_journal:
+        if not self.keeps_journal:
             yield self._read()
             return
         self._workdir.mkdir(parents=True, exist_ok=True)

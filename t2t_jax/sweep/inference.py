@@ -113,10 +113,8 @@ def effects(
     pools = pooled(rows.scores, by_seed=True), pooled(rows.scores, by_seed=False)
     estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
     p_values = {n: effect.p_value for n, effect in estimates.items() if effect.p_value is not None}
-    if adjust == "holm":
-        adjusted = holm([*p_values.values()])
-    else:
-        adjusted = _dunnett([estimates[name] for name in p_values])
+    tested = [estimates[name] for name in p_values]
+    adjusted = holm([*p_values.values()]) if adjust == "holm" else _dunnett(tested)
     for name, p_value in zip(p_values, adjusted, strict=True):
         estimates[name] = estimates[name]._replace(p_adjusted=p_value)
     return estimates

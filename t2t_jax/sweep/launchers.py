@@ -199,11 +199,9 @@ class _LocalJob:
     def __init__(self, cell: Cell, process: subprocess.Popen[bytes]) -> None:
         self._cell, self._process = cell, process
         assert process.stdin is not None
-        try:
-            with process.stdin:
-                process.stdin.write(cell.config.to_json().encode())
-        except BrokenPipeError:
-            pass  # it ended at once; `poll` tells why
+        # The process may have ended at once; `poll` tells why.
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(cell.config.to_json().encode())
 
     def poll(self) -> Outcome | None:
         code = self._process.poll()

@@ -143,8 +143,9 @@ def _check_tuned(rules: GridRules) -> None:
         if isinstance(values, Range):
             values.check()
         if isinstance(values, Range) != (rules.sampler is not None):
-            example = "0.5:2:log" if rules.sampler else "0.5:2:log5"
-            kind = "a sampler" if rules.sampler else "all values of a list"
+            kind, example = "all values of a list", "0.5:2:log5"
+            if rules.sampler:
+                kind, example = "a sampler", "0.5:2:log"
             raise UserError(
                 f"--tune {path}={_shown(values)} is not for {kind}; give it as {example}"
             )
@@ -269,16 +270,18 @@ def planned_grid(
 
 
 def recorded_plan(grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str]) -> PlannedGrid:
-    """Return the plan by the rules of a directory, or by the arguments if it has none."""
+    """Return the plan by the rules of a directory, or by the arguments, for reading only."""
     if (stored := _read(workdir)) is None:
         return PlannedGrid(_only(grid, chosen), workdir, GridRules(), seeds)
     chosen = [name for name in grid.variants if name in stored["variants"]]
-    return _replanned(grid, workdir, stored, chosen, stored["seeds"], GridRules())
+    planned = _replanned(grid, workdir, stored, chosen, stored["seeds"], GridRules())
+    if planned.halved:
+        planned.halved.keeps_journal = False
+    return planned
 
 
 def _only(grid: Grid, chosen: Sequence[str]) -> Grid:
-    variants = {name: config for name, config in grid.variants.items() if name in chosen}
-    return grid._replace(variants=variants)
+    return grid._replace(variants={n: c for n, c in grid.variants.items() if n in chosen})
 
 
 def _replanned(

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config, differences, from_dict
 from t2t_jax.errors import UserError
-from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes, provenance, training_software
+from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes
 
 if TYPE_CHECKING:
-    from t2t_jax.sweep.cell import Cell
     from t2t_jax.sweep.comparison import Results
     from t2t_jax.system.records import Record
 
@@ -110,33 +109,6 @@ def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
     asked, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
     settings = compared_settings(asked, result.get("settled"))
     return [record | {"settled": settings} for record in records]
-
-
-def software_of(cell: "Cell", result: "Record | None", dtype: str | None = None) -> "list[Record]":
-    """Return the provenance records of a cell, each as in `software_of_result`.
-
-    For a cell without a result, the software here is the last record, as it continues the training.
-
-    Args:
-      dtype: the dtype that "auto" would be in a new run; None if it is unknown.
-    """
-    if result is not None:
-        return software_of_result(result)
-    settings = compared_settings(cell.config, cell.settled() or {DTYPE: dtype})
-    records = *training_software(cell.workdir), provenance(cell.config)
-    return [record | {"settled": settings} for record in records]
-
-
-def dtype_of_new_runs(cells: "Iterable[tuple[Cell, Record | None]]") -> str | None:
-    """Return the dtype of "auto" on this machine, for the cells that have not begun.
-
-    Returns:
-      The dtype; None if nothing has to be compared with it.
-    """
-    settled = [(cell, cell.settled(result)) for cell, result in cells]
-    has_runs = any(DTYPE in fields for _, fields in settled if fields)
-    has_new = any(cell.config.value(DTYPE) == "auto" for cell, fields in settled if fields is None)
-    return dtype_here() if has_runs and has_new else None
 
 
 def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> dict[str, list[str]]:

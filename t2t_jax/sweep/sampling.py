@@ -123,7 +123,9 @@ class SampledGrid:
 
         for left in range(_MOST_REFUSED, -1, -1):
             trial = study.study.ask(fixed_distributions=study.distributions)
-            values = {path: [_short(value)] for path, value in trial.params.items()}
+            # Four digits, so that the name of the directory is short.
+            drawn = trial.params.items()
+            values = {p: [v if isinstance(v, int) else float(f"{v:.4g}")] for p, v in drawn}
             try:
                 ((inner, config),) = product(self._grid.variants[variant], values).items()
                 break
@@ -146,8 +148,3 @@ class _Study:
         self.asked: list[tuple[Any, str]] = []
         self.told = 0
         self.cells: dict[str, list[Cell]] = {}
-
-
-def _short(value: float) -> float:
-    """Round a value to four digits, so that the name of its directory is short."""
-    return value if isinstance(value, int) else float(f"{value:.4g}")

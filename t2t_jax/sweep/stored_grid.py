@@ -94,8 +94,8 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
             f"--rename OLD=NEW, or {way_out}"
         )
     for name in started:
-        changed = differences(from_dict(stored[name]), grid.variants[name], only_binding=True)
-        if changed:
+        old, new = from_dict(stored[name]), grid.variants[name]
+        if changed := differences(old, new, only_binding=True):
             raise UserError(
                 f"{workdir} holds another grid, in which {name} differs "
                 f"({format_differences(changed)}); give the row another name, or {way_out}"

@@ -90,9 +90,7 @@ def tuned_results(
             ]
             for name in group
         }
-        choice = choose(
-            group, ends, lambda g, out: halved.finalists(g, out, scores) if halved else g
-        )
+        choice = choose(group, ends, lambda g, out: halved.finalists[out, *g] if halved else g)
         named: dict[str, list[str]] = {}
         for seed, name in enumerate(choice):
             cell = cells[name][seed] if name else None

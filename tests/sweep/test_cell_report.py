@@ -126,9 +126,8 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
 def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
     for seeds in (1, 2):
         keep_grid(WHOLE, tmp_path, seeds)
-    write_seeds(
-        WHOLE, [*map(report_on, cells(WHOLE, tmp_path, 2))], {}, tmp_path, read_record(tmp_path)
-    )
+    reports = [*map(report_on, cells(WHOLE, tmp_path, 2))]
+    write_seeds(WHOLE, reports, {}, tmp_path, read_record(tmp_path))
     planned = {name: row["planned"] for name, row in seeds_csv(tmp_path).items()}
     assert (planned["base/seed0"], planned["base/seed1"]) == ("yes", "no")
     assert (planned["late/seed5"], planned["late/seed6"]) == ("yes", "no")

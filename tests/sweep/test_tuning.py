@@ -302,9 +302,8 @@ def test_an_optuna_that_proposes_other_rows_does_not_go_on_with_a_grid(tmp_path)
 def test_trials_of_a_row_with_a_longer_name_are_no_trials_of_another_row(tmp_path):
     pytest.importorskip("optuna")
     grid = Grid({"base": BASE, "base,wide": BASE.replace({"model.d_ff": 64})}, {})
-    plan = partial(
-        planned_grid, grid, tmp_path, [*grid.variants], 1, GridRules(None, RANGE, "optuna:tpe", 3)
-    )
+    rules = GridRules(None, RANGE, "optuna:tpe", 3)
+    plan = partial(planned_grid, grid, tmp_path, [*grid.variants], 1, rules)
     record_rules(plan(), tmp_path)
     recorded = json.loads((tmp_path / "rules.json").read_text())
     (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
