@@ -35,6 +35,7 @@ from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import bucket, lock, mirror
 from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
+from t2t_jax.system.exit_codes import IO_ERROR, exit_code_of
 from t2t_jax.system.mirror import mirror_of, mirrored
 from t2t_jax.system.records import append_line, read_records
 from t2t_jax.system.signals import StopSignal
@@ -147,8 +148,9 @@ def test_answers_of_500_are_asked_for_again_and_end_in_one_line(store, place, mo
     store.failures = 1
     assert (place / "file").read_bytes() == b"x"
     monkeypatch.setattr(store, "failures", 10**6)
-    with pytest.raises(UserError, match=r"s3?://bucket/.*It failed"):
+    with pytest.raises(UserError, match=r"s3?://bucket/.*It failed") as refusal:
         write_whole(place / "file", b"x")
+    assert exit_code_of(refusal.value) == IO_ERROR
 
 
 @pytest.mark.usefixtures("impatient")

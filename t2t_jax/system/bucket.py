@@ -441,12 +441,13 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         kind = type(error).__name__
         if str(error).startswith("Forbidden"):  # of gcsfs
             raise PermissionError(errno.EACCES, _in_words(error), name) from error
-        if isinstance(error, OSError) and not kind.startswith("Client"):  # of a connection
-            if error.errno in _NO_ROOM:  # on this machine, for what is fetched
+        code = (getattr(error, "code", None) or 0) if kind == "HttpError" else 0  # of Google
+        is_of_connection = isinstance(error, OSError) and not kind.startswith("Client")
+        if is_of_connection or code == 429 or code >= 500:
+            if getattr(error, "errno", None) in _NO_ROOM:  # on this machine, for what is fetched
                 raise
             raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
-        is_unknown = kind == "HttpError" and getattr(error, "code", None) == 401  # to Google
-        way_out = (_CREDENTIALS if is_unknown or "Credential" in kind else _ADDRESSES)[scheme]
+        way_out = (_CREDENTIALS if code == 401 or "Credential" in kind else _ADDRESSES)[scheme]
         raise UserError(f"{name} cannot be reached: {_in_words(error)}; {way_out}") from error
 
 

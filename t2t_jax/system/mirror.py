@@ -49,7 +49,7 @@ _ROUND_SECONDS = 1.0
 _SHARE = 10  # a round of 3 s is followed by a pause of 30 s, as files that grow are sent whole
 _RETRY_SECONDS = 5.0
 _PATIENCE_SECONDS = 600.0  # at the end of a run
-_PATIENCE_SECONDS_STOPPED = 13.0  # so that all ends within 20 s: who sends a signal waits for 30 s
+_PATIENCE_SECONDS_STOPPED = 12.0  # so that all ends within 20 s: who sends a signal waits for 30 s
 _LEAST_SECONDS = 5.0  # after a state that took long to write
 _JOIN_SECONDS = 1.0
 
