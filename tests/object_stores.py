@@ -30,7 +30,7 @@ class Store:
     def __init__(self, scheme, application):
         self.scheme, self._application = scheme, application
         self.failures = 0  # how many of the next requests fail
-        self.status = FAILED  # that of their answers
+        self.status = "500 Internal Server Error"  # that of their answers
         self.delay = 0.0  # seconds before each answer
 
     def __call__(self, environ, start_response):
@@ -44,7 +44,6 @@ class Store:
         return self._application(environ, start_response)
 
 
-FAILED = "500 Internal Server Error"
 FAILURES = {
     "s3": (b"<Error><Code>Failed</Code><Message>It failed.</Message></Error>", "application/xml"),
     "gs": (b'{"error": {"message": "It failed."}}', "application/json"),
@@ -63,16 +62,14 @@ def _passing_on(port: int):
                 connection.request(environ["REQUEST_METHOD"], environ["REQUEST_URI"], body, headers)
             answer = connection.getresponse()
             content = answer.read()
-        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in HOP_BY_HOP]
+        by_hop = "transfer-encoding", "content-length", "connection"
+        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in by_hop]
         if environ["REQUEST_METHOD"] != "HEAD":
             kept.append(("Content-Length", str(len(content))))
         start_response(f"{answer.status} {answer.reason}", kept)
         return [content]
 
     return application
-
-
-HOP_BY_HOP = ("transfer-encoding", "content-length", "connection")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.system.bucket import COPY_AFTERWARDS, BucketPath, as_path, check_local
+from t2t_jax.system.bucket import BucketPath, as_path, check_local, send_files
 from t2t_jax.system.fetched_path import check_own
 
 _unfinished: set[Path] = set()
@@ -73,7 +73,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
     Raises:
       UserError: the directory cannot be made, exists and is not empty, or is in a bucket.
     """
-    check_local(path, COPY_AFTERWARDS)
+    check_local(path)
     check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not empty; choose another directory")
@@ -126,7 +126,7 @@ def _sent(path: BucketPath) -> Iterator[BinaryIO]:
         yield file  # type: ignore[misc]
         file.flush()
         try:
-            path.send(unfinished)
+            send_files({unfinished: path})
         except OSError as error:
             raise cannot_write(path, error) from error
 

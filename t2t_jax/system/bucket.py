@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
 from pathlib import Path, PosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.folders import user_folder
@@ -49,9 +49,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHECKSUMS = "md5Hash", "crc32c", "ETag", "etag"
 _AT_ONCE = 8  # objects that are sent or fetched at the same time
 _EMPTY_DIRECTORY = ".directory"
-_T = TypeVar("_T")
-COPY_AFTERWARDS = "name a directory of this machine, and copy it into the bucket afterwards"
-"""The way out of `check_local` for a directory that a command makes."""
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
@@ -108,14 +105,15 @@ def local_copy(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
         fetched = Path(folder) / path.name
-        fetch_files({path: fetched})
+        fetch_files({fetched: path})
         yield fetched
 
 
-def check_local(path: Path, way_out: str) -> None:
-    """Refuse a path in a bucket."""
+def check_local(path: Path, way_out: str | None = None) -> None:
+    """Refuse a path in a bucket; the default way out is that of a directory to be made."""
     if isinstance(path, BucketPath):
-        raise UserError(f"{path} is in a bucket; {way_out}")
+        usual = "name a directory of this machine, and copy it into the bucket afterwards"
+        raise UserError(f"{path} is in a bucket; {way_out or usual}")
 
 
 def is_directory(path: Path) -> bool:
@@ -279,10 +277,6 @@ class BucketPath(PosixPath):
         self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
         return len(data)
 
-    def send(self, local: Path) -> None:
-        """Write the object atomically, with the content of a local file."""
-        send_files({local: self})
-
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Make an empty directory, which is an object `.directory` below this name."""
         if not self.exists():
@@ -314,21 +308,7 @@ def send_tree(local: Path, target: BucketPath, last: str) -> None:
     """Upload the files below a local directory as objects, `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
     send_files({path: target / path.relative_to(local) for path in files})
-    (target / last).send(local / last)
-
-
-def send_files(files: Mapping[Path, BucketPath]) -> None:
-    """Upload local files as objects, in any order.
-
-    Raises:
-      FileNotFoundError: one of the files is gone.
-    """
-    for part in _batches(files.items()):
-        sources, targets = zip(*part, strict=True)
-        with _reaching(targets[0]):
-            # fsspec takes names in two lists literally, also those with signs of a pattern.
-            keys = [path._key for path in targets]
-            targets[0]._store.put([*map(str, sources)], keys, batch_size=-1)
+    send_files({local / last: target / last})
 
 
 def fetch_tree(source: BucketPath, local: Path, folders: Container[str] | None = None) -> None:
@@ -343,31 +323,39 @@ def fetch_tree(source: BucketPath, local: Path, folders: Container[str] | None =
     names = {path: str(path).removeprefix(f"{source}/").split("/") for path in source.objects()}
     fetch_files(
         {
-            path: local.joinpath(*parts)
+            local.joinpath(*parts): path
             for path, parts in names.items()
             if folders is None or len(parts) == 1 or parts[0] in folders
         }
     )
 
 
-def fetch_files(objects: Mapping[BucketPath, Path]) -> None:
+def send_files(files: Mapping[Path, BucketPath]) -> None:
+    """Upload local files as objects, in any order; each object is written atomically.
+
+    Raises:
+      FileNotFoundError: one of the files is gone.
+    """
+    _transfer("put", files)
+
+
+def fetch_files(files: Mapping[Path, BucketPath]) -> None:
     """Download objects as local files, in any order.
 
     Raises:
       FileNotFoundError: one of the objects is gone.
     """
-    for part in _batches(objects.items()):
-        sources, targets = zip(*part, strict=True)
-        with _reaching(sources[0]):
-            keys = [path._key for path in sources]
-            sources[0]._store.get(keys, [*map(str, targets)], batch_size=-1)
+    _transfer("get", files)
 
 
-def _batches(pairs: Iterable[_T]) -> Iterator[list[_T]]:
-    """Yield the pairs, a few at a time: fsspec's batches leave coroutines behind at an error."""
-    rest = iter(pairs)
+def _transfer(way: str, files: Mapping[Path, BucketPath]) -> None:
+    rest = iter(files.items())
+    # A few at a time. fsspec's own batches leave coroutines behind at an error.
     while part := list(islice(rest, _AT_ONCE)):
-        yield part
+        # fsspec takes names in two lists literally, also those with signs of a pattern.
+        sides = [str(local) for local, _ in part], [path._key for _, path in part]
+        with _reaching(part[0][1]):
+            getattr(part[0][1]._store, way)(*sides[:: 1 if way == "put" else -1], batch_size=-1)
 
 
 def remove(objects: Iterable[BucketPath]) -> None:

@@ -185,7 +185,7 @@ class Mirror:
                 and (name not in here or path.stat().st_mtime_ns > here[name][0])
             )
         }
-        fetch_files({path: self.here / name for name, path in fetched.items()})
+        fetch_files({self.here / name: path for name, path in fetched.items()})
         return {name for name in stored if name in fetched or _folder(name) in alike}
 
     def _log(self) -> bytes | None:
@@ -242,8 +242,12 @@ class Mirror:
         changed = [name for name in here if self._sent.get(name) != here[name]]
         changed.sort(key=here.__getitem__)
         files = [name for name in changed if _is_of_checkpoint(name)]
+        # Keep the files for the time of this round, in which the training may remove them.
+        shutil.rmtree(self.here / _SENDING, ignore_errors=True)
         try:
-            self._link(files)
+            for name in files:
+                (self.here / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
+                os.link(self.here / name, self.here / _SENDING / name)
         except FileNotFoundError:  # of a checkpoint that is being removed
             return self._round()
         again = {_folder(name) for name in files if _is_last(name) and name in self._sent}
@@ -251,7 +255,11 @@ class Mirror:
         self._remove([n for n in self._sent if n not in here and _folder(n) in again])
         for name in changed:
             if not _is_of_checkpoint(name):
-                self._send_small(name, here[name])
+                self._check_wanted()
+                self._sent[name] = None
+                # It may grow meanwhile, as TensorBoard's events do.
+                (self.there / name).write_bytes((self.here / name).read_bytes())
+                self._sent[name] = here[name]
         self._send([name for name in files if not _is_last(name)], here)
         self._send([name for name in files if _is_last(name)], here)
         self._check_wanted()
@@ -264,20 +272,6 @@ class Mirror:
         incomplete -= {folder for folder in incomplete if f"{folder}/{PARAMETERS_ONLY}" in here}
         self._remove([n for n in self._sent if _is_last(n) and _folder(n) in incomplete])
         self._remove([name for name in gone if name in self._sent])
-
-    def _link(self, names: list[str]) -> None:
-        """Keep files for the time of a round, in which the training may remove them."""
-        shutil.rmtree(self.here / _SENDING, ignore_errors=True)
-        for name in names:
-            (self.here / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(self.here / name, self.here / _SENDING / name)
-
-    def _send_small(self, name: str, signature: _Signature) -> None:
-        self._check_wanted()
-        self._sent[name] = None
-        # It may grow meanwhile, as TensorBoard's events do.
-        (self.there / name).write_bytes((self.here / name).read_bytes())
-        self._sent[name] = signature
 
     def _send(self, names: list[str], here: dict[str, _Signature]) -> None:
         self._check_wanted()

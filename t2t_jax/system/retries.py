@@ -10,17 +10,18 @@ from t2t_jax.system.exit_codes import may_pass
 _T = TypeVar("_T")
 PAUSES = 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0
 """Seconds before each further attempt: three minutes in all."""
+_MOST_SECONDS = 200.0  # as an attempt may take long itself, in a store that is away
 
 
 def with_retries(write: Callable[[], _T]) -> _T:
     """Write something, again and again for three minutes after storage faults that may pass."""
-    pauses = iter(PAUSES)
+    pauses, latest = iter(PAUSES), time.monotonic() + _MOST_SECONDS
     while True:
         try:
             return write()
         except UserError as error:
             seconds = next(pauses, None)
-            if seconds is None or not may_pass(error):
+            if seconds is None or time.monotonic() > latest or not may_pass(error):
                 raise
             warn(f"{error}; the run tries again in {seconds:.3g} s")
             time.sleep(seconds)

@@ -149,7 +149,7 @@ def test_a_line_that_met_a_full_disk_is_written_once_there_is_room(tmp_path, mon
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 9, before[1]))  # cuts the next line
         monkeypatch.setattr(exit_codes, "_PASSING", {errno.EFBIG})
         make_room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, before)
-        monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=lambda _: make_room()))
+        monkeypatch.setattr(retries.time, "sleep", lambda _: make_room())
         log.training(2, FIGURES, seconds_left=1.0)
         signal.signal(signal.SIGXFSZ, handler)
     assert _steps(tmp_path) == [1, 2]

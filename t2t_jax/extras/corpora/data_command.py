@@ -10,7 +10,7 @@ import tyro
 from t2t_jax.commands.tables import grid, print_result, progress
 from t2t_jax.errors import UserError
 from t2t_jax.extras.corpora.catalogue import CORPORA, Archive
-from t2t_jax.system.bucket import COPY_AFTERWARDS, check_local
+from t2t_jax.system.bucket import check_local
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DataCommand:
             raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
         if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
             raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
-        check_local(self.directory, COPY_AFTERWARDS)
+        check_local(self.directory)
         own = self.max_words is not None or self.max_ratio is not None
         cleaning = Cleaning(self.max_words, self.max_ratio) if own else None
         columns = "{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn()
