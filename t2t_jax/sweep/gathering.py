@@ -72,9 +72,8 @@ class GridState:
         """The state of the cells whose rows the directory's grid has and the given one lacks."""
         self.scorings = scorings(self.record, split)
         to_score = {name for entry in self.scorings for name in entry["cells"]}
-        self.unscored = [
-            r.cell.name for r in self.reports if r.result is None and r.cell.name in to_score
-        ]
+        missing = [report.cell.name for report in self.reports if report.result is None]
+        self.unscored = [name for name in missing if name in to_score]
         self.untrained = [c for c in wanted if score_at(self.scores[c.name], c.until) is None]
         self.unfinished = (*(cell.name for cell in self.untrained), *self.unscored)
         """The names of the cells that still need training or scoring."""

@@ -177,10 +177,8 @@ def collect(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     write_seeds(grid, reports, results, workdir, state.record)
     write_curves(reports, workdir)
-    if allow_mixed:
-        differing = other_code(results)
-    else:
-        differing = {}
+    differing = other_code(results) if allow_mixed else {}
+    if not allow_mixed:
         trained = ((r.cell.name, r.result) for r in state.reports if r.result is not None)
         check_same_code({name: software_of_result(result) for name, result in trained})
     if state.outside and not results:  # keep the tables, which may have results

@@ -67,10 +67,6 @@ class Halving:
             raise UserError(f"--halving {text!r}: keep={keep} is not in (0, 1); {_USAGE}")
         return Halving(rungs, keep, "asha" in values)
 
-    def count(self, number: int) -> int:
-        """Return how many variants of `number` pass a rung: at least one."""
-        return max(1, int(self.keep * number + 0.5))
-
     def steps(self, config: Config) -> list[int]:
         """Return the steps of the rungs: multiples of `checkpoint.every_steps`, and the end."""
         # `check_can_be_halved` refuses a config without these steps.
@@ -200,8 +196,8 @@ class HalvedGrid:
             scored = {name: mean for name, mean in means.items() if mean is not None}
             is_complete = is_complete and len(scored) == len(means)
             early = int(self._halving.keep * len(scored)) if self._halving.asha else 0
-            count = self._halving.count(len(scored)) if is_complete else early
-            chosen = best(scored, count)
+            passing = max(1, int(self._halving.keep * len(scored) + 0.5))
+            chosen = best(scored, passing if is_complete else early)
             reached.append([n for n in means if n in chosen or (n, number, left_out) in journal])
         return reached
 

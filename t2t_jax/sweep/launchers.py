@@ -25,7 +25,7 @@ from t2t_jax.system.regular_file import check_regular
 _CUDA, _ROCM = "CUDA_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _PLATFORMS = {"gpu", "cuda", "rocm"}  # JAX's names for GPUs
 _SECONDS_TO_LIST = 60
-_LISTED = re.compile(r"GPU (\d+): |\s+MIG .*\(UUID: (MIG-[^)]+)\)")
+_LISTED = re.compile(r"^(?:GPU (\d+): |[ \t]+MIG .*\(UUID: (MIG-[^)]+)\))", re.MULTILINE)
 _NVIDIA, _AMD = "proc/driver/nvidia/gpus", "sys/class/kfd/kfd/topology/nodes"
 
 
@@ -78,13 +78,11 @@ def _listed() -> tuple[str, ...]:
     except (OSError, subprocess.SubprocessError):  # nvidia-smi is missing, or finds no driver
         return ()
     parts: dict[str, list[str]] = {}
-    for line in listed.stdout.splitlines():
-        if match := _LISTED.match(line):
-            index, part = match.groups()
-            if index is not None:
-                parts[index] = []
-            elif parts:
-                parts[next(reversed(parts))].append(part)
+    for index, part in _LISTED.findall(listed.stdout):
+        if index:
+            parts[index] = []
+        elif parts:
+            parts[next(reversed(parts))].append(part)
     return tuple(name for index, named in parts.items() for name in named or [index])
 
 

@@ -94,9 +94,8 @@ def run_cells(
             _stop_jobs([status.job for status in statuses if status.job], console)
     for status in statuses:
         if status.state == "failed":
-            console.print(
-                f"{status.cell.name} failed: {status.message}", markup=False, soft_wrap=True
-            )
+            line = f"{status.cell.name} failed: {status.message}"
+            console.print(line, markup=False, soft_wrap=True)
     return stop.number
 
 

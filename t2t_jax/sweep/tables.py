@@ -331,12 +331,8 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
     grid, score = comparison.grid, comparison.rows[0].measures.score
     of_perplexity = comparison.measured["perplexity"].scores
     of_score = comparison.measured[score.field].scores
-    compared = [
-        row.variant
-        for row in comparison.rows
-        if not row.num_diverged
-        and row.variant in of_perplexity.scores.keys() & of_score.scores.keys()
-    ]
+    both = of_perplexity.scores.keys() & of_score.scores.keys()
+    compared = [r.variant for r in comparison.rows if not r.num_diverged and r.variant in both]
     all_pairs = pairs(grid.base, compared) if comparison.comparisons == "all" else {}
     kinds = {
         "Main effects and interaction of the two fields:": factorial(grid, compared),
