@@ -368,8 +368,7 @@ def _write_result(cell: Cell, corpus: "Corpus") -> None:
     evaluation = evaluate(translator, corpus, cell.split)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
-    figures = {name: value for name, value in record.items() if isinstance(value, float)}
-    if nonfinite := [name for name, value in figures.items() if not math.isfinite(value)]:
+    if nonfinite := [n for n, x in record.items() if isinstance(x, float) and not math.isfinite(x)]:
         raise DivergedError(f"not a finite number on {cell.split}: {', '.join(nonfinite)}")
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {

@@ -94,11 +94,11 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
     for config in variants.values():
         for path, _, value in walk(config):
             values.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
-    everywhere = (column for column in values.values() if len(column) == len(variants))
-    varying = [column for column in everywhere if len(set(column)) > 1]
     factors: dict[tuple[int, ...], list[list[str]]] = {}
-    for column in varying:  # fields that change together part the rows in the same way
-        factors.setdefault(tuple(map(column.index, column)), []).append(column)
+    for column in values.values():
+        if len(column) == len(variants) and len(set(column)) > 1:
+            # Fields that change together part the rows in the same way.
+            factors.setdefault(tuple(map(column.index, column)), []).append(column)
     levels = (map(" ".join, zip(*columns, strict=True)) for columns in factors.values())
     return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 

@@ -143,9 +143,8 @@ def _check_tuned(rules: GridRules) -> None:
         if isinstance(values, Range):
             values.check()
         if isinstance(values, Range) != (rules.sampler is not None):
-            kind, example = "all values of a list", "0.5:2:log5"
-            if rules.sampler:
-                kind, example = "a sampler", "0.5:2:log"
+            example = "0.5:2:log" if rules.sampler else "0.5:2:log5"
+            kind = "a sampler" if rules.sampler else "all values of a list"
             raise UserError(
                 f"--tune {path}={_shown(values)} is not for {kind}; give it as {example}"
             )
@@ -193,13 +192,11 @@ def _check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
     """Refuse variants that would be equal with the same values of the tuned fields."""
     seen: dict[Config, str] = {}
     for variant, config in grid.variants.items():
-        tuned = config.replace(values)
-        if tuned in seen:
+        if (other := seen.setdefault(config.replace(values), variant)) != variant:
             raise UserError(
-                f"{seen[tuned]} and {variant} differ in nothing but {', '.join(values)}, which "
+                f"{other} and {variant} differ in nothing but {', '.join(values)}, which "
                 "--tune sets for both; leave one of them out with --only"
             )
-        seen[tuned] = variant
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:

@@ -23,6 +23,8 @@ from t2t_jax.tasks.measures.perplexity import perplexity_text
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
 _SEEN_ALONE = {"paused": "‖", "diverged": "∞"}
 """The signs of states that the line on the progress names only where a cell is in them."""
+_OPEN = {"waiting", "running"}
+"""The states in which a cell is trained, or is to be."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -71,11 +73,7 @@ def run_cells(
             with Live(console=console, auto_refresh=False) as live:
                 began = said = now = time.monotonic()
                 end = math.inf if max_hours is None else began + 3600 * max_hours
-                while (
-                    not stop.number
-                    and now < end
-                    and any(s.state in ("waiting", "running") for s in statuses)
-                ):
+                while not stop.number and now < end and _OPEN & {s.state for s in statuses}:
                     for status in [*statuses]:
                         _advance(status, launcher, console)
                     _follow(plan, by_name)

@@ -104,8 +104,8 @@ class SampledGrid:
         for variant, study in self._studies.items():
             while len(study.asked) < self._trials and self._tell(study, scores):
                 self._ask(variant, study)
-        trials = (seeds for study in self._studies.values() for seeds in study.cells.values())
-        return [cell for seeds in trials for cell in seeds]
+        studies = self._studies.values()
+        return [cell for study in studies for seeds in study.cells.values() for cell in seeds]
 
     def _tell(self, study: "_Study", scores: Scores) -> bool:
         """Tell the study the scores before the next trial; return whether they were known."""

@@ -197,9 +197,8 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
         for change in (row.perplexity, row.score):
             mean, difference = change.shown
             figures += [mean, difference.partition(" ± ")[0]]
-        table.add_row(
-            in_lines(row.shown, width - WIDTH_OF_FIGURES), str(row.num_seeds), *figures, row.verdict
-        )
+        name = in_lines(row.shown, width - WIDTH_OF_FIGURES)
+        table.add_row(name, str(row.num_seeds), *figures, row.verdict)
     for note in _notes_on_code(rows):
         table.caption = f"{table.caption or ''}\n{note}".strip()
     return table
