@@ -81,14 +81,13 @@ class GridState:
     def beside(self, other_code: Mapping[str, str], first_notes: Sequence[str]) -> Beside:
         """Return the notes and further tables beside the scores of the cells."""
         given_up, over = rung_table(self)
+        infinite = [cell.name for cell in self.infinite]
         left_out = [report.cell.name for report in self.reports if report.state == LEFT_OUT]
         notes = [
             *first_notes,
             *([_split_note(self)] if self.results else []),
             *_names_note(f"Not scored on {self.split}", self.unscored),
-            *_names_note(
-                "Diverged, and so worse than every other", (c.name for c in self.infinite)
-            ),
+            *_names_note("Diverged, and so worse than every other", infinite),
             *devices_and_dtypes(self.results),
             *_names_note("Left out, as of another config or damaged", left_out),
             *_outside_note(self.outside),

@@ -186,7 +186,8 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
     """Return the table for a terminal of `width` columns, with the columns that fit."""
     first = next(iter(results.values()))[0]
     score = rows[0].measures.score
-    caption = f"{score.name}: {first[score.signature_field]}" if score.signature_field else None
+    signed = [f"{score.name}: {first[score.signature_field]}"] if score.signature_field else []
+    caption = "\n".join([*signed, *_notes_on_code(rows)]) or None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("variant", no_wrap=True)
     for name in ("seeds", "perplexity", "Δ", score.name, "Δ"):
@@ -199,8 +200,6 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
             figures += [mean, difference.partition(" ± ")[0]]
         name = in_lines(row.shown, width - WIDTH_OF_FIGURES)
         table.add_row(name, str(row.num_seeds), *figures, row.verdict)
-    for note in _notes_on_code(rows):
-        table.caption = f"{table.caption or ''}\n{note}".strip()
     return table
 
 
