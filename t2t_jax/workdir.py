@@ -295,8 +295,16 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Return whether a directory has nothing but hidden files and the job that trains its run."""
-    return all(path.name.startswith(".") or path.name == LAUNCH for path in directory.iterdir())
+    """Return whether a directory has nothing but hidden files and the job that trains its run.
+
+    A start in a bucket that was killed at once leaves an empty directory of checkpoints.
+    """
+    return all(
+        path.name.startswith(".")
+        or path.name == LAUNCH
+        or (path.name == CHECKPOINTS and _is_empty(path))
+        for path in directory.iterdir()
+    )
 
 
 def run_vocabulary(

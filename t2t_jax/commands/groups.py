@@ -51,7 +51,7 @@ def command_place(name: str) -> str:
     if name in _names_of_core():
         return f"t2t_jax.commands.{file}:{kind}"
     plugin = next(plugin for plugin in plugins() if name in plugin.commands)
-    return f"{plugin.home}.{file}_command:{kind}"
+    return f"{plugin.home}.{file}_command:{kind}".removeprefix(".")  # of a single module
 
 
 def identifier(name: str) -> str:

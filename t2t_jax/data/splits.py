@@ -1,7 +1,7 @@
 """The splits of a corpus: a fingerprint of each one's content, and a reader."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import nsmallest
 from itertools import islice
@@ -47,9 +47,10 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def chunks(pairs: Iterator[tuple[Any, str]]) -> Iterator[Chunk]:
+def chunks(pairs: Iterable[tuple[Any, str]]) -> Iterator[Chunk]:
     """Yield pairs in chunks of at most `CHUNK_LINES`."""
-    while chunk := list(islice(pairs, CHUNK_LINES)):
+    rest = iter(pairs)
+    while chunk := list(islice(rest, CHUNK_LINES)):
         sources, targets = zip(*chunk, strict=True)
         yield list(sources), list(targets)
 

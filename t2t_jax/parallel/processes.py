@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
 from t2t_jax.parallel.liveness import liveness, watch_processes, within
 from t2t_jax.system.host import host_name, let_devices_wait
-from t2t_jax.system.lock import holding, is_held
+from t2t_jax.system.lock import LOCK, holding, is_held
 
 _LAG = 2
 _LONGEST = 1800.0
@@ -439,7 +439,6 @@ class RollCall:
                 self._is_answered = True
 
 
-_LOCK = ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
 
 
@@ -460,7 +459,7 @@ def locked(workdir: Path) -> Iterator[None]:
     mark = secrets.randbelow(2**31)
     with ExitStack() as stack:
         try:
-            stack.enter_context(holding(workdir / _LOCK, str(mark)))
+            stack.enter_context(holding(workdir / LOCK, str(mark)))
         except BlockingIOError as error:
             raise _is_held(workdir) from error
         _check_shared(workdir, of_main(mark))
@@ -469,7 +468,7 @@ def locked(workdir: Path) -> Iterator[None]:
 
 def check_free(workdir: Path) -> None:
     """Refuse a directory in which another process trains."""
-    if is_held(workdir / _LOCK):
+    if is_held(workdir / LOCK):
         raise _is_held(workdir)
 
 
@@ -481,7 +480,7 @@ def _is_held(workdir: Path) -> UserError:
 
 def _check_shared(workdir: Path, mark: int) -> None:
     """Refuse a directory in which not every process finds the mark of process 0."""
-    blind = one_without(_finds(workdir / _LOCK, mark))
+    blind = one_without(_finds(workdir / LOCK, mark))
     if blind is not None:
         raise UserError(
             f"{workdir} is not the same directory on process {blind} as on process 0; put it on a "

@@ -94,9 +94,10 @@ def train(
             run.job.end(reason, exit_code)
             trained = TrainedRun(run.workdir, exit_code, run.log.history)
     except UnsentError as error:
-        if trained is None or not trained.exit_code:
+        if trained is None or not run.stop.number:
             raise
         warn(str(error))  # the code of the signal promises no more than that the run goes on
+        trained = TrainedRun(trained.workdir, 128 + run.stop.number, trained.history)
     return trained
 
 

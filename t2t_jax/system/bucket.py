@@ -21,7 +21,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
@@ -219,7 +219,8 @@ class BucketPath(PosixPath):
         """Return all objects below this name, at any depth; [] if there are none."""
         with _reaching(self):
             found = self._store.find(self._key)
-        return [BucketPath(f"{self.parts[0]}//{each}") for each in found]
+        # The consoles of stores make empty objects whose names end in a slash.
+        return [BucketPath(f"{self.parts[0]}//{each}") for each in found if each[-1] != "/"]
 
     def open(  # type: ignore[override]
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None
@@ -339,19 +340,25 @@ def send_files(files: Mapping[Path, BucketPath]) -> None:
     _transfer("put", files)
 
 
-def fetch_files(files: Mapping[Path, BucketPath]) -> None:
+def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = lambda: None) -> None:
     """Download objects as local files, in any order.
+
+    Args:
+      check: called every few files; what it raises ends the downloads.
 
     Raises:
       FileNotFoundError: one of the objects is gone.
     """
-    _transfer("get", files)
+    _transfer("get", files, check)
 
 
-def _transfer(way: str, files: Mapping[Path, BucketPath]) -> None:
+def _transfer(
+    way: str, files: Mapping[Path, BucketPath], check: Callable[[], None] = lambda: None
+) -> None:
     rest = iter(files.items())
     # A few at a time. fsspec's own batches leave coroutines behind at an error.
     while part := list(islice(rest, _AT_ONCE)):
+        check()
         # fsspec takes names in two lists literally, also those with signs of a pattern.
         sides = [str(local) for local, _ in part], [path._key for _, path in part]
         with _reaching(part[0][1]):

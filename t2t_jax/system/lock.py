@@ -13,6 +13,9 @@ from t2t_jax.errors import warn
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.regular_file import check_regular, regular
 
+LOCK = ".lock"
+"""The name of the lock in the directory of a run."""
+
 _BEAT_SECONDS = 20.0
 _SILENT_SECONDS = 3 * _BEAT_SECONDS  # of an owner that is taken for dead
 _SETTLE_SECONDS = 2.0  # within which two that take over at once see each other
@@ -54,6 +57,12 @@ def is_held(path: Path) -> bool:
     except OSError:  # there is no file, or the filesystem has no locks
         return False
     return False
+
+
+def is_lost(path: BucketPath) -> bool:
+    """Return whether another process has taken over a lock that this one held."""
+    content = _content_of(path)
+    return bool(content) and content.split()[0] not in _held
 
 
 @contextmanager

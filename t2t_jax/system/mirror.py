@@ -1,32 +1,37 @@
 """A run in a bucket: a local directory that a thread copies to the store, its mirror.
 
 The program trains in the directory as in any other. The thread compares the directory with what it
-has sent, and sends the difference in rounds. A round reads the log first and sends it last, so the
-store never has a record without the checkpoint that it tells of. In a round:
+has sent, and sends the difference in rounds. The store never has the record of a checkpoint without
+the checkpoint, nor a checkpoint without the records before it. In a round:
 
-1. Small files, in the order in which they were written.
-2. The files of new checkpoints, and then `_CHECKPOINT_METADATA` of each: a checkpoint in the store
-   is complete if it has this file.
-3. The log, as it was before the round.
-4. Removals; of a checkpoint that file first.
+1. Removals of small files, and the small files that are new, in the order in which they were
+   written.
+2. The files of new checkpoints.
+3. The log up to the records of these checkpoints.
+4. `_CHECKPOINT_METADATA` of each: a checkpoint in the store is complete if it has this file.
+5. The log with the records of these checkpoints, but of no later one.
+6. Removals of checkpoints, of each that file first.
 
-While the store is unreachable, the training goes on and the thread retries. At its start, a run
-that was killed goes on from the local directory if the log in the store is the beginning of the
-local one. Otherwise the run was removed or went on elsewhere, and its files are fetched.
+While the store is unreachable, the training goes on and the thread retries. Before a round, the
+file `.mirror.json` notes the hashes of what the store has and is about to get. At its start, a run
+that was killed goes on from the local directory if the log and the config in the store are among
+these. Otherwise the run was removed or went on elsewhere, and its files are fetched.
 """
 
-import errno
+import hashlib
 import json
 import os
 import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from t2t_jax.errors import UserError, warn
+from t2t_jax.system import lock
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath, fetch_files, remove, send_files
 from t2t_jax.system.folders import user_folder
@@ -42,8 +47,8 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 """The mark of Orbax in the name of a checkpoint that is being written."""
 
 _CHECKPOINTS = "checkpoints", "best", "damaged"
-_LOG = "log.jsonl"
-_SENDING = ".sending"
+_LOG, _CONFIG = "log.jsonl", "config.json"
+_RECORD, _SENDING, _FETCHED = ".mirror.json", ".sending", ".fetched"
 
 _ROUND_SECONDS = 1.0
 _SHARE = 10  # a round of 3 s is followed by a pause of 30 s, as files that grow are sent whole
@@ -78,7 +83,7 @@ def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Ite
         yield workdir
         return
     mirror = Mirror(workdir, mirror_of(workdir, folder))
-    mirror.start()
+    mirror.start(stop)
     try:
         yield mirror.here
     except Exception:
@@ -92,7 +97,7 @@ def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Ite
         raise
     mirror.close(stop)
     if not stop.number:
-        shutil.rmtree(mirror.here, ignore_errors=True)
+        mirror.remove()
 
 
 def mirror_of(workdir: BucketPath, folder: Path | None = None) -> Path:
@@ -133,60 +138,95 @@ class Mirror:
         # The files that may be in the store, by name; None for one that is sent or removed next.
         self._sent: dict[str, _Signature | None] = {}
         self._sent_log: bytes | None = None
+        # The hashes of the contents that the store may have from here, by name, the newest last.
+        self._known: dict[str, list[str]] = {}
         self._ending, self._gives_up = threading.Event(), threading.Event()
         self._failure: Exception | None = None  # of the last round
         self._away_since = 0.0
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
 
-    def start(self) -> None:
+    def start(self, stop: StopSignal) -> None:
         """Make the local directory the newest state of the run, and start to send its changes.
 
         Raises:
           UserError: the store is unreachable.
+          SystemExit: a signal came while files were fetched.
         """
         depth = len(self.there.parts)
         stored = {"/".join(path.parts[depth:]): path for path in self.there.objects()}
         stored = {name: path for name, path in stored.items() if not _is_hidden(name)}
-        stored_log, log = stored.pop(_LOG, None), self._log()
-        self._sent_log = None if stored_log is None else stored_log.read_bytes()
-        resumes = log is not None and self._sent_log is not None and log.startswith(self._sent_log)
+        contents = {name: _content(stored.get(name)) for name in (_LOG, _CONFIG)}
+        self._sent_log = contents[_LOG]
+        stored.pop(_LOG, None)
+        self._known = self._read_record()
+        resumes = bool(self._known) and all(
+            _digest(content) in self._known.get(name, [""]) for name, content in contents.items()
+        )
         if resumes:
             warn(f"goes on from {self.here}, where a training in {self.there} was interrupted")
         else:
-            shutil.rmtree(self.here, ignore_errors=True)
-        equal, here = self._fetch(stored), self._files()
-        self._sent = {name: here.get(name) if name in equal else None for name in stored}
+            self.remove()
+            self._known = {_LOG: [_digest(self._sent_log)]}
+        self._fetch(stored, stop)
         # A run whose checkpoints have no directory has lost them.
         for place in self.there, self.here:
             (place / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
-        if not resumes and self._sent_log is not None:  # last, as without it nothing is resumed
+        if not resumes and self._sent_log is not None:
             write_whole(self.here / _LOG, self._sent_log)
+        self._write_record()  # last, as nothing is resumed without it
         self._thread.start()
 
-    def _fetch(self, stored: dict[str, BucketPath]) -> set[str]:
-        """Fetch what the directory lacks, and return the names of files that are as in the store.
-
-        It is small files of other programs and, for an empty directory, complete checkpoints.
-        """
-        here, complete = self._files(), set[str]()
-        for folder in () if here else _CHECKPOINTS:
-            complete.update(f"{folder}/{name}" for name in complete_in(self.there / folder))
+    def _fetch(self, stored: Mapping[str, BucketPath], stop: StopSignal) -> None:
+        """Fetch complete checkpoints that the directory lacks, and files of other programs."""
+        here = self._files()
+        found = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.there / of))
+        # One that the training was about to remove from the store is not known any more.
+        lacking = {
+            folder
+            for folder in found
+            if f"{folder}/{LAST}" not in here and (not here or f"{folder}/{LAST}" in self._known)
+        }
+        wanted = {
+            name: path
+            for name, path in stored.items()
+            if not _is_of_checkpoint(name) or _folder(name) in lacking
+        }
+        fetched = self.here / _FETCHED
+        shutil.rmtree(fetched, ignore_errors=True)
+        fetch_files(
+            {fetched / name: path for name, path in wanted.items()}, partial(_end_at_signal, stop)
+        )
+        self._sent = dict.fromkeys(stored)
+        for name in sorted(wanted, key=_is_last):
+            digest, local = _digest((fetched / name).read_bytes()), self.here / name
+            if digest not in self._known.get(name, ()) or _folder(name) in lacking:
+                local.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(fetched / name, local)
+                self._known[name] = [digest]
+            elif _digest(_content(local)) != digest:
+                continue  # it is newer here, or was removed
+            status = os.stat(local)
+            self._sent[name] = status.st_mtime_ns, status.st_size, status.st_ino
         alike = {
             _folder(name)
             for name in filter(_is_last, here.keys() & stored.keys())
             if stored[name].read_bytes() == (self.here / name).read_bytes()
         }
-        fetched = {
-            name: path
-            for name, path in stored.items()
-            if _folder(name) in complete
-            or (
-                not _is_of_checkpoint(name)
-                and (name not in here or path.stat().st_mtime_ns > here[name][0])
-            )
-        }
-        fetch_files({self.here / name: path for name, path in fetched.items()})
-        return {name for name in stored if name in fetched or _folder(name) in alike}
+        self._sent.update((name, here.get(name)) for name in stored if _folder(name) in alike)
+
+    def _read_record(self) -> dict[str, list[str]]:
+        """Return the hashes of what the store may have from this directory, by name."""
+        with suppress(FileNotFoundError, ValueError):
+            return dict(json.loads((self.here / _RECORD).read_bytes()))
+        return {}
+
+    def _write_record(self) -> None:
+        write_whole(self.here / _RECORD, json.dumps(self._known).encode())
+
+    def remove(self) -> None:
+        """Remove the local directory; a kill in between leaves nothing to go on from."""
+        (self.here / _RECORD).unlink(missing_ok=True)
+        shutil.rmtree(self.here, ignore_errors=True)
 
     def _log(self) -> bytes | None:
         try:
@@ -198,7 +238,7 @@ class Mirror:
     def _files(self) -> dict[str, _Signature]:
         """Return the signatures of the local files that belong into the store, but for the log."""
         found: dict[str, _Signature] = {}
-        for folder, names, files in os.walk(self.here):
+        for folder, names, files in os.walk(self.here, onerror=_raise_unless_gone):
             names[:] = [name for name in names if name[0] != "." and UNFINISHED not in name]
             for file in files:
                 path = os.path.join(folder, file)
@@ -214,7 +254,10 @@ class Mirror:
             is_last, began = self._ending.is_set(), time.monotonic()
             try:
                 self._round()
-            except UnsentError:
+            except UnsentError as error:  # for good
+                self._failure = error
+                if not self._gives_up.is_set():
+                    warn(str(error))
                 return
             except Exception as error:  # of many kinds, from the libraries of the stores
                 if self._failure is None:
@@ -236,42 +279,80 @@ class Mirror:
 
     def _round(self) -> None:
         """Send the changes since the last round."""
-        log, here = self._log(), self._files()
+        here = self._files()
+        # Records before each checkpoint are sent ahead of it, and that of the checkpoint after it.
+        log = self._log()
+        logs = [_until(log, _newest(names)) for names in (self._complete(), here)]
         if any(map(_is_newest, self._sent)) and not any(map(_is_newest, here)):
-            raise FileNotFoundError(errno.ENOENT, "its checkpoints are gone", str(self.here))
+            raise UnsentError(f"{self.here}: its checkpoints are gone; {self.there} stays as it is")
         changed = [name for name in here if self._sent.get(name) != here[name]]
         changed.sort(key=here.__getitem__)
+        gone = [name for name in self._sent if name not in here]
+        if not (changed or gone) and logs[-1] == self._sent_log:
+            return
+        self._forget(gone)
+        self._check_wanted()
         files = [name for name in changed if _is_of_checkpoint(name)]
+        small: dict[str, bytes] = {}
         # Keep the files for the time of this round, in which the training may remove them.
         shutil.rmtree(self.here / _SENDING, ignore_errors=True)
         try:
             for name in files:
                 (self.here / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
                 os.link(self.here / name, self.here / _SENDING / name)
+            for name in changed:
+                if not _is_of_checkpoint(name):
+                    small[name] = (self.here / name).read_bytes()  # events may grow meanwhile
         except FileNotFoundError:  # of a checkpoint that is being removed
             return self._round()
+        self._note(small, logs, [name for name in files if _is_last(name)])
         again = {_folder(name) for name in files if _is_last(name) and name in self._sent}
         self._remove([f"{folder}/{LAST}" for folder in again])
         self._remove([n for n in self._sent if n not in here and _folder(n) in again])
-        for name in changed:
-            if not _is_of_checkpoint(name):
-                self._check_wanted()
-                self._sent[name] = None
-                # It may grow meanwhile, as TensorBoard's events do.
-                (self.there / name).write_bytes((self.here / name).read_bytes())
-                self._sent[name] = here[name]
+        self._remove([n for n in gone if not _is_of_checkpoint(n)])
+        for name, content in small.items():
+            self._check_wanted()
+            self._sent[name] = None
+            (self.there / name).write_bytes(content)
+            self._sent[name], self._known[name] = here[name], [_digest(content)]
         self._send([name for name in files if not _is_last(name)], here)
+        self._send_log(logs[0])
         self._send([name for name in files if _is_last(name)], here)
-        self._check_wanted()
-        if log is not None and log != self._sent_log:
-            (self.there / _LOG).write_bytes(log)
-            self._sent_log = log
-        gone = [name for name in self._sent if name not in here]
+        self._send_log(logs[1])
         # Orbax removes the files of a checkpoint one by one.
         incomplete = {_folder(name) for name in gone if _is_of_checkpoint(name)}
         incomplete -= {folder for folder in incomplete if f"{folder}/{PARAMETERS_ONLY}" in here}
         self._remove([n for n in self._sent if _is_last(n) and _folder(n) in incomplete])
         self._remove([name for name in gone if name in self._sent])
+
+    def _forget(self, gone: Sequence[str]) -> None:
+        """Note removed checkpoints at once, as a start fetches known ones that are not here."""
+        if removed := self._known.keys() & filter(_is_last, gone):
+            for name in removed:
+                del self._known[name]
+            self._write_record()
+
+    def _complete(self) -> list[str]:
+        return [name for name, signature in self._sent.items() if signature is not None]
+
+    def _send_log(self, log: bytes | None) -> None:
+        self._check_wanted()
+        if log is not None and log != self._sent_log:
+            (self.there / _LOG).write_bytes(log)
+            self._sent_log, known = log, self._known[_LOG]
+            self._known[_LOG] = known[known.index(_digest(log)) :]
+            self._write_record()
+
+    def _note(
+        self, small: Mapping[str, bytes], logs: Sequence[bytes | None], markers: list[str]
+    ) -> None:
+        """Write down what a round is about to send."""
+        contents = [(name, (self.here / _SENDING / name).read_bytes()) for name in markers]
+        contents += [*small.items(), *((_LOG, log) for log in logs if log is not None)]
+        for name, content in contents:
+            before = self._known.get(name, [""])
+            self._known[name] = [*before, *{_digest(content)}.difference(before)]
+        self._write_record()
 
     def _send(self, names: list[str], here: dict[str, _Signature]) -> None:
         self._check_wanted()
@@ -286,8 +367,11 @@ class Mirror:
             del self._sent[name]
 
     def _check_wanted(self) -> None:
-        if self._gives_up.is_set():
-            raise UnsentError(f"nothing more is sent to {self.there}")
+        if self._gives_up.is_set() or lock.is_lost(self.there / lock.LOCK):
+            raise UnsentError(
+                f"nothing more is sent to {self.there}, in which another process trains now; what "
+                f"this one has is in {self.here}"
+            )
 
     def close(self, stop: StopSignal) -> None:
         """Wait until the store has everything; give up once it is unreachable for ten minutes.
@@ -302,6 +386,8 @@ class Mirror:
         while True:
             self._thread.join(0.05)
             if not self._thread.is_alive():
+                if isinstance(self._failure, UnsentError):
+                    raise self._failure
                 return
             now, failure = time.monotonic(), self._failure
             latest = max(stop.since + _PATIENCE_SECONDS_STOPPED, begun + _LEAST_SECONDS)
@@ -309,6 +395,8 @@ class Mirror:
             since = max(begun, self._away_since)
             if is_late or (failure is not None and now > since + _PATIENCE_SECONDS):
                 self.give_up()
+                here = self._files()
+                self._forget([name for name in self._sent if name not in here])
                 raise UnsentError(
                     f"{self.there} lacks the end of the run ({failure or 'it is slow'}), which is "
                     f"complete in {self.here}: once the store is back, start the same command "
@@ -320,6 +408,50 @@ class Mirror:
         self._gives_up.set()
         self._ending.set()
         self._thread.join(_JOIN_SECONDS)
+
+
+def _content(path: Path | None) -> bytes | None:
+    """Return the content of a file or an object; None if there is none."""
+    with suppress(FileNotFoundError):
+        return None if path is None else path.read_bytes()
+    return None
+
+
+def _digest(content: bytes | None) -> str:
+    """Return a hash of a content; "" if there is none."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def _end_at_signal(stop: StopSignal) -> None:
+    """End the program at a signal, as nothing is trained yet."""
+    if stop.number:
+        raise SystemExit(128 + stop.number)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Let a round fail where a directory cannot be read, whose files are not removed."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _newest(names: Iterable[str]) -> int:
+    """Return the step of the newest checkpoint to go on from; -1 without any."""
+    steps = (name.split("/")[1] for name in names if _is_newest(name))
+    return max((int(step) for step in steps if step.isdecimal()), default=-1)
+
+
+def _until(log: bytes | None, step: int) -> bytes | None:
+    """Cut a log before the first record of a checkpoint that is later than a step."""
+    if log is None:
+        return None
+    lines = log.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if b'"checkpoint"' in line:
+            with suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                if record["of"] == "checkpoint" and record["step"] > step:
+                    return b"".join(lines[:number])
+    return log
 
 
 def _is_hidden(name: str) -> bool:
