@@ -118,9 +118,12 @@ def plugins() -> Sequence[Plugin]:
             plugin = load_named(place)
             if not isinstance(plugin, Plugin):
                 raise TypeError(f"{place} is a {type(plugin).__name__}, not a Plugin")
+            for name, row in plugin.commands.items():
+                if not isinstance(row, tuple) or len(row) != 2:
+                    raise TypeError(f"the command {name} needs a group and a line about it")
             home = sys.modules[place.partition(":")[0]].__package__
             found.append(dataclasses.replace(plugin, package=package, home=home or ""))
-        except Exception as error:  # of any kind: it may be the code of somebody else
+        except (Exception, SystemExit) as error:  # of any kind, in the code of somebody else
             _leave_out("the plugin", package, error)
     return found
 
@@ -181,11 +184,11 @@ def added_flags(command: str, taken: tuple[str, ...] = ()) -> Sequence[type[Trai
     return kinds
 
 
-def _leave_out(what: str, package: str, error: Exception) -> None:
+def _leave_out(what: str, package: str, error: BaseException) -> None:
     warn(f"left out: {what} of the package {package} ({_reason(error)}); update or uninstall it")
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
     return f"{kind}{in_one_line(error)}"
 

@@ -83,6 +83,11 @@ def test_the_command_of_an_installed_package_is_listed_and_runs(hello):
         ("1 +", "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
         ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
         ("PLUGIN = 3", "broken_plugin:PLUGIN is a int, not a Plugin"),
+        ("raise SystemExit('no licence')", "broken-plugin (SystemExit: no licence)"),
+        (
+            PACKAGE.replace('("first steps", ', "(").replace('somebody")', 'you")'),
+            "a group and a line",
+        ),
         ("", "broken-plugin (AttributeError: module 'broken_plugin' has no attribute 'PLUGI"),
         (
             PACKAGE.replace('"hello":', '"train":'),

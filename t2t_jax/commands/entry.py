@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -59,7 +60,12 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 def command_class(name: str) -> type:
     """Return the dataclass of a command, whose fields are its flags."""
-    kind: type = load(command_place(name))
+    place = command_place(name)
+    kind: type = load(place)
+    if not is_dataclass(kind):
+        raise UserError(
+            f"{place} of a plugin is no dataclass; decorate it, or uninstall the plugin"
+        )
     return with_plugins(kind, name)
 
 

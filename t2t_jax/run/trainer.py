@@ -97,7 +97,7 @@ def train(
         if trained is None or not run.stop.number:
             raise
         warn(str(error))  # the code of the signal promises no more than that the run goes on
-        trained = TrainedRun(trained.workdir, 128 + run.stop.number, trained.history)
+        trained = TrainedRun(trained.directory, 128 + run.stop.number, trained.history)
     return trained
 
 

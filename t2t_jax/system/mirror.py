@@ -395,8 +395,9 @@ class Mirror:
             since = max(begun, self._away_since)
             if is_late or (failure is not None and now > since + _PATIENCE_SECONDS):
                 self.give_up()
-                here = self._files()
-                self._forget([name for name in self._sent if name not in here])
+                with suppress(OSError):
+                    here = self._files()
+                    self._forget([name for name in self._sent if name not in here])
                 raise UnsentError(
                     f"{self.there} lacks the end of the run ({failure or 'it is slow'}), which is "
                     f"complete in {self.here}: once the store is back, start the same command "

@@ -1,6 +1,7 @@
 """The mirror of a run in a bucket, by a run that writes files as a training does, without JAX."""
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -183,7 +184,7 @@ def test_what_waits_at_the_end_is_sent_by_the_next_start(store, place, capsys):
             store.failures = 10**6
             simulate(here)
 
-    with pytest.raises(UnsentError, match=r"lacks the end .*It failed.* is complete in .*mirrors"):
+    with pytest.raises(UnsentError, match=r"lacks the end .* is complete in .*mirrors"):
         train()
     here = mirror_of(place)
     store.failures = 0
@@ -268,3 +269,106 @@ def test_a_directory_that_somebody_removes_is_not_removed_from_the_store(place):
     with pytest.raises(UnsentError, match="its checkpoints are gone"):
         train()
     check_whole(place)
+
+
+def killed(place, work=lambda here: None):
+    """Do work in the mirror of a run until a kill, and return its directory."""
+
+    def program():
+        with mirrored(place, StopSignal()) as here:
+            work(here)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        program()
+    return mirror_of(place)
+
+
+def level(place, here):
+    """Wait until the store has everything."""
+    log = place / "log.jsonl"
+    while not log.exists() or log.read_bytes() != (here / "log.jsonl").read_bytes():
+        time.sleep(0.02)
+    time.sleep(0.3)
+
+
+def trained(place, steps=4):
+    return killed(place, lambda here: (simulate(here, steps), level(place, here)))
+
+
+@pytest.mark.usefixtures("impatient")
+@on_s3
+def test_a_start_goes_on_here_if_the_store_lacks_a_log_or_has_a_longer_one(store, place):
+    def shortened(here):
+        store.failures = 10**6
+        log = here / "log.jsonl"
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+
+    def never_sent(here):
+        store.failures = 10**6
+        simulate(here, 4)
+
+    trained(place)
+    for run, work in ((place, shortened), (place.with_name("other"), never_sent)):
+        here = killed(run, work)
+        store.failures = 0
+        (here / "notes").write_text("local")
+        time.sleep(0.5)
+        killed(run)
+        assert (here / "notes").exists()
+        assert steps_of(here) == [3, 4]
+
+
+@pytest.mark.usefixtures("impatient")
+@on_s3
+def test_nothing_is_removed_from_the_store_because_it_cannot_be_read_here(place, monkeypatch):
+    here = trained(place)
+    (here / ".mirror.json").unlink()  # a kill ended the removal of the mirror
+    shutil.rmtree(here / "checkpoints/3")
+    assert steps_of(killed(place)) == [3, 4]
+    scan = os.scandir
+
+    def failing(path):
+        if str(path).endswith("checkpoints/3"):
+            raise OSError(5, "Input/output error", path)
+        return scan(path)
+
+    def program():
+        with mirrored(place, StopSignal()) as here:
+            append(here, 5, "train")
+            monkeypatch.setattr(os, "scandir", failing)
+
+    with pytest.raises(UnsentError, match=r"lacks the end .*Input/output error"):
+        program()
+    assert (place / "checkpoints/3" / LAST).exists()
+
+
+@pytest.mark.usefixtures("impatient")
+@on_s3
+def test_a_run_whose_lock_was_taken_sends_nothing_more(place):
+    def program():
+        with mirrored(place, StopSignal()) as here:
+            simulate(here, 2)
+            level(place, here)
+            (place / ".lock").write_bytes(b"7 elsewhere/1-1 0")
+            simulate(here, 4)
+
+    with pytest.raises(UnsentError, match="another process trains"):
+        program()
+    check_consistent(place)
+    assert not (place / "checkpoints/4").exists()
+
+
+@on_s3
+def test_the_newer_content_of_a_file_wins_whatever_the_clocks_say(place):
+    here = trained(place)
+    (here / "events.0").write_text("older")
+    killed(place, lambda here: time.sleep(1.5))
+    (here / "events.0").write_text("newer")
+    os.utime(here / "events.0", (0, 0))
+    (place / "scores.jsonl").write_bytes(b"of another program\n")
+    bucket, key = str(place / "jobs").removeprefix("s3://").split("/", 1)
+    place._store.call_s3("put_object", Bucket=bucket, Key=f"{key}/")  # as a console makes folders
+    killed(place, lambda here: time.sleep(1.5))
+    assert (here / "scores.jsonl").read_text() == "of another program\n"
+    assert (place / "events.0").read_bytes() == b"newer"
