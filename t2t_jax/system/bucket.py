@@ -425,8 +425,8 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         in_google = rf"b/{re.escape(bucket)}/o($|\?)"
         if "bucket does not exist" in str(error) or re.search(in_google, str(error)):
             raise UserError(
-                f"{scheme}://{bucket} cannot be reached: there is no such bucket; make it, or check "
-                "its name"
+                f"{scheme}://{bucket} cannot be reached: there is no such bucket; make it, or "
+                "check its name"
             ) from error
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
     except PermissionError as error:

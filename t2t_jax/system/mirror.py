@@ -167,7 +167,7 @@ class Mirror:
         else:
             self.remove()
             self._known = {_LOG: [_digest(self._sent_log)]}
-        self._fetch(stored, stop)
+        self._fetch(stored, self._files() if resumes else {}, stop)
         # A run whose checkpoints have no directory has lost them.
         for place in self.there, self.here:
             (place / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
@@ -176,9 +176,10 @@ class Mirror:
         self._write_record()  # last, as nothing is resumed without it
         self._thread.start()
 
-    def _fetch(self, stored: Mapping[str, BucketPath], stop: StopSignal) -> None:
+    def _fetch(
+        self, stored: Mapping[str, BucketPath], here: Mapping[str, _Signature], stop: StopSignal
+    ) -> None:
         """Fetch complete checkpoints that the directory lacks, and files of other programs."""
-        here = self._files()
         found = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.there / of))
         # One that the training was about to remove from the store is not known any more.
         lacking = {
@@ -198,11 +199,12 @@ class Mirror:
         )
         self._sent = dict.fromkeys(stored)
         for name in sorted(wanted, key=_is_last):
-            digest, local = _digest((fetched / name).read_bytes()), self.here / name
-            if digest not in self._known.get(name, ()) or _folder(name) in lacking:
+            local, is_large = self.here / name, _is_of_checkpoint(name) and not _is_last(name)
+            digest = "" if is_large else _digest((fetched / name).read_bytes())
+            if _folder(name) in lacking or digest not in self._known.get(name, ()):
                 local.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(fetched / name, local)
-                self._known[name] = [digest]
+                self._known |= {} if is_large else {name: [digest]}
             elif _digest(_content(local)) != digest:
                 continue  # it is newer here, or was removed
             status = os.stat(local)
