@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 
 
-def thorough_after(count: int, cases: Iterable[Any]) -> list[Any]:
-    """Return the cases of one argument of a test; those after the first are for the thorough run.
+def thorough_after(count: int, cases: Iterable[Any], unpacked: bool = False) -> list[Any]:
+    """Return the cases of a test, of which those after the first are for the thorough run.
 
     Args:
       count: how many cases run by default.
-      cases: the values of the argument.
+      cases: the values of one argument of the test, or tuples with the values of several.
+      unpacked: whether there are several arguments.
     """
     first, rest = (cases := list(cases))[:count], cases[count:]
-    return [*first, *(pytest.param(case, marks=pytest.mark.thorough) for case in rest)]
+    rest = rest if unpacked else [(case,) for case in rest]
+    return [*first, *(pytest.param(*case, marks=pytest.mark.thorough) for case in rest)]
 
 
 needs_cuda = pytest.mark.skipif(

@@ -97,6 +97,7 @@ def test_a_training_writes_into_a_directory_of_that_name(demo):
     assert not isinstance(command.workdir, FetchedPath)
 
 
+@pytest.mark.thorough
 def test_a_training_starts_from_the_demo(demo):
     Path("corpus").mkdir()
     for language in ("en", "de"):

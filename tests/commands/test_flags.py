@@ -458,6 +458,7 @@ def plain_locale(tmp_path, monkeypatch):
     return {**ascii_only, "XDG_CACHE_HOME": str(tmp_path)}
 
 
+@pytest.mark.thorough
 def test_scores_go_to_stdout_and_nothing_else_does(workdir, plain_locale):
     arguments = ["evaluate", "--workdir", str(workdir), "--beam-size", "1", "--json"]
     done = run_python("eval.py", *arguments, **plain_locale)

@@ -23,6 +23,7 @@ from tests.data.test_batching import (
     make_split,
     pairs_in,
 )
+from tests.selection import thorough_after
 
 
 class Split(Parts):
@@ -92,7 +93,7 @@ def test_every_pair_occurs_exactly_once_an_epoch_of_any_windows(
         assert Counter(pair for batch in epoch for pair in batch) == expected
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", thorough_after(1, STRATEGIES))
 @given(data=st.data(), size=st.integers(20, 100), window=st.integers(1, 5), hosts=st.integers(1, 4))
 def test_any_step_on_any_number_of_hosts_is_the_same_global_batch(
     strategy, data, size, window, hosts

@@ -10,6 +10,7 @@ import pytest
 from t2t_jax.decoding.constraints import Constraints, Phrases
 from t2t_jax.decoding.search import search
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
+from tests.selection import thorough_after
 
 PAD, EOS, BOS = 0, 1, 2
 VOCAB, LIMIT, SENTENCES = 5, 5, 6
@@ -124,7 +125,7 @@ def read(result, row, place=0):
     return tuple(np.asarray(result.tokens)[row, place, :length].tolist())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thorough_after(4, CASES))
 def test_a_beam_for_everything_ranks_all_outputs_that_satisfy_the_constraints(case):
     constraints, prefixes = arrays(*CASES[case])
     result = search_with(BeamSearch(EOS, 256, 0.6, 8), constraints, prefixes)
@@ -137,7 +138,7 @@ def test_a_beam_for_everything_ranks_all_outputs_that_satisfy_the_constraints(ca
         assert (np.asarray(result.lengths)[sentence, len(outputs) :] == 0).all()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thorough_after(3, CASES))
 def test_greedy_search_takes_the_most_probable_of_what_is_left(case):
     constraints, prefixes = arrays(*CASES[case])
     result = search_with(Greedy(EOS), constraints, prefixes)

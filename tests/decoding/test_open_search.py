@@ -15,6 +15,7 @@ from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode
 from t2t_jax.errors import UserError
 from tests.decoding.random_models import sentences
+from tests.selection import thorough_after
 
 _EXTRA = 6
 _LIMITS = Limits(rows=6, longest=32, most_steps=3, most_waiting=500)
@@ -74,7 +75,7 @@ def _assert_same(found, expected):
         np.testing.assert_array_equal(tokens[:length], other[:length])
 
 
-@pytest.mark.parametrize("beam_size", [1, 2])
+@pytest.mark.parametrize("beam_size", thorough_after(1, [1, 2]))
 def test_sentences_get_what_they_get_in_a_closed_list(tiny, params, opened, sources, beam_size):
     expected = _closed(tiny, params, sources, beam_size)
     search = opened(beam_size)

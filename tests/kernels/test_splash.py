@@ -23,6 +23,7 @@ from t2t_jax.parallel.mesh import make_mesh
 from tests.kernels.comparison import assert_close, normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
 from tests.programs import run_python
+from tests.selection import thorough_after
 
 _SPLASH = Kernels("xla_fused", "fused", long_rows="splash")
 
@@ -85,7 +86,7 @@ def _pallas_calls(function, *arrays):
     return str(jax.make_jaxpr(function)(*arrays)).count("pallas_call")
 
 
-@pytest.mark.parametrize("groups", [4, 2], ids=["heads", "groups of heads"])
+@pytest.mark.parametrize("groups", thorough_after(2, [4, 2]), ids=["heads", "groups of heads"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "cross"])
 def test_values_and_derivatives_are_those_of_the_equation(causal, groups):
     arrays, mask, cotangent = _case(causal, groups)

@@ -11,6 +11,7 @@ from t2t_jax.config import network_config
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.layers import LayerStack
+from tests.selection import thorough_after
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
 
@@ -38,7 +39,7 @@ def _context(segments, mask, **source):
     return Context(jnp.zeros_like(segments), segments.shape[1], mask, **source)
 
 
-@pytest.mark.parametrize("norm_order", ["post", "pre"])
+@pytest.mark.parametrize("norm_order", thorough_after(1, ["post", "pre"]))
 def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
     config = network_config(
         d_model=8,

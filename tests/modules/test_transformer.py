@@ -12,6 +12,7 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional import masks
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.layers import LayerStack
+from tests.selection import thorough_after
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
 _TARGETS = [[[5, 6, 7, 2]], [[8, 9, 10, 3, 2]], [[4, 2]]]
@@ -94,7 +95,7 @@ def test_deterministic_calls_ignore_all_dropout_rates(make_model, make_batch):
     np.testing.assert_array_equal(dropped, plain.logits(batch))
 
 
-@pytest.mark.parametrize("option", _DROPOUTS)
+@pytest.mark.parametrize("option", thorough_after(1, _DROPOUTS))
 def test_each_dropout_option_has_an_effect_of_its_own(make_model, make_batch, option):
     batch = make_batch(_SOURCES, _TARGETS)
     model = make_model(**{option: 0.3})

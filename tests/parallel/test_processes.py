@@ -182,6 +182,7 @@ def finish_two(program, folder):
     return finish(*[start(program, n, coordinator, folder, devices=2) for n in (0, 1)])
 
 
+@pytest.mark.thorough
 def test_two_processes_agree_and_their_checkpoints_are_read_by_any_number(tmp_path):
     finish(start(_SAVE, tmp_path / "of_one"))
     said = finish_two(_TOGETHER, tmp_path)

@@ -30,6 +30,7 @@ def _scraped(port):
     return {family.name: family.samples[0].value for family in families}
 
 
+@pytest.mark.thorough
 def test_the_metrics_are_the_last_line_of_the_log(tiny_run, tmp_path, port, monkeypatch):
     config = load_config(str(tiny_run.folder / "tiny.py")).replace(tiny_run.without_dev)
     config = config.replace({"training.num_train_steps": 3, "training.log_every_steps": 2})

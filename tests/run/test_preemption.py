@@ -91,6 +91,7 @@ def test_a_host_without_a_metadata_server_warns_once(monkeypatch, capsys):
     assert capsys.readouterr().err.count("does not answer") == 1
 
 
+@pytest.mark.thorough
 def test_a_training_saves_its_state_at_a_notice_and_goes_on(server, tiny_run, tmp_path, capsys):
     config = load_config(str(tiny_run.folder / "tiny.py")).replace(tiny_run.without_dev)
     config = config.replace({"training.num_train_steps": 150, "checkpoint.every_steps": None})

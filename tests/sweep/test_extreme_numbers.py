@@ -15,6 +15,8 @@ from tests.extras.watching.test_watch import RECORDS, _run
 from tests.sweep.conftest import QUIET
 from tests.sweep.test_halving import Trained, grid_of, halve, scores_of
 
+pytestmark = pytest.mark.thorough
+
 EXTREME = 10**400, -1, 0, 1e308
 JOB = {
     **{"begun": 1e9, "written": 1e9, "first_step": 0, "step": 400, "devices": 8, "processes": 1},

@@ -279,6 +279,7 @@ def halve(grid, workdir, launcher, seeds=2, **options):
     return run_grid(grid, workdir, seeds=seeds, launcher=launcher, console=QUIET, **options)
 
 
+@pytest.mark.thorough
 def test_a_sweep_that_is_killed_ten_times_promotes_the_same(tmp_path, quick):
     grid, rng = grid_of(8), random.Random(3)
     truth = scores_of(rng, grid, 2)

@@ -77,6 +77,7 @@ def test_an_effect_of_a_seed_at_a_sentence_that_rows_share_cancels(rows):
     assert false_positives <= 0.09 * (len(rows) - 1)
 
 
+@pytest.mark.thorough
 def test_some_row_of_eighteen_equal_ones_looks_different_in_five_percent_of_grids():
     rows = ["base", *map(str, range(18))]
     unadjusted, adjusted = found(100, rows, 3, sd=SEEDS)

@@ -15,6 +15,7 @@ from t2t_jax.run import provenance as software
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
+from tests.selection import thorough_after
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
 
@@ -72,7 +73,7 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize("of_cells", ALIKE)
+@pytest.mark.parametrize("of_cells", thorough_after(3, ALIKE))
 def test_cells_of_one_code_are_pooled_without_a_mark(tmp_path, of_cells):
     write_results(GRID, tmp_path, of_cells)
     outcome = collect(GRID, tmp_path, 2, QUIET)
@@ -80,7 +81,9 @@ def test_cells_of_one_code_are_pooled_without_a_mark(tmp_path, of_cells):
     assert "†" not in (tmp_path / "table.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("of_cells", "marked", "differs"), DIFFERENT)
+@pytest.mark.parametrize(
+    ("of_cells", "marked", "differs"), thorough_after(4, DIFFERENT, unpacked=True)
+)
 def test_cells_of_different_code_are_refused_or_marked(tmp_path, of_cells, marked, differs):
     write_results(GRID, tmp_path, of_cells)
     with pytest.raises(UserError, match="by different code than") as refused:

@@ -161,6 +161,7 @@ def test_a_task_of_a_scheme_is_a_module_and_a_row_of_the_table(sorting, tmp_path
     assert section.rows[0][-1] == "0.50"
 
 
+@pytest.mark.thorough
 def test_a_task_that_the_config_names_is_checked_read_trained_on_and_scored(sorting, tmp_path):
     with pytest.raises(UserError, match=r"data\.task='sorting' is not one of 'auto', 'language_mo"):
         Config().replace({"data.task": "sorting"})

@@ -588,7 +588,10 @@ def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path)
 @orbax_gives_up
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize(
-    ("damaged", "way_out"), [(2, "the one before it is step=1"), (1, "none is before it")]
+    ("damaged", "way_out"),
+    thorough_after(
+        1, [(2, "the one before it is step=1"), (1, "none is before it")], unpacked=True
+    ),
 )
 def test_a_damaged_checkpoint_that_is_asked_for_is_refused_and_left_alone(
     tmp_path, damaged, way_out

@@ -33,6 +33,7 @@ _TINY = Config().replace(_FIELDS)
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra `tpu`")
 
 
+@pytest.mark.thorough
 def test_one_device_takes_what_the_formulas_say():
     report = compile_ahead(_TINY, jax.devices()[:1])
     size = num_parameters(_TINY.model, 128)

@@ -40,7 +40,7 @@ def test_transformers_computes_the_same(name, tmp_path):
         assert list(best.tokens[:shorter]) == tokens[:shorter]
 
 
-@pytest.mark.parametrize("name", _GOLDENS)
+@pytest.mark.parametrize("name", thorough_after(3, _GOLDENS))
 def test_ctranslate2_computes_the_same_of_what_its_own_converter_reads(name):
     model, wanted = portable(OPTIONS[name]), _GOLDENS[name]["converted"]
     bias = model.arrays.get("output_bias", np.zeros(len(model.vocabulary), np.float32)).copy()

@@ -23,6 +23,7 @@ from t2t_jax.system.exit_codes import FINAL
 from t2t_jax.workdir import check_workdir
 from tests.programs import ROOT, run_program, wait_until
 from tests.refusals import refused
+from tests.selection import thorough_after
 
 GOLDENS = ROOT / "tests/goldens"
 CONFIG = "--config configs/quickstart.py"
@@ -431,7 +432,7 @@ def test_hosts_of_ssh_start_again_without_the_one_that_hung(shims, tmp_path, mon
 _ENDS = [(code, 1) for code in FINAL if code] + [(code, 3) for code in (1, 74, 75, 134, 137, 143)]
 
 
-@pytest.mark.parametrize(("code", "starts"), _ENDS)
+@pytest.mark.parametrize(("code", "starts"), thorough_after(4, _ENDS, unpacked=True))
 def test_what_cannot_go_on_is_not_started_for_ever(code, starts, shims, tmp_path, monkeypatch):
     shims("ssh", _SSH)
     assert _launch_ssh(tmp_path, monkeypatch, f"exit {code}", flags="--retries 2") == code
