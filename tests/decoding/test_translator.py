@@ -161,6 +161,7 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
     assert result[1]
 
 
+@pytest.mark.thorough
 def test_programs_are_few_and_used_again(translator):
     lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test

@@ -305,6 +305,7 @@ def resumed(tmp_path_factory, tiny_run):
     return config, workdir, said.getvalue()
 
 
+@pytest.mark.thorough
 def test_a_resumed_training_says_and_records_which_code_it_had(resumed):
     config, workdir, said = resumed
     now, recorded = provenance(config), read_provenance(workdir)

@@ -53,6 +53,7 @@ def undisturbed(tiny_run, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.thorough
 def test_a_new_directory_is_a_run_before_checkpoints_are_made(config, tmp_path, monkeypatch):
     def killed(*_):
         raise RuntimeError("killed")
@@ -344,6 +345,7 @@ def test_a_run_trains_longer_when_asked(tmp_path, config):
     assert stored.training.num_train_steps == 5
 
 
+@pytest.mark.thorough
 def test_another_metric_chooses_the_best_and_ends_the_run(config, tmp_path, monkeypatch):
     # A number that falls from evaluation to evaluation, whatever the translations are.
     numbers = iter([49.0, 48.0, 47.0])

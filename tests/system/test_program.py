@@ -317,11 +317,11 @@ PRINT = """
     ("body", "code"),
     [
         ("    print('a line\\n' * 100_000)\n    return 0", 141),
-        (PRINT.format("ProgressConsole"), 0),
-        thorough("    print('help\\n' * 100_000)\n    sys.exit(0)", 141),
+        ("    print('help\\n' * 100_000)\n    sys.exit(0)", 141),
         thorough(PRINT.format("ResultConsole"), 141),
+        thorough(PRINT.format("ProgressConsole"), 0),
     ],
-    ids=["print", "progress, which nobody has to hear", "help", "a table"],
+    ids=["print", "help", "a table", "progress, which nobody has to hear"],
 )
 def test_a_reader_that_goes_away_ends_a_program_quietly(tmp_path, body, code):
     program = start(tmp_path, body)

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.programs import ROOT, run_python
 
 STATE = """
@@ -62,6 +64,7 @@ def test_a_hook_that_wraps_the_one_of_an_earlier_block_is_called_once():
     )
 
 
+@pytest.mark.thorough
 def test_importing_and_loading_in_python_print_nothing_of_orbax_and_change_nothing_global():
     run = ROOT / "tests/goldens/runs/0.2.0/run"
     python(

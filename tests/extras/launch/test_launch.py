@@ -505,6 +505,7 @@ def test_the_hosts_stop_when_the_script_does(signal, shims, tmp_path, monkeypatc
     assert [len(lines) for lines in _started(tmp_path)] == [1, 1]
 
 
+@pytest.mark.thorough
 def test_a_start_waits_for_the_training_of_a_lost_connection(shims, tmp_path, monkeypatch):
     lost = '[[ -e $T/hosts ]] || { bash -c "$8" < <(/bin/sleep 1) & echo >> "$T/hosts"; exit 255; }'
     shims("ssh", f"{lost}\n{_SSH}")
@@ -580,6 +581,7 @@ def test_a_slice_that_is_taken_away_is_asked_for_again(launch_tpu, tmp_path, cap
     assert "waiting for the queued resource big to be ACTIVE: NONE" in told
 
 
+@pytest.mark.thorough
 def test_a_training_on_tpus_outlives_a_lost_connection(launch_tpu, monkeypatch, capfd):
     monkeypatch.setenv("CONNECTION", "timeout 1")
     assert launch_tpu("/bin/sleep 2.5") == (0, [1, 1])

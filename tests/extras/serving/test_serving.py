@@ -229,6 +229,7 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
     assert answers == [{"translatedText": expected(SENTENCES)}]
 
 
+@pytest.mark.thorough
 def test_a_request_chooses_among_several_languages():
     translator = translator_of(read_model("m2m100", NLLB))
     decoding = replace(translator.config.decoding, beam_size=1, max_extra_length=5)

@@ -209,6 +209,7 @@ def test_what_a_log_gets_while_the_first_page_is_drawn_is_not_missed(tmp_path, m
     assert _watch(run, "--follow") == 0
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
     run = _run(tmp_path / "run")
     terminal, end = os.openpty()

@@ -107,6 +107,7 @@ def test_the_target_of_the_loss_has_mass_eps_everywhere():
     np.testing.assert_allclose(heights[1], 0.7 * one_hot + 0.3 / 12, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_scores_that_are_not_divided_saturate_the_softmax():
     largest, derivative = attention.softmax_saturation().axes
     for axes in (largest, derivative):
