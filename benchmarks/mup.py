@@ -13,8 +13,8 @@ from pathlib import Path
 
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.sweep.tables import markdown_row
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.console import markdown_row
 from t2t_jax.system.program import run
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "mup_small.py"

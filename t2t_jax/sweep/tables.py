@@ -31,6 +31,7 @@ from t2t_jax.sweep.comparison import (
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
 from t2t_jax.sweep.latex import grid_latex, latex
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.console import markdown_row
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 _LARGEST_EXPONENT = 50.0  # of a ratio of perplexities that is shown
@@ -107,11 +108,6 @@ class Beside(NamedTuple):
 
 
 NOTHING = Beside()
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    """Return a row of a Markdown table, with `|` escaped in its cells."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def write_tables(

@@ -1,7 +1,8 @@
-"""Consoles of programs: their width, and their behaviour once the reader has gone (`| head`)."""
+"""Output of programs: consoles, whose reader may have gone (`| head`), and rows of Markdown."""
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,11 @@ class _StreamConsole(Console):
         super().__init__(**settings)
         if "width" not in settings and not self.is_jupyter and not self.file.isatty():
             self.width = _NO_WIDTH
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return a row of a Markdown table, with `|` escaped in its cells."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 class ResultConsole(_StreamConsole):

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from t2t_jax.sweep.tables import markdown_row
+from t2t_jax.system.console import markdown_row
 from t2t_jax.system.records import Record
 
 Row = tuple[str, ...]
