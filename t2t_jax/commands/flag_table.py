@@ -227,10 +227,12 @@ def with_plugins(command: type[_T], name: str) -> type[_T]:
         shows: tuple(one for each in (command, *kinds) for one in getattr(each, shows, ()))
         for shows in ("common", "examples")
     }
-    own = {"__doc__": command.__doc__, "__module__": command.__module__, **shown}
-    return dataclasses.make_dataclass(
+    own = {"__doc__": command.__doc__, **shown}
+    made = dataclasses.make_dataclass(
         command.__name__, parts, bases=(command,), namespace=own, frozen=True
     )
+    made.__module__ = command.__module__  # Python from 3.12 on would name this one
+    return made
 
 
 def flags_of_plugins(command: object) -> list[TrainingFlags]:
