@@ -207,8 +207,7 @@ class Mirror:
                 self._known |= {} if is_large else {name: [digest]}
             elif _digest(_content(local)) != digest:
                 continue  # it is newer here, or was removed
-            status = os.stat(local)
-            self._sent[name] = status.st_mtime_ns, status.st_size, status.st_ino
+            self._sent[name] = _signature(local)
         alike = {
             _folder(name)
             for name in filter(_is_last, here.keys() & stored.keys())
@@ -231,11 +230,8 @@ class Mirror:
         shutil.rmtree(self.here, ignore_errors=True)
 
     def _log(self) -> bytes | None:
-        try:
-            log = (self.here / _LOG).read_bytes()
-        except FileNotFoundError:
-            return None
-        return log[: log.rfind(b"\n") + 1]
+        log = _content(self.here / _LOG)
+        return None if log is None else log[: log.rfind(b"\n") + 1]
 
     def _files(self) -> dict[str, _Signature]:
         """Return the signatures of the local files that belong into the store, but for the log."""
@@ -247,8 +243,7 @@ class Mirror:
                 name = os.path.relpath(path, self.here)
                 if not _is_hidden(name) and name != _LOG:
                     with suppress(FileNotFoundError):
-                        status = os.stat(path)
-                        found[name] = status.st_mtime_ns, status.st_size, status.st_ino
+                        found[name] = _signature(path)
         return found
 
     def _work(self) -> None:
@@ -338,8 +333,8 @@ class Mirror:
         return [name for name, signature in self._sent.items() if signature is not None]
 
     def _send_log(self, log: bytes | None) -> None:
-        self._check_wanted()
         if log is not None and log != self._sent_log:
+            self._check_wanted()
             (self.there / _LOG).write_bytes(log)
             self._sent_log, known = log, self._known[_LOG]
             self._known[_LOG] = known[known.index(_digest(log)) :]
@@ -357,13 +352,15 @@ class Mirror:
         self._write_record()
 
     def _send(self, names: list[str], here: dict[str, _Signature]) -> None:
-        self._check_wanted()
+        if names:  # else this would ask the store for the lock, to send nothing
+            self._check_wanted()
         self._sent.update(dict.fromkeys(names))
         send_files({self.here / _SENDING / name: self.there / name for name in names})
         self._sent.update((name, here[name]) for name in names)
 
     def _remove(self, names: list[str]) -> None:
-        self._check_wanted()
+        if names:
+            self._check_wanted()
         remove(self.there / name for name in names)
         for name in names:
             del self._sent[name]
@@ -411,6 +408,11 @@ class Mirror:
         self._gives_up.set()
         self._ending.set()
         self._thread.join(_JOIN_SECONDS)
+
+
+def _signature(path: str | Path) -> _Signature:
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _content(path: Path | None) -> bytes | None:
