@@ -133,7 +133,7 @@ def test_a_range_that_has_passed_and_none_at_all_cost_nothing(watched):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("at", "steps", "names"),
     thorough_after(
         2,
         [
@@ -142,10 +142,10 @@ def test_a_range_that_has_passed_and_none_at_all_cost_nothing(watched):
             (5, None, ["steps_6_12"]),  # the training ends
             (1, (5, 12), ["steps_12_12", "steps_2_11"]),
         ],
+        unpacked=True,
     ),
 )
-def test_a_request_profiles_the_next_ten_steps(watched, case):
-    at, steps, names = case
+def test_a_request_profiles_the_next_ten_steps(watched, at, steps, names):
     batches = watched(steps)
     seen = [next(batches) for _ in range(at)]
     watched.requests.append(True)

@@ -63,10 +63,10 @@ SEEDS, SENTENCES_ONLY = (0.1, 0.5, 0.1), (0.5, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    "design", thorough_after(1, [(3, SEEDS), (1, SENTENCES_ONLY), (10, (0.5, 0.3, 0.5))])
+    ("seeds", "sd"),
+    thorough_after(1, [(3, SEEDS), (1, SENTENCES_ONLY), (10, (0.5, 0.3, 0.5))], unpacked=True),
 )
-def test_of_equal_rows_about_five_percent_look_different(design):
-    seeds, sd = design
+def test_of_equal_rows_about_five_percent_look_different(seeds, sd):
     assert 0.03 <= found(400, PAIR, seeds, sd=sd)[0] <= 0.07
 
 
