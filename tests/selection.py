@@ -12,12 +12,19 @@ def thorough_after(count: int, cases: Iterable[Any], unpacked: bool = False) -> 
 
     Args:
       count: how many cases run by default.
-      cases: the values of one argument of the test, or tuples with the values of several.
+      cases: the values of one argument of the test, or tuples with the values of several; also
+        as `pytest.param` returns them.
       unpacked: whether there are several arguments.
     """
     first, rest = (cases := list(cases))[:count], cases[count:]
-    rest = rest if unpacked else [(case,) for case in rest]
-    return [*first, *(pytest.param(*case, marks=pytest.mark.thorough) for case in rest)]
+    return [*first, *(_thorough(case, unpacked) for case in rest)]
+
+
+def _thorough(case: Any, unpacked: bool) -> Any:
+    marks = [pytest.mark.thorough]
+    if isinstance(case, type(pytest.param())):
+        return pytest.param(*case.values, marks=[*marks, *case.marks], id=case.id)
+    return pytest.param(*(case if unpacked else [case]), marks=marks)
 
 
 needs_cuda = pytest.mark.skipif(

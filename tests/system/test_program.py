@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 
 import pytest
 
 from t2t_jax.system.program import command_line
 from tests.programs import ROOT, run_program
+from tests.selection import thorough_after
 
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = [
@@ -302,7 +302,6 @@ def test_what_the_system_refuses_is_one_line_with_a_way_out(tmp_path, body, code
     assert said.count("\n") == 1
 
 
-thorough = partial(pytest.param, marks=pytest.mark.thorough)
 PRINT = """
     from rich.table import Table
     from t2t_jax.system.console import {0}
@@ -315,12 +314,16 @@ PRINT = """
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [
-        ("    print('a line\\n' * 100_000)\n    return 0", 141),
-        ("    print('help\\n' * 100_000)\n    sys.exit(0)", 141),
-        thorough(PRINT.format("ResultConsole"), 141),
-        thorough(PRINT.format("ProgressConsole"), 0),
-    ],
+    thorough_after(
+        2,
+        [
+            ("    print('a line\\n' * 100_000)\n    return 0", 141),
+            ("    print('help\\n' * 100_000)\n    sys.exit(0)", 141),
+            (PRINT.format("ResultConsole"), 141),
+            (PRINT.format("ProgressConsole"), 0),
+        ],
+        unpacked=True,
+    ),
     ids=["print", "help", "a table", "progress, which nobody has to hear"],
 )
 def test_a_reader_that_goes_away_ends_a_program_quietly(tmp_path, body, code):
