@@ -18,10 +18,9 @@ W/model.safetensors    parameters of an exported run; see `training.parameter_fi
 """
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.config import check_recipe
@@ -32,7 +31,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.opening import DEMO, opened
+from t2t_jax.system.opening import DEMO
 from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, append_line, read_records, schema
 from t2t_jax.system.regular_file import regular
 from t2t_jax.system.sums import SUMS, digest_of
@@ -86,6 +85,23 @@ class _Scores(TypedDict, total=False):
     date: str
     hardware: str
     provenance: Record
+
+
+class StoredRun(NamedTuple):
+    """A run in a directory, whose config and vocabulary are read once."""
+
+    workdir: Path
+    config: Config
+    vocabulary: Vocabulary
+
+
+def read_run(workdir: Path) -> StoredRun:
+    """Read the config and the vocabulary of a run.
+
+    Raises:
+      UserError: the directory is no run's, or a file is damaged.
+    """
+    return StoredRun(workdir, read_config(workdir), read_vocabulary(workdir))
 
 
 def is_run(workdir: Path) -> bool:
@@ -211,26 +227,27 @@ def _first_word(path: Path) -> str | None:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def check_workdir(config: Config, workdir: Path) -> bool:
+def check_workdir(config: Config, workdir: Path) -> Config | None:
     """Refuse a directory that cannot be this run's, and write nothing.
 
     A run without a checkpoint has nothing to lose: where its config differs, as after one that
     needed too much memory, this run may take its place.
 
     Returns:
-      Whether a run with this config was started in the directory, and is to go on.
+      The stored config of the run that was started in the directory with this config, and is to
+      go on; None for a new run.
 
     Raises:
       UserError: the directory cannot be written to, is no run's, or has a run with another config
         or an imported model, a run whose checkpoints are lost, or one with more steps than
         `training.num_train_steps`.
     """
-    goes_on = is_run(workdir)
-    if goes_on:
+    stored = None
+    if is_run(workdir):
         _check_was_trained(workdir)
         _check_nothing_lost(workdir)
-        changed = differences(read_config(workdir), config, only_binding=True)
-        goes_on = not changed
+        stored = read_config(workdir)
+        changed = differences(stored, config, only_binding=True)
         if _steps(workdir / CHECKPOINTS):
             check_recipe((workdir / CONFIG).read_text(encoding="utf-8"))
             if changed:
@@ -240,10 +257,12 @@ def check_workdir(config: Config, workdir: Path) -> bool:
                 )
             check_registered(config, workdir)
             _check_steps(config, workdir)
+        elif changed:
+            stored = None
     elif workdir.exists() and (not workdir.is_dir() or not _is_empty(workdir)):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     check_writable(workdir)
-    return goes_on
+    return stored
 
 
 def _check_was_trained(workdir: Path) -> None:
@@ -307,31 +326,15 @@ def _is_empty(directory: Path) -> bool:
     )
 
 
-def run_vocabulary(
-    config: Config,
-    corpus: Corpus,
-    workdir: Path | None,
-    make: Callable[[Config, Corpus, Vocabulary | None], Vocabulary],
-) -> Vocabulary:
-    """Return the run's own vocabulary, or the one that the task makes for a new run.
-
-    For a new run, without a directory, `make` is the method `vocabulary` of the corpus's task.
+def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary | None:
+    """Return the vocabulary of a run that goes on; None if a kill came before it was written.
 
     Raises:
-      UserError: the corpus is not the one that the run was started with, or the vocabulary that the
-        run takes over (`training.init_from`) lacks a protected token of the config.
+      UserError: the corpus is not the one that the run was started with.
     """
-
-    def learn() -> Vocabulary:
-        start = config.training.init_from
-        given = None if start is None else _vocabulary_of(config, opened(start))
-        return make(config, corpus, given)
-
-    if workdir is None:
-        return learn()
     stored, vocabulary = workdir / _CORPUS, workdir / VOCABULARY
     if not stored.exists() and not vocabulary.exists():
-        return learn()
+        return None
     fingerprint = _first_word(stored)
     if fingerprint is None:
         raise UserError(
@@ -346,26 +349,7 @@ def run_vocabulary(
             "choose another --workdir"
         )
     # A kill may have come between the two files. The same text gives the same vocabulary.
-    return read_vocabulary(workdir) if vocabulary.exists() else learn()
-
-
-def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
-    """Read the vocabulary of another run, and refuse one without a config's protected tokens.
-
-    One that marks texts with their languages is that for the languages of the config.
-    """
-    vocabulary, data = read_vocabulary(other), config.data
-    if vocabulary.marked_languages and data.facts.writes_text:
-        vocabulary = vocabulary.between(data.source_language, data.target_language)
-    known = vocabulary.protected_tokens
-    missing = [token for token in config.data.protected_tokens if token not in known]
-    if missing:
-        raise UserError(
-            f"data.protected_tokens={' '.join(missing)} cannot be added to the vocabulary of "
-            f"{other}, which training.init_from takes over; leave them out, or train that run with "
-            "them"
-        )
-    return vocabulary
+    return read_vocabulary(workdir) if vocabulary.exists() else None
 
 
 def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -134,22 +134,15 @@ _RULES = {
 _TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
 
 
-def check_functions(config: Config) -> None:
-    """Refuse a registered function that cannot be traced and differentiated."""
-    for problem in _problems(config, is_run=False):
-        raise UserError(problem)
-
-
-def function_problems(config: Config) -> Iterator[str]:
+def function_problems(config: Config, *, is_run: bool = True) -> Iterator[str]:
     """Yield a message for each registered function that makes a config's model inconsistent.
 
     The check compares results for small random arrays with those for each position by itself. A
     process checks each function once for each config of a model.
+
+    Args:
+      is_run: whether to run the functions; False only traces and differentiates them.
     """
-    return _problems(config, is_run=True)
-
-
-def _problems(config: Config, *, is_run: bool) -> Iterator[str]:
     for name, entry in named_entries(config).items():
         of_heads = name == "norm" and config.model.query_key_norm
         for use in (name, "query_key_norm") if of_heads else (name,):

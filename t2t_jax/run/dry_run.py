@@ -19,7 +19,6 @@ from t2t_jax.run.provenance import provenance
 from t2t_jax.system.atomic_file import removed_at_end, write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.training.state import abstract_state
-from t2t_jax.training.step_memory import least_memory
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS
 
@@ -142,11 +141,10 @@ def _lines(plan: Plan, asked: Config) -> Iterator[str]:
         "target positions a step, padding included"
     )
     device = plan.mesh.devices.flat[0]
-    least = least_memory(plan.config, size, plan.mesh, plan.batches.shapes).total
     yield (
-        f"at least {gib(least)} of memory on each of {plan.mesh.size} {device.platform} "
-        f"device(s), which has {gib(memory_of_a_device(plan.mesh))}; the compiler may take twice "
-        "as much: --compile-only measures it"
+        f"at least {gib(plan.memory.total)} of memory on each of {plan.mesh.size} "
+        f"{device.platform} device(s), which has {gib(memory_of_a_device(plan.mesh))}; the "
+        "compiler may take twice as much: --compile-only measures it"
     )
     if done < plan.last:
         settings, place = plan.config.checkpoint, plan.workdir

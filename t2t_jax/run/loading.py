@@ -6,11 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from t2t_jax.config import Config, MeshConfig
+from t2t_jax.config import MeshConfig
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.modules.matrices import Parameters
@@ -22,7 +21,7 @@ from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, score_at
 from t2t_jax.system.opening import opened
 from t2t_jax.training.parameters import load_parameters, reads_ema
-from t2t_jax.workdir import read_config, read_log, read_vocabulary
+from t2t_jax.workdir import StoredRun, read_log, read_run
 
 _Path = str | os.PathLike[str]
 
@@ -61,8 +60,7 @@ def load(
                 f"workdir={quote(each)} is a {type(each).__name__}; give the path of a run "
                 "directory, or a list of several"
             )
-    places = [opened(each) for each in given]
-    runs = [_Run(place, read_config(place), read_vocabulary(place)) for place in places]
+    runs = [read_run(opened(each)) for each in given]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:
@@ -79,7 +77,7 @@ def load(
     loaded: list[tuple[Parameters, list[int]]] = []
     for run in runs:
         like = abstract_parameters(make_model(run.config, len(run.vocabulary), mesh), mesh)
-        loaded.append(load_parameters(run.workdir, like, average=average, step=step))
+        loaded.append(load_parameters(run, like, average=average, step=step))
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]
     decays = [run.config.training.ema_decay for run in runs if reads_ema(run.config, average)]
@@ -102,13 +100,7 @@ def _score(workdir: Path, step: int) -> str:
     return ""
 
 
-class _Run(NamedTuple):
-    workdir: Path
-    config: Config
-    vocabulary: Vocabulary
-
-
-def _check_same(first: _Run, other: _Run) -> None:
+def _check_same(first: StoredRun, other: StoredRun) -> None:
     """Refuse a run that does not fit into an ensemble with the first."""
     both = f"{first.workdir} and {other.workdir}"
     if first.vocabulary.fingerprint != other.vocabulary.fingerprint:
@@ -144,8 +136,8 @@ class TrainedRun:
         """Return the directory, size, step and score on dev."""
         size = "unknown"
         with suppress(UserError, OSError):  # the directory may be gone since the training
-            config, vocabulary = read_config(self.directory), read_vocabulary(self.directory)
-            size = f"{num_parameters(config.model, len(vocabulary)):,}"
+            run = read_run(self.directory)
+            size = f"{num_parameters(run.config.model, len(run.vocabulary)):,}"
         step = max((record["step"] for record in self.history.training), default=0)
         score = score_at(self.history.evaluations)
         return f"<TrainedRun: {self.directory}, {size} parameters, step {step:,}{score}>"

@@ -1,9 +1,9 @@
 """Prepare a run: all that must exist, in memory and on the disk, before a step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -21,7 +21,7 @@ from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.named_functions import check_functions, function_problems
+from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.jax_settings import described_options
@@ -34,7 +34,7 @@ from t2t_jax.run.job import JobAccount
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import TrainingProgress
 from t2t_jax.run.provenance import provenance, record_provenance, without_files
-from t2t_jax.run.start import check_start, initial_state
+from t2t_jax.run.start import initial_run, initial_state, initial_vocabulary
 from t2t_jax.run.turns import in_turn
 from t2t_jax.run.watchdog import Watchdog
 from t2t_jax.system.mirror import mirrored
@@ -48,14 +48,14 @@ from t2t_jax.training.origin import Identity
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import training_mesh
-from t2t_jax.training.step_memory import check_memory
+from t2t_jax.training.step_memory import TrainingMemory, check_memory
 from t2t_jax.workdir import (
+    StoredRun,
     become_ordinary,
     begin_run,
     check_workdir,
     claim,
     fingerprints,
-    read_config,
     run_vocabulary,
 )
 
@@ -75,6 +75,12 @@ class Plan:
     health: Health
     """The rules by which the log of the run is checked."""
     model: Network
+    memory: TrainingMemory
+    """The least memory of a step."""
+    fingerprints: Mapping[str, str]
+    """The hashes of the vocabulary and the training text, which tie checkpoints to the run."""
+    initial: Callable[[], StoredRun | None]
+    """Returns the `initial_run`, which is opened once."""
 
     @property
     def has_dev(self) -> bool:
@@ -128,34 +134,44 @@ def planned(config: Config, workdir: Path) -> Plan:
             f"{workdir} is in S3, where only a run of one process can be; name a directory that "
             "all hosts share, or gs://BUCKET/NAME"
         )
-    goes_on = workdir if check_workdir(config, workdir) else None
+    stored = check_workdir(config, workdir)
     mesh = training_mesh(config.parallel)
-    config = _settled(config, mesh, goes_on)
-    check_functions(config)
-    for problem in function_problems(config):
-        if goes_on is None:
-            raise UserError(problem)
-        warn(f"{workdir}: {problem}")
-    if goes_on is None or config.checkpoint != read_config(goes_on).checkpoint:
+    config = _settled(config, mesh, stored)
+    _check_functions(config, workdir, goes_on=stored is not None)
+    if stored is None or config.checkpoint != stored.checkpoint:
         check_average(config)
-    if goes_on is None:
-        check_start(config)
+    initial = cache(partial(initial_run, config))
+    if stored is None:
+        initial()
     check_memory(config, config.data.vocab_size, mesh)
     with in_turn(config.data):
         corpus = open_corpus(config.data)
         task = task_of(corpus.name, corpus.task)
-        vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
+        vocabulary = None if stored is None else run_vocabulary(config, corpus, workdir)
+        if vocabulary is None:
+            vocabulary = task.vocabulary(config, corpus, initial_vocabulary(config, initial()))
         config = _with_sources(config, vocabulary)
         examples = training_parts(task, config, corpus, vocabulary)
         order_seed = config.training.effective_seed("order_seed")
         batches = Batches(
             examples, config.data, order_seed, lambda shape: _layout(config, mesh, shape).rows
         )
-        check_memory(config, len(vocabulary), mesh, batches.shapes)
+        memory = check_memory(config, len(vocabulary), mesh, batches.shapes)
         _check_dev(config, corpus, vocabulary)
-    health = Health(config, corpus_figures(batches))
-    model = make_model(config, len(vocabulary), mesh)
-    return Plan(workdir, config, mesh, corpus, task, vocabulary, batches, health, model)
+    return Plan(
+        workdir=workdir,
+        config=config,
+        mesh=mesh,
+        corpus=corpus,
+        task=task,
+        vocabulary=vocabulary,
+        batches=batches,
+        health=Health(config, corpus_figures(batches)),
+        model=make_model(config, len(vocabulary), mesh),
+        memory=memory,
+        fingerprints=fingerprints(corpus, vocabulary),
+        initial=initial,
+    )
 
 
 @contextmanager
@@ -183,15 +199,14 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
     ):
         begin_run(here, *owned)
         software = provenance(plan.config)
-        made_of = fingerprints(plan.corpus, plan.vocabulary)
-        identity = Identity(plan.config, made_of, without_files(software))
+        identity = Identity(plan.config, plan.fingerprints, without_files(software))
         with (
             orbax_kept_quiet(),
             Checkpoints(here, identity) as checkpoints,
             bound_together(),
             within_memory(),
         ):
-            state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
+            state = initial_state(plan.config, plan.model, plan.mesh, checkpoints, plan.initial)
             claim(here, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             if first < plan.last:
@@ -226,21 +241,31 @@ def _layout(config: Config, mesh: Mesh, shape: BatchShape) -> BatchLayout:
     return batch_layout(mesh, rows, max(lengths), config.parallel.pass_tokens)
 
 
-def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
+def _check_functions(config: Config, workdir: Path, *, goes_on: bool) -> None:
+    """Refuse registered functions that do not work; warn if a run that goes on has odd ones."""
+    for problem in function_problems(config, is_run=False):
+        raise UserError(problem)
+    for problem in function_problems(config):
+        if not goes_on:
+            raise UserError(problem)
+        warn(f"{workdir}: {problem}")
+
+
+def _settled(config: Config, mesh: Mesh, stored: Config | None) -> Config:
     """Return the config with its open choices made: the best ones, or those of a run to resume.
 
-    `workdir` is the directory of the run to resume; None for a new run.
+    Args:
+      stored: the config of the run to resume; None for a new run.
     """
-    if workdir is None:
+    if stored is None:
         return settled(config, mesh)
-    own = read_config(workdir)
     chosen = {
-        path: own.value(path)
+        path: stored.value(path)
         for path, leaf, value in walk(config)
         if "left_open" in leaf.metadata and value == leaf.metadata["left_open"]
     }
     # None means one pass, which fitted the earlier devices, so "auto" chooses again.
-    passes = own.parallel.tokens_per_device
+    passes = stored.parallel.tokens_per_device
     if config.parallel.tokens_per_device == "auto" and passes is not None:
         chosen["parallel.tokens_per_device"] = passes
     return settled(config.replace(chosen), mesh)
@@ -313,9 +338,8 @@ def shared_config(config: Config) -> Config:
 
 def shared_files(plan: Plan) -> dict[str, str]:
     """Return the hashes, by name, of files that must be equal in all processes."""
-    hashes = fingerprints(plan.corpus, plan.vocabulary)
     return {
-        **{f"the {name}": one for name, one in hashes.items()},
+        **{f"the {name}": text for name, text in plan.fingerprints.items()},
         **{
             f"the file of {one.title}": str(one.source)
             for one in named_entries(plan.config).values()

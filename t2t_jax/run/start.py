@@ -1,10 +1,13 @@
 """The start of a run: from its newest checkpoint, another run's parameters, or random numbers."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config, differences, format_differences
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network, abstract_parameters
@@ -13,7 +16,7 @@ from t2t_jax.training.averaging import saved_steps
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState, abstract_state, create_state
-from t2t_jax.workdir import is_run, read_config, read_vocabulary
+from t2t_jax.workdir import StoredRun, is_run, read_run
 
 _HEAD = "output_projection", "output_bias"
 _OF_HEAD = (
@@ -25,22 +28,27 @@ _OF_HEAD = (
 _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "compute_dtype"
 
 
-def check_start(config: Config) -> None:
-    """Refuse a new run that starts from the parameters of a run with a different model."""
+def initial_run(config: Config) -> StoredRun | None:
+    """Open the run whose parameters and vocabulary a run starts from; None without `init_from`.
+
+    Raises:
+      UserError: it is no run, lacks the checkpoint, or has another model.
+    """
     if config.training.init_from is None:
-        return
+        return None
     workdir, step = opened(config.training.init_from), config.training.init_step
     there = saved_steps(workdir) if is_run(workdir) else []
     if is_run(workdir) and (not there or step not in (None, *there)):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
-    size = read_vocabulary(workdir).source_size
+    run = read_run(workdir)
+    size = run.vocabulary.source_size
     free = [f"model.{name}" for name in _FREE]
     if config.data.facts.predicts_labels:
         free += [f"model.{name}" for name in _OF_HEAD]
     if not config.model.positions.has_table:
         free.append("model.max_positions")
-    other = differences(read_config(workdir), config)
+    other = differences(run.config, config)
     changed = {
         path: values
         for path, values in other.items()
@@ -53,22 +61,54 @@ def check_start(config: Config) -> None:
             f"training.init_from={workdir} has another model ({format_differences(changed)}); "
             "give these fields as that run has them"
         )
+    return run
+
+
+def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | None:
+    """Return the vocabulary that a run takes over from its `initial_run`; None without one.
+
+    One that marks texts with their languages is that for the languages of the config.
+
+    Raises:
+      UserError: it lacks a protected token of the config.
+    """
+    if run is None:
+        return None
+    vocabulary, data = run.vocabulary, config.data
+    if vocabulary.marked_languages and data.facts.writes_text:
+        vocabulary = vocabulary.between(data.source_language, data.target_language)
+    known = vocabulary.protected_tokens
+    missing = [token for token in data.protected_tokens if token not in known]
+    if missing:
+        raise UserError(
+            f"data.protected_tokens={' '.join(missing)} cannot be added to the vocabulary of "
+            f"{run.workdir}, which training.init_from takes over; leave them out, or train that "
+            "run with them"
+        )
+    return vocabulary
 
 
 def initial_state(
-    config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
+    config: Config,
+    model: Network,
+    mesh: Mesh,
+    checkpoints: Checkpoints,
+    initial: Callable[[], StoredRun | None],
 ) -> TrainState:
-    """Return the state to continue from: the newest checkpoint, or the one before step 1."""
+    """Return the state to continue from: the newest checkpoint, or the one before step 1.
+
+    Args:
+      initial: returns the `initial_run`, which only step 1 needs.
+    """
     like = abstract_state(config, model, mesh)
     if restored := checkpoints.restore(like):
         return restored
-    state, start = create_state(config, model, mesh), config.training
-    if start.init_from is None:
+    state, run = create_state(config, model, mesh), initial()
+    if run is None:
         return state
-    workdir = opened(start.init_from)
-    other = read_config(workdir).replace({"parallel.remat": config.parallel.remat})
-    like_other = abstract_parameters(make_model(other, len(read_vocabulary(workdir)), mesh), mesh)
-    params, _ = load_parameters(workdir, like_other, step=start.init_step)
+    other = make_model(run.config, len(run.vocabulary), mesh)
+    like_other = abstract_parameters(other, mesh)
+    params, _ = load_parameters(run, like_other, step=config.training.init_step)
     if config.data.facts.predicts_labels:  # the labels may differ, and with them the head
         own = state.params.items()
         params = {name: x if name in _HEAD else params.get(name, x) for name, x in own}

@@ -20,7 +20,7 @@ from t2t_jax.training.parameter_file import read_steps
 from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import Reader, UnreadableError, restore
-from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, read_config, read_fingerprints
+from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, StoredRun, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
@@ -59,15 +59,15 @@ def saved_steps(workdir: Path) -> list[int]:
 
 
 def average_checkpoints(
-    workdir: Path, like: Parameters, average: int | None, step: int | Literal["best"] | None
+    run: StoredRun, like: Parameters, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
     """Load the mean of the parameters of checkpoints; see `parameters.load_parameters`."""
-    identity = Identity(read_config(workdir), read_fingerprints(workdir))
-    directory = workdir / (BEST if step == "best" else CHECKPOINTS)
+    identity = Identity(run.config, read_fingerprints(run.workdir))
+    directory = run.workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(
-            f"{workdir} has no {directory.name}/ directory and no {PARAMETERS}: nothing was saved "
-            "there yet, or it was left out of a copy"
+            f"{run.workdir} has no {directory.name}/ directory and no {PARAMETERS}: nothing was "
+            "saved there yet, or it was left out of a copy"
         )
     item = "ema" if reads_ema(identity.config, average) else "params"
     only_one = step == "best" or item == "ema"

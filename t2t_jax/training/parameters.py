@@ -1,7 +1,6 @@
 """The parameters of a run, from its checkpoints or from the file of an exported run."""
 
 from numbers import Integral
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -15,7 +14,7 @@ from t2t_jax.modules.names import parameters_of
 from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.sums import check_sums
 from t2t_jax.training.parameter_file import check_vocabulary, read_parameters
-from t2t_jax.workdir import CHECKPOINTS, CONFIG, PARAMETERS, read_config, read_fingerprints
+from t2t_jax.workdir import CHECKPOINTS, CONFIG, PARAMETERS, StoredRun
 
 
 def reads_ema(config: Config, average: int | None) -> bool:
@@ -28,7 +27,7 @@ def reads_ema(config: Config, average: int | None) -> bool:
 
 
 def load_parameters(
-    workdir: Path,
+    run: StoredRun,
     like: Parameters,
     *,
     average: int | None = None,
@@ -58,26 +57,26 @@ def load_parameters(
       The parameters, and the steps of their checkpoints.
     """
     average, step = _checked(average, step)
-    prefers_file = (average, step) == (None, None) or not (workdir / CHECKPOINTS).is_dir()
-    if prefers_file and (workdir / PARAMETERS).is_file():
-        return _of_file(workdir, like, average, step)
+    prefers_file = (average, step) == (None, None) or not (run.workdir / CHECKPOINTS).is_dir()
+    if prefers_file and (run.workdir / PARAMETERS).is_file():
+        return _of_file(run, like, average, step)
     # Orbax takes long to import, and an exported run does not need it.
     from t2t_jax.training.averaging import average_checkpoints
 
-    return average_checkpoints(workdir, like, average, step)
+    return average_checkpoints(run, like, average, step)
 
 
 def _of_file(
-    workdir: Path, like: Parameters, average: int | None, step: int | str | None
+    run: StoredRun, like: Parameters, average: int | None, step: int | str | None
 ) -> tuple[Parameters, list[int]]:
-    file = workdir / PARAMETERS
-    check_sums(workdir, NEEDED_FILES)
+    file = run.workdir / PARAMETERS
+    check_sums(run.workdir, NEEDED_FILES)
     saved = read_parameters(file)
-    check_vocabulary(file, saved, read_fingerprints(workdir)["vocabulary"])
-    number = None if reads_ema(read_config(workdir), None) else len(saved.steps)
+    check_vocabulary(file, saved, run.vocabulary.fingerprint)
+    number = None if reads_ema(run.config, None) else len(saved.steps)
     if average not in (None, number) or step not in (None, *saved.steps[-1:]):
         raise UserError(
-            f"{workdir} is an exported run, whose parameters are the average of the steps "
+            f"{run.workdir} is an exported run, whose parameters are the average of the steps "
             f"{list(saved.steps)}: average={average} step={step} asks for others; leave both out, "
             "or name the run that it was exported from"
         )

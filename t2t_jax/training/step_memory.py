@@ -128,8 +128,8 @@ def check_memory(
     vocab_size: int,
     mesh: Mesh,
     shapes: Iterable[tuple[int, int, int]] = (),
-) -> None:
-    """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
+) -> TrainingMemory:
+    """Refuse a run that cannot fit its devices, before anything is allocated or compiled.
 
     The estimate is a lower bound (`training_memory`): a run that passes may still need up to about
     twice the memory, and then ends with the error of `parallel.devices.within_memory`.
@@ -137,8 +137,16 @@ def check_memory(
     Args:
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
         the state of the training is counted.
+
+    Returns:
+      The least memory of the training on a device.
     """
-    needed = least_memory(config, vocab_size, mesh, shapes)
+    memories = [training_memory(config, vocab_size)]
+    for rows, source, target in shapes:
+        layout = batch_layout(mesh, rows, max(source, target), config.parallel.pass_tokens)
+        shape = layout.rows_per_pass // row_parts(mesh), source, target
+        memories.append(training_memory(config, vocab_size, shape, layout.passes))
+    needed = max(memories, key=lambda memory: memory.total)
     available = memory_of_a_device(mesh)
     if available is not None and needed.total > available:
         platform = mesh.devices.flat[0].platform
@@ -148,20 +156,4 @@ def check_memory(
             f"{gib(needed.activations)}, logits {gib(needed.logits)}), but there are "
             f"{gib(available)}; {LESS_MEMORY}"
         )
-
-
-def least_memory(
-    config: Config, vocab_size: int, mesh: Mesh, shapes: Iterable[tuple[int, int, int]]
-) -> TrainingMemory:
-    """Estimate the least memory of a training whose batches have some shapes.
-
-    Args:
-      shapes: as in `check_memory`.
-    """
-    memories = []
-    for rows, source, target in shapes:
-        layout = batch_layout(mesh, rows, max(source, target), config.parallel.pass_tokens)
-        shape = layout.rows_per_pass // row_parts(mesh), source, target
-        memories.append(training_memory(config, vocab_size, shape, layout.passes))
-    memories.append(training_memory(config, vocab_size))  # the least, which counts without shapes
-    return max(memories, key=lambda memory: memory.total)
+    return needed

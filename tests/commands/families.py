@@ -8,7 +8,6 @@ import numpy as np
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.tasks import task_of
-from t2t_jax.workdir import run_vocabulary
 from tests.commands.untrained import NETWORK, write_untrained
 
 LINES = ["the old dog runs", "a red house", "the dog", "a house runs", "two dogs see a red house"]
@@ -74,7 +73,7 @@ def make_family(folder: Path, name: str) -> Path:
     config = Config().replace(_MODEL).replace(own | FAMILIES[name])
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
-    vocabulary = run_vocabulary(config, corpus, None, task.vocabulary)
+    vocabulary = task.vocabulary(config, corpus)
     if corpus.facts.predicts_labels and vocabulary.source_size:
         config = config.replace({"model.source_vocab_size": vocabulary.source_size})
     workdir = folder / name.replace(" ", "_")

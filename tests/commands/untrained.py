@@ -11,7 +11,7 @@ from t2t_jax.tasks import task_of
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state
-from t2t_jax.workdir import claim, fingerprints, run_vocabulary
+from t2t_jax.workdir import claim, fingerprints
 
 NETWORK = {
     "model.d_model": 16,
@@ -52,7 +52,7 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     workdir = folder / name
     workdir.mkdir()
     data = open_corpus(config.data)
-    vocabulary = run_vocabulary(config, data, workdir, task_of(corpus).vocabulary)
+    vocabulary = task_of(corpus).vocabulary(config, data)
     write_untrained(workdir, config, data, vocabulary, steps=(3, 6))
     return workdir
 

@@ -10,8 +10,9 @@ import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.config.file import load_config
 from t2t_jax.data.corpus import open_corpus
+from t2t_jax.run.start import initial_vocabulary
 from t2t_jax.tasks.translation import TASK
-from t2t_jax.workdir import read_vocabulary, run_vocabulary
+from t2t_jax.workdir import StoredRun, read_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +78,15 @@ def test_another_model_is_refused_before_anything_is_written(
 def test_protected_tokens_come_with_the_vocabulary_that_has_them(config, tmp_path):
     corpus = open_corpus(config.data)
     tokens = {"data.protected_tokens": ("<2de>", "<2fr>")}
-    learned = run_vocabulary(config.replace(tokens), corpus, None, TASK.vocabulary)
-    learned.save(tmp_path / "vocabulary.model")
+    learned = TASK.vocabulary(config.replace(tokens), corpus)
+    run = StoredRun(tmp_path, config.replace(tokens), learned)
     for asked in (["<2fr>"], []):
-        fields = {"training.init_from": str(tmp_path), "data.protected_tokens": asked}
-        found = run_vocabulary(config.replace(fields), corpus, None, TASK.vocabulary)
+        other = config.replace({"data.protected_tokens": asked})
+        found = TASK.vocabulary(other, corpus, initial_vocabulary(other, run))
         assert found.fingerprint == learned.fingerprint
-    fields["data.protected_tokens"] = ["<2de>", "<2it>"]
+    other = config.replace({"data.protected_tokens": ["<2de>", "<2it>"]})
     with pytest.raises(UserError, match=r"protected_tokens=<2it> cannot be added"):
-        run_vocabulary(config.replace(fields), corpus, None, TASK.vocabulary)
+        initial_vocabulary(other, run)
 
 
 def test_a_step_of_no_run_is_refused(config):

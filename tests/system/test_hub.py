@@ -17,7 +17,7 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.interchange.formats import write_model
-from t2t_jax.run.start import check_start
+from t2t_jax.run.start import initial_run
 from t2t_jax.system.hub import Address, address
 from tests.extras.interchange.models import portable
 from tests.hub_server import Model, serving
@@ -73,7 +73,7 @@ def test_a_run_opens_by_its_name_and_a_pickle_beside_it_is_never_fetched(
     assert capsys.readouterr().out.splitlines() == t2t_jax.load(runs[0]).translate(["the dog"])
     after = {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert before == after
-    check_start(t2t_jax.load(NAME).config.replace({"training.init_from": NAME}))
+    initial_run(t2t_jax.load(NAME).config.replace({"training.init_from": NAME}))
 
 
 def test_a_branch_that_moves_is_followed_and_a_pin_stays(hub, runs):

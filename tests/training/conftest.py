@@ -1,6 +1,7 @@
 """A tiny run: config, model, mesh and a batch of two pairs in rows of different lengths."""
 
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ from jax.sharding import Mesh
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
+from t2t_jax.workdir import StoredRun, read_config
 from tests.tiny import tiny_sizes
 
 VOCAB_SIZE = 13
@@ -33,6 +36,11 @@ class TinyRun(NamedTuple):
         """A global batch on the mesh, in passes of at most so many tokens."""
         (rows, source), (_, target) = batch.inputs.tokens.shape, batch.targets.tokens.shape
         return batch_layout(self.mesh, rows, max(source, target), tokens_per_device).put(batch)
+
+
+def stored_run(workdir):
+    """Read a run that has checkpoints and a config, but no vocabulary."""
+    return StoredRun(workdir, read_config(workdir), Mock(spec=Vocabulary))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import reason_of, steps_in
 from tests.selection import thorough_after
+from tests.training.conftest import stored_run
 
 MEASURE = {"beam_size": 4}
 
@@ -63,7 +64,7 @@ def _save(workdir, steps, **config):
 
 def _load(workdir, **asked):
     """The parameters that a run of `_state` gives, and the steps that they are of."""
-    return load_parameters(workdir, _like(_state(0, 0).params), **asked)
+    return load_parameters(stored_run(workdir), _like(_state(0, 0).params), **asked)
 
 
 def _save_if_best(workdir, step, score, value=None, measure=MEASURE, **config):
@@ -113,7 +114,7 @@ def test_what_is_saved_is_the_state_before_later_steps_that_reuse_its_memory(tmp
         state = step(step(step(state)))
     checkpoints.close()
     for number in (0, 3, 6, 9):
-        params, _ = load_parameters(tmp_path, _like(state.params), step=number)
+        params, _ = load_parameters(stored_run(tmp_path), _like(state.params), step=number)
         expected = jax.tree.map(lambda x, n=number: x + n, _state(0, 0).params)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), params, expected)
 
@@ -706,7 +707,7 @@ def test_a_turned_bit_and_two_swapped_values_change_thechecksum(rows, columns, s
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _save(tmp_path, [1])
     other = {"a": {"kernel": jax.ShapeDtypeStruct((3, 3), jnp.float32)}}
-    assert "checkpoints/1" in _refusal(lambda: load_parameters(tmp_path, other))
+    assert "checkpoints/1" in _refusal(lambda: load_parameters(stored_run(tmp_path), other))
 
 
 FULL = "No space left on device"

@@ -46,7 +46,8 @@ def compile_ahead(
             "--compile-only compiles what parallel.backend='jit' runs, but it is "
             f"{config.parallel.backend!r}; add --parallel.backend jit"
         )
-    named_functions.check_functions(config)
+    for problem in named_functions.function_problems(config, is_run=False):
+        raise UserError(problem)
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     model = models.make_model(config, config.data.vocab_size, mesh)

@@ -21,7 +21,7 @@ from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.extras.interchange.runs import write_run
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.run.start import check_start, initial_state
+from t2t_jax.run.start import initial_run, initial_state
 from t2t_jax.system.fetched_path import FetchedPath
 from t2t_jax.system.hub import RUN_FILES
 from t2t_jax.training.averaging import saved_steps
@@ -129,12 +129,13 @@ def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, voc
         check_workdir(CONFIG, small)
     start = {"training.init_from": str(small), "data.vocab_size": len(vocabulary)}
     config = CONFIG.replace(start)
-    check_start(config)
+    initial = initial_run(config)
     with pytest.raises(UserError, match=r"has no checkpoint of step 2; it has \[6\]"):
-        check_start(config.replace({"training.init_step": 2}))
+        initial_run(config.replace({"training.init_step": 2}))
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     nothing_saved = Mock(spec=Checkpoints, **{"restore.return_value": None})
-    state = initial_state(config, make_model(config, len(vocabulary), mesh), mesh, nothing_saved)
+    model = make_model(config, len(vocabulary), mesh)
+    state = initial_state(config, model, mesh, nothing_saved, lambda: initial)
     jax.tree.map(np.testing.assert_array_equal, state.params, t2t_jax.load(small).params)
 
 
