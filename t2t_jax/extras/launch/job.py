@@ -18,8 +18,7 @@ from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG, STOPPED
 
 PORT = 8476
 """The port on the first host at which the processes meet."""
-_PLACE = re.compile(r"@\{(\w+)\}")
-_UNFIT = re.compile(r"[:\x00-\x1f\x7f]")  # in the name of a job
+_PLACE = re.compile(r"@\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,10 @@ class TrainJob:
     """The name of the file that the job is written to."""
     client: ClassVar[str]
     """The program that submits a job."""
+    name_form: ClassVar[str] = r"[^:\x00-\x1f\x7f]+"
+    """The pattern of the names that the scheduler takes for a job."""
+    name_rule: ClassVar[str] = "without colons and control characters"
+    """The description of such names."""
     shares_files: ClassVar[bool] = False
     """Whether hosts see the files of this machine, under the same paths."""
     in_foreground: ClassVar[bool] = False
@@ -63,10 +66,10 @@ class TrainJob:
         """Refuse a training that cannot be started as this job."""
         if self.retries < 0:
             raise UserError(f"--retries {self.retries} is negative; 0 starts a training once")
-        if _UNFIT.search(self.title(training)):
+        if not re.fullmatch(self.name_form, self.title(training)):
             raise UserError(
-                f"{self.title(training)!r} has a colon or a control character, which schedulers "
-                "do not take; give the job another name by --name"
+                f"{quote(self.title(training))} is no name of a job for {self.client}; give it one "
+                f"{self.name_rule} by --name"
             )
         is_shared = self.shares_files or isinstance(training.workdir, BucketPath)
         if not (is_shared or training.workdir.is_absolute()):
@@ -117,26 +120,20 @@ class TrainJob:
         """Return the name of the job."""
         return self.name or training.workdir.name
 
-    def filled(self, training: LaunchedTraining, **values: object) -> str:
-        """Return the template of the job's file, filled with values and what all jobs share."""
-        shared = {
-            "directory": shlex.quote(str(Path.cwd())),
-            "setup": "\n".join(self.setup),
-            "retries": self.retries,
-            "train": self.train_command(training),
-        }
-        return from_template(self.file, **{**shared, **values})
-
-    def restarts(self, training: LaunchedTraining, path: Path) -> str:
-        """Return shell functions that decide whether the training starts again."""
+    def filled(self, training: LaunchedTraining, path: Path, **values: object) -> str:
+        """Return the template of the job's file, filled with values, flags and what jobs share."""
         from t2t_jax.workdir import CHECKPOINTS  # imports JAX, which the help needs not
 
-        return from_template(
-            "restarts.sh",
-            retries=self.retries,
-            list=_listing(training.workdir / CHECKPOINTS),
-            command=shlex.join(self.command(path)),
-        )
+        shared = {
+            **vars(self),
+            "directory": shlex.quote(str(Path.cwd())),
+            "setup": "\n".join(self.setup),
+            "train": self.train_command(training),
+            "path": shlex.quote(str(path.absolute())),
+            "list": _listing(training.workdir / CHECKPOINTS),
+            "command": shlex.join(self.command(path)),
+        }
+        return from_template(self.file, **{**shared, **values})
 
     def train_command(self, training: LaunchedTraining) -> str:
         """Return the command line of the training on a host, quoted for a shell."""
@@ -173,14 +170,7 @@ class GpuHosts:
             are; `first`, the address of the first one.
         """
         devices = " ".join(f"'{one}'" if "," in one else one for one in self.devices)
-        return from_template(
-            "host.sh",
-            train=train,
-            devices=devices,
-            port=PORT,
-            together=from_template("together.sh"),
-            **facts,
-        )
+        return from_template("host.sh", train=train, devices=devices, port=PORT, **facts)
 
 
 def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
@@ -227,29 +217,30 @@ def _listing(folder: Path) -> str:
 
 
 def from_template(template: str, **values: object) -> str:
-    """Return a template with its places filled, such as `@{name}`.
+    """Return a template with its places filled, such as `@{name}`, or `@{final.sh}` by a template.
 
     A value of several lines is indented as its place is. A line that has nothing but places, which
-    are all empty, is left out. The rule of final exit codes is always there.
+    are all empty, is left out. The exit codes with a meaning are among the values.
     """
-    text = _template("final.sh").replace("@{final}", " ".join(map(str, FINAL)))
-    rule = {"is_final": text, "hung": HUNG, "stopped": STOPPED}
-    texts = {name: str(value) for name, value in {**rule, **values}.items()}
+    codes = {"final": " ".join(map(str, FINAL)), "hung": HUNG, "stopped": STOPPED}
+    texts = {name: str(value) for name, value in {**codes, **values}.items()}
     lines: list[str] = []
-    for line in _template(template).splitlines():
+    for line in (files(__package__) / "templates" / template).read_text("utf-8").splitlines():
         filled = _filled_line(line, texts)
         if filled.strip() or not _PLACE.search(line):
             lines.append(filled)
     return "\n".join(lines) + "\n"
 
 
-def _template(name: str) -> str:
-    return (files(__package__) / "templates" / name).read_text("utf-8")
-
-
 def _filled_line(line: str, values: Mapping[str, str]) -> str:
     indent = line[: len(line) - len(line.lstrip())]
-    return _PLACE.sub(lambda found: values[found[1]].strip("\n").replace("\n", f"\n{indent}"), line)
+
+    def text(place: re.Match[str]) -> str:
+        name = place[1]
+        found = from_template(name, **values) if name.endswith(".sh") else values[name]
+        return found.strip("\n").replace("\n", f"\n{indent}")
+
+    return _PLACE.sub(text, line)
 
 
 def split_option(option: str) -> tuple[str, str]:

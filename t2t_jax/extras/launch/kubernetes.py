@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from t2t_jax.errors import UserError, in_one_line, quote
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.launch import job
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import FINAL, STOPPED
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _TPU = re.compile(r"([a-z0-9-]+):(\d+(?:x\d+){1,2})")
 # Texts that the YAML of Kubernetes reads as numbers or booleans, and PyYAML does not, such as 1e3.
 _UNCLEAR = re.compile(r"[a-zA-Z]|[^a-zA-Z/].*")
 _MEMORY = re.compile(r"[1-9]\d*[MGT]i")
 _CPUS_PER_DEVICE, _GIB_PER_DEVICE = 2, 8  # the smallest hosts of a cloud with a GPU have these
-_CACHE_MOUNT = "- name: cache\n  mountPath: /cache"
-_CACHE_VOLUME = "- name: cache\n  emptyDir: {}"
+_EXCLUSIVE = """annotations:
+  alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool"""
 _ONE_PROCESS = """{train} &
 trap 'kill -TERM $! 2>/dev/null' TERM INT
 wait $! # which a signal interrupts
@@ -68,17 +67,14 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
 
     file: ClassVar[str] = "jobset.yaml"
     client: ClassVar[str] = "kubectl"
+    name_form: ClassVar[str] = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
+    name_rule: ClassVar[str] = "of at most 40 small letters, digits and hyphens"
 
     def check(self, training: job.LaunchedTraining) -> None:
         """Refuse a name, a run directory, TPUs or resources that Kubernetes would not take."""
         super().check(training)
         if self.image is None:
             raise UserError("a pod needs an image; name one, as in --image registry/t2t-jax:1")
-        if not _NAME.fullmatch(self.title(training)):
-            raise UserError(
-                f"{quote(self.title(training))} is no name of a JobSet; give it one of at most 40 "
-                "small letters, digits and hyphens by --name"
-            )
         if not isinstance(training.workdir, BucketPath):
             if self.claim is None:
                 raise UserError(
@@ -123,7 +119,6 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
         name, train = self.title(training), self.train_command(training)
         labels = dict(map(job.split_option, self.option))
         device, count = "nvidia.com/gpu", self.gpus
-        annotations = ""
         if self.tpu is not None:
             kind, _, topology = self.tpu.partition(":")
             labels |= {
@@ -138,35 +133,30 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
             script = self.script(
                 train, host="$JOB_COMPLETION_INDEX", hosts=str(self.hosts), first=first
             )
-        if self.slices > 1:
-            exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-            annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
         account, claim, secret = self.service_account, self.claim, self.secret
-        mount, cache = json.dumps(str(self.mount)), json.dumps(f"{self.mount}/.cache")
+        mount = str(self.mount) if claim else "/cache"
+        claimed = f"persistentVolumeClaim:\n  claimName: {json.dumps(claim)}"
         manifest = self.filled(
             training,
+            path,
             name=name,
-            annotations=annotations,
-            slices=self.slices,
-            hosts=self.hosts,
-            grace=self.grace,
+            annotations=_EXCLUSIVE if self.slices > 1 else "",
             service_account=f"serviceAccountName: {json.dumps(account)}" if account else "",
             selectors=f"nodeSelector: {json.dumps(labels)}" if labels else "",
             image=json.dumps(self.image),
             checkpoints=shlex.quote(str(training.workdir / CHECKPOINTS)),
             # Kubernetes looks only at the codes of failures.
-            final=", ".join(str(code) for code in FINAL if code),
+            refused=", ".join(str(code) for code in FINAL if code),
             uncounted="|".join(str(code) for code in (*FINAL, STOPPED)),
             script="\n".join([*self.setup, script]),
             secret=f"envFrom:\n- secretRef:\n    name: {json.dumps(secret)}" if secret else "",
             cpus=self.cpus or _CPUS_PER_DEVICE * max(count, 1),
             memory=self.memory or f"{_GIB_PER_DEVICE * max(count, 1)}Gi",
             limits=f"limits:\n  {device}: {count}" if count else "",
-            cache=cache if claim else "/cache",
-            mount=f"- name: runs\n  mountPath: {mount}" if claim else _CACHE_MOUNT,
-            volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {json.dumps(claim)}"
-            if claim
-            else _CACHE_VOLUME,
+            cache=json.dumps(f"{mount}/.cache" if claim else mount),
+            volume="runs" if claim else "cache",
+            mount=json.dumps(mount),
+            source=claimed if claim else "emptyDir: {}",
         )
         return _patched(manifest, self.patch) if self.patch else manifest
 

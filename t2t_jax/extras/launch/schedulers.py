@@ -16,7 +16,6 @@ from t2t_jax.system.atomic_file import write_whole
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED")
 _JOB_FILE = "slurm.job"
 _HOST = re.compile(r"[^\s:@]+(@[^\s:@]+)?")
-_TPU_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _JOB = re.compile(r"^(\d+)(;\S+)?$", re.MULTILINE)
 
 
@@ -80,16 +79,14 @@ class Slurm(job.GpuHosts, job.TrainJob):
         log = path.absolute().with_name("slurm-%j.log")
         return self.filled(
             training,
+            path,
             name=shlex.quote(self.title(training)),
             nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
             share=share,
-            time=self.time,
-            grace=self.grace,
             log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
             options="\n".join(f"#SBATCH --{option}" for option in [*gpus, *self.options()]),
             devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if one_for_all else "",
             processes=len(self.devices),
-            restarts=self.restarts(training, path),
             record=shlex.quote(str(log.with_name("slurm"))),
             exclusion=job.exclusion("slurm_exclusion.sh", training, self._fewest),
         )
@@ -153,12 +150,10 @@ class Ssh(job.GpuHosts, job.TrainJob):
         options = [word for option in self.options() for word in ("-o", option)]
         return self.filled(
             training,
+            path,
             hosts=shlex.join(self.hosts),
-            path=shlex.quote(str(path.absolute())),
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
             options=shlex.join(options),
-            together=job.from_template("together.sh"),
-            restarts=self.restarts(training, path),
             exclusion=job.exclusion("ssh_exclusion.sh", training, self._fewest),
         )
 
@@ -188,6 +183,8 @@ class Tpu(job.TrainJob):
 
     file: ClassVar[str] = "tpu.sh"
     client: ClassVar[str] = "gcloud"
+    name_form: ClassVar[str] = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+    name_rule: ClassVar[str] = "of small letters, digits and hyphens"
     in_foreground: ClassVar[bool] = True
 
     def check(self, training: job.LaunchedTraining) -> None:
@@ -196,24 +193,18 @@ class Tpu(job.TrainJob):
         for name in ("accelerator", "runtime", "zone"):
             if getattr(self, name) is None:
                 raise UserError(f"a slice of TPUs needs --{name}; see t2t-jax launch tpu --help")
-        if not _TPU_NAME.fullmatch(self.title(training)):
-            raise UserError(
-                f"{quote(self.title(training))} is no name of a TPU; give it one of small letters, "
-                "digits and hyphens by --name"
-            )
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the script."""
         options = [f"--{option}" for option in self.options()]
         return self.filled(
             training,
+            path,
             name=self.title(training),
             zone=shlex.quote(str(self.zone)),
             accelerator=shlex.quote(str(self.accelerator)),
             runtime=shlex.quote(str(self.runtime)),
             options=shlex.join(options),
-            together=job.from_template("together.sh"),
-            restarts=self.restarts(training, path),
         )
 
 
@@ -247,8 +238,8 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
         resources += map(job.split_option, self.option)
         return self.filled(
             training,
+            path,
             name=json.dumps(self.title(training)),
-            hosts=self.hosts,
             resources="\n".join(f"{name}: {value}" for name, value in resources),
             script=self.script(
                 self.train_command(training),

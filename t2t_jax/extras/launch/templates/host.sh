@@ -6,12 +6,12 @@ stop() {
     kill -TERM "${processes[@]}" 2>/dev/null
 }
 trap stop TERM INT
-@{is_final}
+@{final.sh}
 for i in "${!devices[@]}"; do
     JAX_LOCAL_DEVICE_IDS=${devices[i]} @{train} \
         --coordinator "$first:@{port}" --num-processes "$((hosts * ${#devices[@]}))" \
         --process-id "$((host * ${#devices[@]} + i))" &
     processes+=("$!")
 done
-@{together}
+@{together.sh}
 exit "$code"

@@ -1,4 +1,4 @@
-@{is_final}
+@{final.sh}
 # Whether the training starts again after exit code $1 and $2 restarts. It resumes from its last
 # checkpoint, unless the code is final or @{retries} restarts in a row (--retries) made no new checkpoint.
 starts_again() {

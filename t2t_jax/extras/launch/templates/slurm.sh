@@ -13,7 +13,7 @@
 
 @{setup}
 @{devices}
-@{restarts}
+@{restarts.sh}
 record=@{record}-$SLURM_JOB_ID
 rm -f "$record.final"
 # Each task is a process, which learns from Slurm where the others are. One that ends for good
@@ -21,7 +21,7 @@ rm -f "$record.final"
 task=$(
     cat <<'END_OF_TASK'
 trap : TERM USR1 # for the training, which gets them too: stop with a checkpoint, or write a profile
-@{is_final}
+@{final.sh}
 @{train}
 code=$?
 if ((code)) && is_final "$code"; then

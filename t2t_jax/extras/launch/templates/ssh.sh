@@ -40,7 +40,7 @@ train() {
         processes+=("$!")
     done
     exec 4<&-
-    @{together}
+    @{together.sh}
     stop
 }
 stop() {
@@ -49,7 +49,7 @@ stop() {
 
 stopped=
 trap 'stopped=yes && stop' TERM INT
-@{restarts}
+@{restarts.sh}
 using=("${names[@]}")
 for ((again = 0; ; again++)); do
     train

@@ -136,7 +136,7 @@ train() {
         follow "$i" &
         processes+=("$!")
     done
-    @{together}
+    @{together.sh}
     attempt=
 }
 pause() {
@@ -146,7 +146,7 @@ pause() {
 
 attempt='' stopping='' stopped=''
 trap 'stopped=yes && stop' TERM INT HUP
-@{restarts}
+@{restarts.sh}
 for ((again = 0; ; again++)); do
     code=1
     if wait_for_resource && copy; then
