@@ -75,18 +75,14 @@ def collectives(program: Program) -> list[Collective]:
 
     A collective within a loop counts as often as the loop runs; see `Program.rounds`.
     """
-    chains: set[str] = set()
-    found = []
+    found: dict[str | int, Collective] = {}
     for name, instruction, count in program.executed():
-        if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
-            continue
-        # XLA for TPU spreads a transfer over several fusions, each of which repeats it.
-        chain = _CHAIN.search(instruction.line)
-        if chain and chain[1] in chains:
-            continue
-        chains.update([chain[1]] if chain else [])
-        found.append(collective(program, name, instruction, count))
-    return found
+        if instruction.opcode.removesuffix("-start") in COLLECTIVES:
+            # XLA for TPU spreads a transfer over several fusions, each of which repeats it.
+            chain = _CHAIN.search(instruction.line)
+            key = chain[1] if chain else len(found)
+            found.setdefault(key, collective(program, name, instruction, count))
+    return list(found.values())
 
 
 def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:

@@ -17,7 +17,7 @@ from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.extras.compile_only.kernels import kernels
 from t2t_jax.extras.compile_only.report import StepMemory, StepReport
-from t2t_jax.modules import models, named_functions, network
+from t2t_jax.modules import models, named_functions
 from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.jax_settings import described_options
@@ -53,21 +53,6 @@ def compile_ahead(
     model = models.make_model(config, config.data.vocab_size, mesh)
     shape = task_of(config.data.corpus, config.data.task).largest_shape(config)
     layout = batch_layout(mesh, shape.rows, max(shape[1:]), config.parallel.pass_tokens)
-    return compile_step(config, model, layout, shape, write_program)
-
-
-def compile_step(
-    config: Config,
-    model: network.Network,
-    layout: BatchLayout,
-    shape: BatchShape,
-    write_program: Path | None = None,
-) -> StepReport:
-    """Compile the training step for batches of one shape and layout, and return a report.
-
-    The text of the compiled program is written to the file `write_program`, if one is given.
-    """
-    mesh, devices = layout.mesh, list(layout.mesh.devices.flat)
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     step: Any = compile_train_step(config, model, mesh)

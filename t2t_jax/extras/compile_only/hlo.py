@@ -12,8 +12,10 @@ from dataclasses import dataclass
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\(([^)]*)\)")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)\w*)\[([\d,<=]*)\]")
-_CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)")
-_LISTED = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|(?:true|false)_computation|(?:branch|called)_computations)="
+    r"(\{[^}]*\}|%?[\w.-]+)"
+)
 _LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _INTEGER = re.compile(r" constant\((\d+)\)")
@@ -85,10 +87,9 @@ class Instruction:
     @property
     def called(self) -> list[str]:
         """Return the names of the computations that the instruction calls; [] for a loop."""
-        found = _CALLED.findall(self.line)
-        for listed in _LISTED.findall(self.line):
-            found += [each.strip(" %") for each in listed.split(",")]
-        return found
+        return [
+            name for names in _CALLED.findall(self.line) for name in re.findall(r"[\w.-]+", names)
+        ]
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,13 @@ Memory, kernels and collectives are those of the compiled program. The least tim
 from them and from the vendors' figures; it is a lower bound, not a forecast.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
 
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.extras.compile_only.collectives import Collective
@@ -148,12 +152,10 @@ def collective_lines(
     collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield a line for each kind of collectives and the axes they cross, the largest first."""
-    sums: dict[str, list[float]] = {}
+    sums: dict[str, Float[np.ndarray, " figures"]] = defaultdict(lambda: np.zeros(3))
     for each in collectives:
         label = f"{each.kind} over {', '.join(each.mesh_axes(mesh_shape)) or 'nothing'}"
-        total = sums.setdefault(label, [0, 0, 0])
-        for place, value in enumerate((1, each.num_bytes, each.sent_bytes)):
-            total[place] += each.count * value
+        sums[label] += each.count * np.array([1, each.num_bytes, each.sent_bytes])
     for label, (count, num_bytes, sent) in sorted(sums.items(), key=lambda item: -item[1][2]):
         yield (
             f"  {label:<44}{count:>6,.0f} x, {binary(num_bytes):>11} in all, "
@@ -205,7 +207,7 @@ def kernel_lines(bound: Roofline) -> Iterator[str]:
     for group in groups:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
-            f"{group.count:>10,}{binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
+            f"{group.starts:>10,}{binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
         )
 
 

@@ -9,6 +9,7 @@ expects of a kernel, and these are taken instead; it has none for kernels writte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from t2t_jax.extras.compile_only.kernels import Kernel
 from t2t_jax.parallel.hardware import Hardware
@@ -19,15 +20,14 @@ _START = 2e-6
 """The seconds that a GPU takes to start a kernel."""
 
 
-@dataclass(frozen=True)
-class KernelGroup:
+class KernelGroup(NamedTuple):
     """All kernels of one label."""
 
     label: str
     """The module and the operation."""
     seconds: float
     """The least time of all kernels together."""
-    count: int
+    starts: int
     """How often the kernels are started."""
     num_bytes: float
     """The bytes that the kernels read and write."""
@@ -59,7 +59,7 @@ class Roofline:
     @property
     def launches(self) -> int:
         """Return how many kernels are started."""
-        return sum(group.count for group in self.groups)
+        return sum(group.starts for group in self.groups)
 
 
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
@@ -88,24 +88,15 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
 
 def together(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
     """Return several groups as one, with another label."""
-    return KernelGroup(
-        label,
-        sum(group.seconds for group in groups),
-        sum(group.count for group in groups),
-        sum(group.num_bytes for group in groups),
-        sum(group.flops for group in groups),
-    )
+    return KernelGroup(label, *map(sum, zip(*(group[1:] for group in groups), strict=True)))
 
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
     """Compute the least time of one run of a kernel; for a transfer, it is the time of sending."""
     if kernel.sent:
         return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
-    if hardware.clock_hz is not None:
-        if kernel.cycles is not None or kernel.beside:
-            return (kernel.cycles or 0) / hardware.clock_hz
-        return max(
-            kernel.flops / hardware.flops_per_s, kernel.num_bytes / hardware.memory_bytes_per_s
-        )
-    reached = _REACHED * hardware.memory_bytes_per_s
-    return max(kernel.flops / hardware.flops_per_s, kernel.num_bytes / reached) + _START
+    if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.beside):
+        return (kernel.cycles or 0) / hardware.clock_hz
+    share, start = (_REACHED, _START) if hardware.clock_hz is None else (1.0, 0.0)
+    moving = kernel.num_bytes / (share * hardware.memory_bytes_per_s)
+    return max(kernel.flops / hardware.flops_per_s, moving) + start

@@ -17,7 +17,6 @@ _GPUS = re.compile(rf"({'|'.join(GPU_TARGETS)}):(?:(\d{{1,4}})x)?(\d{{1,4}})")
 _TPUS = re.compile(r"v\d|tpu|$")
 _SLICES = re.compile(r"(?:(v6e)|v5e|v5litepod)-(\d{1,4})")
 """Names of slices in Google Cloud, which count the chips."""
-_PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 
 
 def devices_of(topology: str) -> list[jax.Device]:
@@ -54,22 +53,18 @@ def devices_of(topology: str) -> list[jax.Device]:
 
 
 def _check_compiler(topology: str, is_gpu: bool) -> None:
-    if not is_gpu:
-        with needs_extra("tpu", f"--compile-only {topology}"):
-            version("libtpu")  # XLA's compiler for TPUs
-        return
-    installed = {}
-    for name, package in _PLUGINS.items():
+    """Refuse devices whose compiler, a part of XLA, is missing or belongs to another JAX."""
+    extra, package = ("cuda13", "jax-cuda13-plugin") if is_gpu else ("tpu", "libtpu")
+    if is_gpu:
         with suppress(PackageNotFoundError):
-            installed[name] = version(package)
-    if not installed:
-        with needs_extra("cuda13", f"--compile-only {topology}"):
-            version(_PLUGINS["cuda13"])  # XLA's compiler for NVIDIA GPUs
-    [(name, number), *_] = installed.items()
-    if number.split(".")[:2] != jax.__version__.split(".")[:2]:
+            version("jax-cuda12-plugin")
+            extra, package = "cuda12", "jax-cuda12-plugin"
+    with needs_extra(extra, f"--compile-only {topology}"):
+        number = version(package)
+    if is_gpu and number.split(".")[:2] != jax.__version__.split(".")[:2]:
         raise UserError(
-            f"--compile-only {topology} needs a {_PLUGINS[name]} of jax {jax.__version__}, and "
-            f"{number} is installed; install the one that fits by pip install 'jax[{name}]'"
+            f"--compile-only {topology} needs a {package} of jax {jax.__version__}, and "
+            f"{number} is installed; install the one that fits by pip install 'jax[{extra}]'"
         )
 
 
