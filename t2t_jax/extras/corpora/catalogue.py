@@ -1,7 +1,7 @@
 """The public corpora that `t2t-jax data` prepares: their archives, their texts and their cleaning.
 
 Sizes and SHA-256 sums of archives are those that tensorflow-datasets has for the same files
-(`tensorflow_datasets/url_checksums`), those of Multi30k were computed from the files in its
+(`tensorflow_datasets/url_checksums`), the sums of Multi30k were computed from the files in its
 repository. The test sets of WMT, with MD5 sums, are those of sacreBLEU's own table. No sum is
 published for IWSLT 2014.
 """
@@ -187,18 +187,12 @@ _IWSLT14 = Archive(
 )
 _IWSLT14_TESTS = "TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"
 _MULTI30K = {
-    "train.en": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
-    "train.de": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
-    "val.en": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
-    "val.de": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
-    "test_2016_flickr.en": (
-        21_077,
-        "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
-    ),
-    "test_2016_flickr.de": (
-        22_890,
-        "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
-    ),
+    "train.en": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.de": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "val.en": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.de": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "test_2016_flickr.en": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
 
 
@@ -207,8 +201,7 @@ def _multi30k(stem: str) -> ParallelTexts:
     place = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 
     def text(name: str) -> Text:
-        size, sha256 = _MULTI30K[name]
-        return Text(Archive(f"{place}/{name}.gz", size, f"sha256:{sha256}"))
+        return Text(Archive(f"{place}/{name}.gz", digest=f"sha256:{_MULTI30K[name]}"))
 
     return ParallelTexts(text(f"{stem}.en"), text(f"{stem}.de"))
 

@@ -9,7 +9,7 @@ import tyro
 
 from t2t_jax.commands.tables import grid, print_result, progress
 from t2t_jax.errors import UserError
-from t2t_jax.extras.corpora.catalogue import CORPORA, Archive
+from t2t_jax.extras.corpora.catalogue import CORPORA, Archive, Cleaning
 from t2t_jax.system.bucket import check_local
 
 
@@ -42,7 +42,6 @@ class DataCommand:
         """Prepare the corpus, print its sizes, and return the exit code."""
         from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
-        from t2t_jax.extras.corpora.catalogue import Cleaning
         from t2t_jax.extras.corpora.prepare import prepare_corpus
         from t2t_jax.extras.corpora.transfer import fetch_archive
 

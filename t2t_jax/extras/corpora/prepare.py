@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -120,7 +121,7 @@ def check_holds(name: str, directory: Path) -> None:
             f"{directory} holds {name} with another cleaning than is usual; name it "
             f"text:{directory}, as scores on it are those of a corpus of your own"
         )
-    if not _splits_of(corpus) <= manifest["splits"].keys():
+    if not manifest["splits"].keys() >= {*_splits_of(corpus)}:
         raise UserError(f"{directory} does not hold all of {name} yet; {way_out}")
 
 
@@ -143,10 +144,9 @@ def _finished(
     """Return the counts of each split, or none if the corpus is incomplete."""
     path = directory / _MANIFEST
     regular_file.check_regular(path)
-    languages = corpus.languages
     if not path.exists():
-        for language in languages:
-            for there in sorted(directory.glob(f"*.{language}")):
+        for there in sorted(directory.glob("*.*")):
+            if there.suffix[1:] in corpus.languages:
                 raise UserError(
                     f"{directory} holds {there.name}, which this command has not written; name an "
                     "empty directory"
@@ -156,16 +156,16 @@ def _finished(
     if found["corpus"] != manifest["corpus"]:
         raise UserError(f"{directory} holds {found['corpus']}; name another directory")
     splits = _splits_of(corpus)
-    files = [directory / f"{split}.{side}" for split in splits for side in languages]
-    is_whole = found["splits"].keys() == splits and all(file.is_file() for file in files)
+    files = [directory / f"{split}.{side}" for split in splits for side in corpus.languages]
+    is_whole = found["splits"].keys() == {*splits} and all(file.is_file() for file in files)
     if found["cleaning"] != manifest["cleaning"] or not is_whole:
         return {}
     return msgspec.convert(found["splits"], dict[str, Counts])
 
 
-def _splits_of(corpus: catalogue.PublicCorpus) -> set[str]:
+def _splits_of(corpus: catalogue.PublicCorpus) -> list[str]:
     """Return the splits that a complete corpus has."""
-    return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
+    return ["train", *(["dev"] if corpus.every_nth_is_dev else []), *corpus.evaluation]
 
 
 def _write_manifest(
@@ -179,44 +179,29 @@ def _write_manifest(
 def _write_splits(
     corpus: catalogue.PublicCorpus, directory: Path, cleaning: catalogue.Cleaning
 ) -> dict[str, Counts]:
-    left_out: dict[str, int] = {}
-    nth = corpus.every_nth_is_dev
-
-    def train() -> Iterator[tuple[str, str, str]]:
-        kept = 0
-        for source, target in _pairs(corpus.train, directory):
-            if fault := cleaning.fault(source, target):
-                left_out[fault] = left_out.get(fault, 0) + 1
-                continue
-            kept += 1
-            yield "dev" if nth and kept % nth == 0 else "train", source, target
-
-    counts = _written(corpus, directory, ["train", "dev"] if nth else ["train"], train())
-    counts["train"].left_out = left_out
-    for split, parts in corpus.evaluation.items():
-        pairs = ((split, *pair) for pair in _pairs(parts, directory))
-        counts |= _written(corpus, directory, [split], pairs)
-    return counts
-
-
-def _written(
-    corpus: catalogue.PublicCorpus,
-    directory: Path,
-    splits: list[str],
-    pairs: Iterable[tuple[str, str, str]],
-) -> dict[str, Counts]:
-    """Write pairs, each with its split; files take their names once all splits are complete."""
-    counts = {}
+    """Write all splits; the files take their names once all of them are complete."""
+    counts = {split: Counts(0, 0, 0) for split in _splits_of(corpus)}
+    nth, kept, left_out = corpus.every_nth_is_dev, 0, counts["train"].left_out
     with ExitStack() as stack:
-        files = {}
-        for split in splits:
-            paths = (directory / f"{split}.{language}" for language in corpus.languages)
-            files[split] = [stack.enter_context(atomic_file.writing_whole(path)) for path in paths]
-            counts[split] = Counts(0, 0, 0)
-        for split, *pair in pairs:
-            for file, line in zip(files[split], pair, strict=True):
-                file.write(f"{line}\n".encode())
-            counts[split].add(*pair)
+        files = {
+            split: [
+                stack.enter_context(atomic_file.writing_whole(directory / f"{split}.{language}"))
+                for language in corpus.languages
+            ]
+            for split in counts
+        }
+        for part, parts in {"train": corpus.train, **corpus.evaluation}.items():
+            for pair in _pairs(parts, directory):
+                split = part
+                if part == "train":
+                    if fault := cleaning.fault(*pair):
+                        left_out[fault] = left_out.get(fault, 0) + 1
+                        continue
+                    kept += 1
+                    split = "dev" if nth and kept % nth == 0 else "train"
+                for file, line in zip(files[split], pair, strict=True):
+                    file.write(f"{line}\n".encode())
+                counts[split].add(*pair)
     return counts
 
 
@@ -224,19 +209,19 @@ def _pairs(
     parts: tuple[catalogue.ParallelTexts, ...], directory: Path
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs of parts, one part after the other."""
-    archives = directory / _ARCHIVES
     for part in parts:
-        sides = lines_of(part.source, archives), lines_of(part.target, archives)
-        for number, (source, target) in enumerate(zip_longest(*sides)):
-            if source is None or target is None:
-                shorter, longer = part.source, part.target
-                if target is None:
-                    shorter, longer = longer, shorter
+        sides = part.source, part.target
+        pairs: Iterable[Any] = zip_longest(
+            *(lines_of(side, directory / _ARCHIVES) for side in sides)
+        )
+        for number, pair in enumerate(pairs):
+            if None in pair:
+                shorter = pair.index(None)
                 raise UserError(
-                    f"{shorter.name} ends after {number:,} lines, before {longer.name} does; are "
-                    "these the published archives?"
+                    f"{sides[shorter].name} ends after {number:,} lines, before "
+                    f"{sides[1 - shorter].name} does; are these the published archives?"
                 )
-            yield source, target
+            yield pair
 
 
 def _describe(

@@ -10,8 +10,8 @@
 Plain text is handed on as it is, without the ends of its lines. Runs of spaces in segments become
 single spaces, as in sacreBLEU.
 
-The memory is bounded, whatever an archive unpacks to: it holds a line or a segment, and the bytes
-between the members of a tar archive.
+The memory is bounded, whatever an archive unpacks to: it holds a line or a unit of a translation
+memory, and the bytes between the members of a tar archive.
 """
 
 import gzip
@@ -30,10 +30,8 @@ from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.corpora.catalogue import Text
 
 _BLOCK_LINES = 1000
-_READ_AT_ONCE = 1 << 16
 _MOST_HEADERS = 4 << 20  # bytes of a tar archive that are of no member
 _MOST_OF_A_UNIT = 1 << 20  # bytes of a translation memory
-_DEEPEST = 100
 _GZIP = b"\x1f\x8b"
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -51,10 +49,9 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
     path = directory / text.archive.name
     try:
         with _opened(text, path) as file:
-            if text.language:
-                yield from _memory_segments(file, text)
-            else:
-                yield from _lines(file, text)
+            yield from (
+                _memory_segments(file, text.language) if text.language else _lines(file, text)
+            )
     except UserError:
         raise
     except _DAMAGE as error:
@@ -73,27 +70,28 @@ def _opened(text: Text, path: Path) -> Iterator[Any]:
             if not text.member:
                 yield whole
                 return
-            with _member(text, path, _Bounded(whole)) as member:
+            with _member(text, path, whole) as member:
                 yield member
 
 
 class _Bounded(io.RawIOBase):
-    """A tar archive that is read no further than its members and some headers of theirs."""
+    """A file of which only some bytes may be read; the reader allows more as it goes on."""
 
-    def __init__(self, file: Any) -> None:
-        self._file, self.allowed = file, _MOST_HEADERS
+    def __init__(self, file: Any, allowed: int, refusal: str) -> None:
+        self._file, self.allowed, self._refusal = file, allowed, refusal
 
     def read(self, size: int = -1) -> bytes:
         found: bytes = self._file.read(size)
         self.allowed -= len(found)
         if self.allowed < 0:
-            raise tarfile.ReadError("it has more headers than any archive of texts")
+            raise tarfile.ReadError(self._refusal)
         return found
 
 
 @contextmanager
-def _member(text: Text, path: Path, file: _Bounded) -> Iterator[Any]:
+def _member(text: Text, path: Path, whole: Any) -> Iterator[Any]:
     # As a stream: the archive is unpacked no further than the member, and nothing of it is kept.
+    file = _Bounded(whole, _MOST_HEADERS, "it has more headers than any archive of texts")
     archive: Any
     with tarfile.open(fileobj=file, mode="r|") as archive:
         while (member := archive.next()) is not None:
@@ -123,41 +121,23 @@ def _lines(file: Lines, text: Text) -> Iterator[str]:
     return lines
 
 
-def _memory_segments(file: Any, text: Text) -> Iterator[str]:
-    """Yield one segment in a language for each unit of a translation memory."""
-    opened: list[ElementTree.Element] = []
-    size = 0  # of what was read since the last tag outside of a unit
-    for read, events in _tags(file):
-        size += read
-        for event, element in events:
-            if event == "start":
-                opened.append(element)
-            else:
-                opened.pop()
-            is_outside = all(outer.tag != "tu" for outer in opened)
-            if event == "end" and element.tag == "tu":
-                yield _segment(element, text.language)
-            if event == "end" and is_outside and opened:
-                opened[-1].clear()  # of what was read
-            size = 0 if is_outside else size
-        if size > _MOST_OF_A_UNIT or len(opened) > _DEEPEST:
-            raise UserError(
-                f"{text.name} has more between two tags, or more tags in tags, than any "
-                "translation memory; is it one?"
-            )
+def _memory_segments(file: Any, language: str) -> Iterator[str]:
+    """Yield the text of each unit of a translation memory in a language, or "" if it has none.
 
-
-def _tags(file: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the number of bytes that were read, and what began and ended in them."""
-    parser: Any = ElementTree.XMLPullParser(("start", "end"))
-    while block := file.read(_READ_AT_ONCE):
-        parser.feed(block)
-        yield len(block), parser.read_events()
-    parser.close()
-    yield 0, parser.read_events()
-
-
-def _segment(unit: ElementTree.Element, language: str) -> str:
-    """Return the text of a unit's last side in a language, up to the first tag within it."""
-    sides = [side for side in unit.iter("tuv") if side.get(_LANGUAGE) == language]
-    return " ".join((sides[-1].findtext("seg") or "").split()) if sides else ""
+    It is that of the unit's last side in the language, up to the first tag within it.
+    """
+    around: list[ElementTree.Element] = []
+    bounded = _Bounded(
+        file, _MOST_OF_A_UNIT, "a unit is larger than that of any translation memory"
+    )
+    for event, element in ElementTree.iterparse(bounded, ("start", "end")):
+        if event == "start":
+            around.append(element)
+            continue
+        around.pop()
+        if element.tag == "tu":
+            sides = [side for side in element.iter("tuv") if side.get(_LANGUAGE) == language]
+            yield " ".join((sides[-1].findtext("seg") or "").split()) if sides else ""
+            for outer in around[-1:]:
+                outer.clear()  # of the units that were read
+            bounded.allowed = _MOST_OF_A_UNIT

@@ -47,14 +47,12 @@ def fetch_archive(
     directory: Path,
     mirror: str | None = None,
     progress: Progress = lambda _: None,
-    patience: tuple[float, ...] = _PATIENCE,
 ) -> Path:
     """Download an archive unless it is there already, and return its path.
 
     Args:
       mirror: an address with the archives under their names, instead of their original servers.
       progress: called with the number of bytes received.
-      patience: seconds before each further attempt, while no bytes arrive.
     """
     path, part = directory / archive.name, directory / f"{archive.name}.part"
     regular_file.check_regular(path)
@@ -68,7 +66,7 @@ def fetch_archive(
         with part.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _check_room(archive, file, directory)
-            _complete(url, archive, file, progress, patience)
+            _complete(url, archive, file, progress)
             os.fsync(file.fileno())
     except BlockingIOError as error:
         raise UserError(f"another process is writing {part}; let it finish") from error
@@ -124,9 +122,7 @@ def _fault(archive: Archive, path: Path) -> str | None:
     return None
 
 
-def _complete(
-    url: str, archive: Archive, file: BinaryIO, progress: Progress, patience: tuple[float, ...]
-) -> None:
+def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) -> None:
     """Ask the server until all bytes have arrived, or several attempts in a row got none."""
     furthest, in_vain, reason = file.tell(), 0, ""
     for _ in range(_MOST_REQUESTS):
@@ -144,10 +140,10 @@ def _complete(
             reason = str(stopped)
         in_vain = 0 if file.tell() > furthest else in_vain + 1
         furthest = max(furthest, file.tell())
-        if in_vain > len(patience):
+        if in_vain > len(_PATIENCE):
             break
         if in_vain:
-            time.sleep(patience[in_vain - 1])
+            time.sleep(_PATIENCE[in_vain - 1])
     kept = f"{file.tell():,} bytes are kept: " if file.tell() else ""
     raise UserError(
         f"{url} cannot be fetched: {reason}; {kept}run the same command again to go on, or name "

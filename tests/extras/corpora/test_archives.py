@@ -82,22 +82,18 @@ BOMBS = {
         ),
         "is damaged",
     ),
-    "a segment": (MEMORY, lambda: many(UNIT), "more between two tags"),
-    "a name of a tag": (MEMORY, lambda: many(b"<tmx><"), "more between two tags"),
-    "a comment": (MEMORY, lambda: many(b"<tmx><!--"), "more between two tags"),
-    "tags in tags": (MEMORY, lambda: many(b"<tmx>", b"<a>"), "more tags in tags"),
+    "a segment": (MEMORY, lambda: many(UNIT), "a unit is larger"),
+    "a name of a tag": (MEMORY, lambda: many(b"<tmx><"), "a unit is larger"),
+    "a comment": (MEMORY, lambda: many(b"<tmx><!--"), "a unit is larger"),
     "entities of entities": (
         MEMORY,
         lambda: gzip.compress(b"<!DOCTYPE x [" + LAUGHS + b"]>" + UNIT + b"&a7;"),
-        "is damaged|more between",
+        "is damaged",
     ),
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(one, marks=[pytest.mark.thorough] * (one == "tags in tags")) for one in BOMBS],
-)
+@pytest.mark.parametrize("case", BOMBS)
 def test_what_an_archive_unpacks_to_is_bounded(tmp_path, monkeypatch, case):
     monkeypatch.setattr(lines_module, "LONGEST_LINE", 4 * MIB)
     text, make, message = BOMBS[case]

@@ -23,13 +23,16 @@ from t2t_jax.__main__ import main
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
-from t2t_jax.extras.corpora import prepare
+from t2t_jax.extras.corpora import prepare, transfer
 from t2t_jax.extras.corpora.catalogue import CORPORA, Archive, Cleaning, Text, public_corpus
 from t2t_jax.extras.corpora.texts import lines_of
 from t2t_jax.extras.corpora.transfer import fetch_archive
 from tests.extras.corpora.archive_server import BYTES, digest_of, resized, sentences, serving, small
 
-_AT_ONCE = (0.0, 0.0)
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(transfer, "_PATIENCE", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def _archive(server, **known):
 )
 def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, name, known, message):
     with pytest.raises(UserError, match=message) as refusal:
-        fetch_archive(Archive(f"{server.url}/{name}", **known), tmp_path, patience=_AT_ONCE)
+        fetch_archive(Archive(f"{server.url}/{name}", **known), tmp_path)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "file").exists()
     assert fetch_archive(_archive(server), tmp_path).read_bytes() == BYTES
@@ -61,7 +64,7 @@ def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, name, known, m
 
 def test_without_a_network_and_with_no_address(tmp_path):
     with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; run the same"):
-        fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path, patience=_AT_ONCE)
+        fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path)
     with pytest.raises(UserError, match="--mirror=mirror is no address; begin it with"):
         fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
 
@@ -336,8 +339,8 @@ def test_a_command_that_is_killed_twice_ends_with_the_right_files(tmp_path, serv
     plain = {name: f"{name} sentence\n".encode() * 20_000 for name in names}
     server.files = {f"{name}.gz": gzip.compress(text, 0) for name, text in plain.items()}
     known = {
-        name: (len(content), hashlib.sha256(content).hexdigest())
-        for name, content in ((name.removesuffix(".gz"), of) for name, of in server.files.items())
+        name.removesuffix(".gz"): hashlib.sha256(content).hexdigest()
+        for name, content in server.files.items()
     }
     directory = tmp_path / "corpus"
     command = [sys.executable, "-c", _PROGRAM, json.dumps(known), "data", "multi30k-en-de"]

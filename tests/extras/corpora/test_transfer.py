@@ -15,7 +15,6 @@ from tests.extras.corpora.archive_server import NOT_ALL, Scripted, answer, diges
 from tests.extras.corpora.archive_server import sent as right
 
 BODY, OTHER = (gzip.compress(random.Random(n).randbytes(10_217), 0, mtime=0) for n in range(2))
-_AT_ONCE = (0.0, 0.0)
 _MOST_REQUESTS = 60
 """Far more than any of these servers is asked, but the one that sends a byte at a time."""
 
@@ -124,11 +123,12 @@ KNOWN = {
 @pytest.fixture(autouse=True)
 def few_requests(monkeypatch):
     monkeypatch.setattr(transfer, "_MOST_REQUESTS", _MOST_REQUESTS)
+    monkeypatch.setattr(transfer, "_PATIENCE", (0.0, 0.0))
 
 
 def _fetch(server, directory, known, **options):
     archive = Archive(f"http://127.0.0.1:{server.server_port}/file", **KNOWN[known])
-    return fetch_archive(archive, directory, patience=_AT_ONCE, **options)
+    return fetch_archive(archive, directory, **options)
 
 
 def _refused(server, directory, known):
@@ -210,7 +210,7 @@ def test_a_mirror_may_have_an_ipv6_address_and_letters_beyond_ascii(tmp_path):
 )
 def test_a_mirror_that_is_no_address_is_refused(tmp_path, mirror, message):
     with pytest.raises(UserError, match=message) as refusal:
-        fetch_archive(Archive("http://x/file"), tmp_path, mirror, patience=_AT_ONCE)
+        fetch_archive(Archive("http://x/file"), tmp_path, mirror)
     assert str(refusal.value).isprintable()
 
 
