@@ -85,7 +85,8 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     first = jnp.zeros(1, jnp.int32)
     prefixes = jnp.array([begin], jnp.int32) if begin else None
     arrivals = Arrivals(first, inputs, jnp.array([limit]), first, prefixes)
-    nodes: dict[_Tokens, Node] = {}
+    log_probs: dict[_Tokens, float] = {}
+    ended: set[_Tokens] = set()
     for step in range(1, limit + 1):
         work, progress = proceed(
             search, params, work, arrivals, jnp.uint32(0), jnp.int32(0), given, jnp.int32(1)
@@ -93,38 +94,36 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
         # From the second step on no sentence arrives: row 1 of 1 is no row.
         arrivals = arrivals._replace(rows=first + 1)
         state, progress = jax.device_get((work.state, progress))
-        _note(nodes, state, step, penalty)
+        _note(log_probs, ended, state, step)
         if not progress.searching[0]:
             break
     best = progress.best
     winner = tuple(best.tokens[0, 0, : best.lengths[0, 0]].tolist())
-    for key, node in nodes.items():
-        if node.fate == "kept" and len(key) == step:  # live, when the search stopped
-            score = _score(node.log_prob, step, penalty)
-            nodes[key] = node._replace(fate="ended" if key == winner else "dropped", score=score)
+    ended.add(winner)
+    parents = {key[:-1] for key in log_probs}
+    nodes = {}
+    for key, log_prob in log_probs.items():
+        fate: Fate = "kept" if key in parents else "ended" if key in ended else "dropped"
+        score = None
+        if fate == "ended" or len(key) == step:  # ended, or live when the search stopped
+            score = log_prob / float(length_penalty(jnp.int32(len(key)), *penalty))
+        nodes[key] = Node(key, log_prob, fate, score)
     return BeamRecord(nodes, winner, decoding.beam_size, *penalty)
 
 
 def _note(
-    nodes: dict[_Tokens, Node], state: SearchState, step: int, penalty: tuple[float, float]
+    log_probs: dict[_Tokens, float], ended: set[_Tokens], state: SearchState, step: int
 ) -> None:
-    """Add the hypotheses after a step, and set the fates of those before the step."""
+    """Add the hypotheses after a step."""
     live, finished = state.rows.live, state.rows.finished
     for tokens, log_prob in zip(live.tokens[0], live.log_probs[0].tolist(), strict=True):
         key = tuple(tokens[:step].tolist())
         # A greedy search, and one whose hypotheses have all ended, holds an ended one as live.
         if log_prob > _POSSIBLE and key[-1] != EOS_ID:
-            nodes[key] = Node(key, log_prob, "kept", None)
+            log_probs[key] = log_prob
     columns = finished.tokens[0], finished.log_probs[0].tolist(), finished.lengths[0].tolist()
     for tokens, log_prob, length in zip(*columns, strict=True):
         if log_prob > _POSSIBLE and length == step:
             key = tuple(tokens[:step].tolist())
-            nodes[key] = Node(key, log_prob, "ended", _score(log_prob, step, penalty))
-    parents = {key[:-1] for key in nodes if len(key) == step}
-    for key, node in nodes.items():
-        if len(key) == step - 1 and node.fate == "kept" and key not in parents:
-            nodes[key] = node._replace(fate="dropped")
-
-
-def _score(log_prob: float, length: int, penalty: tuple[float, float]) -> float:
-    return log_prob / float(length_penalty(jnp.int32(length), *penalty))
+            log_probs[key] = log_prob
+            ended.add(key)

@@ -76,12 +76,10 @@ class HeadCounts:
     def kinds(self) -> list[list[str]]:
         """Return the kind of every head, by layer."""
         means = self.shares / max(1, self.queries)
-        is_broad = self.mean_relative_entropy >= BROAD
-        layers, heads = is_broad.shape
-        return [
-            [_kind(means[:, layer, head], bool(is_broad[layer, head])) for head in range(heads)]
-            for layer in range(layers)
-        ]
+        others = np.where(self.mean_relative_entropy >= BROAD, "broad", "other")
+        largest = np.array(SHARES)[means.argmax(0)]
+        kinds: list[list[str]] = np.where(means.max(0) >= LEAST_SHARE, largest, others).tolist()
+        return kinds
 
 
 def count_heads(
@@ -162,10 +160,3 @@ def _is_punctuation(piece: str) -> bool:
     """Return whether a subword is punctuation alone, beside ▁ for a space and @@ at a cut."""
     text = piece.removesuffix("@@").replace("▁", "")
     return bool(text) and all(unicodedata.category(letter).startswith("P") for letter in text)
-
-
-def _kind(shares: Float[np.ndarray, " kinds"], is_broad: bool) -> str:
-    best = int(shares.argmax())
-    if shares[best] >= LEAST_SHARE:
-        return SHARES[best]
-    return "broad" if is_broad else "other"

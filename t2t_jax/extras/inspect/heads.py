@@ -9,7 +9,7 @@ The worth has two measures from "Are Sixteen Heads Really Better than One?" (Mic
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from t2t_jax.batch import Batch, one_a_row, padded
+from t2t_jax.batch import Batch, padded
 from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.data.corpus import open_corpus
@@ -123,9 +123,8 @@ class _Measures:
         """Return the pairs in order, in few shapes, so that few programs are compiled."""
         found = []
         for first in range(0, len(self.sources), _ROWS):
-            sides = (each[first : first + _ROWS] for each in (self.sources, self.targets))
-            arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
-            found.append(Batch(*(one_a_row(jnp.asarray(array)) for array in arrays)))
+            rows = (each[first : first + _ROWS] for each in (self.sources, self.targets))
+            found.append(Batch.of(*(padded(x, _ROWS, rung(max(map(len, x)))) for x in rows)))
         return found
 
     def loss(self, gates: HeadGates) -> float:
@@ -157,32 +156,26 @@ class _Measures:
         count = len(self.sources)
         return jax.tree.map(lambda x: x / count, total)
 
-    def counts(self) -> dict[str, HeadCounts]:
+    def counts(self) -> dict[Part, HeadCounts]:
         """Count the shares and entropies of the heads of each attention."""
-        found: dict[str, HeadCounts] = {}
-        places = range(0, len(self.sources), _ROWS)
-        for place, batch in zip(places, self.batches, strict=True):
-            safe_point()
-            weights = weights_of(self.translator, batch)
-            for row in range(min(_ROWS, len(self.sources) - place)):
-                for name, counts in self._counts_of(place + row, row, weights):
-                    found[name] = found[name] + counts if name in found else counts
-        return found
-
-    def _counts_of(
-        self, pair: int, row: int, weights: Mapping[str, Any]
-    ) -> Iterator[tuple[str, HeadCounts]]:
+        found: dict[Part, HeadCounts] = {}
         vocabulary = self.translator.vocabulary
-        source, target = self.sources[pair], self.targets[pair]
-        [of_source] = vocabulary.pieces([source])
-        [of_target] = vocabulary.target_pieces([target])
-        of_attentions = sides(
-            (words_of(source, vocabulary, of_source=True), of_source),
-            (words_of(target, vocabulary), of_target),
-        )
-        for name, (queries, keys) in of_attentions.items():
-            of_row = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
-            yield name, count_heads(of_row, queries, keys, name)
+        for number, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            row = number % _ROWS
+            if row == 0:
+                safe_point()
+                weights = weights_of(self.translator, self.batches[number // _ROWS])
+            [of_source] = vocabulary.pieces([source])
+            [of_target] = vocabulary.target_pieces([target])
+            of_attentions = sides(
+                (words_of(source, vocabulary, of_source=True), of_source),
+                (words_of(target, vocabulary), of_target),
+            )
+            for name, (queries, keys) in of_attentions.items():
+                of_row = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
+                counts = count_heads(of_row, queries, keys, name)
+                found[name] = found[name] + counts if name in found else counts
+        return found
 
 
 def weigh_heads(
@@ -233,23 +226,18 @@ def importance_of_heads(
     return _measures(translator, split, num_sentences, bleu=False).importance()
 
 
-def relative_importance(importance: HeadGates) -> HeadGates:
-    """Divide the importances of each layer of an attention by their Euclidean norm."""
-    sizes = [np.asarray(each, np.float64) for each in importance]
-    norms = [np.linalg.norm(each, axis=1, keepdims=True) for each in sizes]
-    return HeadGates(*(x / np.maximum(norm, 1e-30) for x, norm in zip(sizes, norms, strict=True)))
-
-
 def pruning_order(importance: HeadGates) -> list[Head]:
     """Return the heads that can be pruned, the least important one first.
 
-    Heads are compared by `relative_importance`, as in the paper. The most important head of each
-    layer of an attention stays, so that none is left without heads.
+    Heads are compared by their importance over the Euclidean norm of those of their layer, as in
+    the paper. The most important head of each layer of an attention stays, so that none is left
+    without heads.
     """
-    relative = relative_importance(importance)
-    heads = sorted(
-        all_heads(importance), key=lambda place: getattr(relative, place[0])[place[1], place[2]]
-    )
+    relative = {}
+    for name, array in importance._asdict().items():
+        sizes = np.asarray(array, np.float64)
+        relative[name] = sizes / np.maximum(np.linalg.norm(sizes, axis=1, keepdims=True), 1e-30)
+    heads = sorted(all_heads(importance), key=lambda head: relative[head[0]][head[1:]])
     left = Counter((name, layer) for name, layer, _ in heads)
     order = []
     for head in heads:
@@ -270,9 +258,9 @@ def all_heads(gates: HeadGates) -> list[Head]:
 
 def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
     """Return gates that also mask some heads."""
-    arrays = {name: np.array(getattr(gates, name)) for name in PARTS}
-    for name, layer, head in heads:
-        arrays[name][layer, head] = 0
+    arrays = {name: np.array(array) for name, array in gates._asdict().items()}
+    for name, *place in heads:
+        arrays[name][*place] = 0
     return HeadGates(**{name: jnp.asarray(array) for name, array in arrays.items()})
 
 

@@ -1,6 +1,8 @@
 """Removal of attention heads from a model: arrays get smaller, where gates only masked heads."""
 
 import dataclasses
+from collections import defaultdict
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -24,26 +26,24 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
     Args:
       share: the least share of all heads to remove, above 0 and below 1.
     """
-    sizes = {name: np.asarray(getattr(importance, name)) for name in PARTS}
     wanted = share * len(all_heads(importance))
+    sizes = {name: np.asarray(getattr(importance, name)) for name in PARTS}
     orders = {name: np.argsort(sizes[name], axis=1) for name in PARTS}
-    gone = dict.fromkeys(PARTS, 0)
+    rounds = [
+        (cost, name, number)
+        for name in PARTS
+        for number, cost in enumerate(np.sort(sizes[name], axis=1).mean(0)[:-1])
+    ]
     pruned: list[Head] = []
-    while len(pruned) < wanted:
-        costs = {
-            name: float(np.take_along_axis(sizes[name], order, 1)[:, gone[name]].mean())
-            for name, order in orders.items()
-            if gone[name] + 1 < order.shape[1]
-        }
-        if not costs:
-            raise UserError(
-                f"no more than {len(pruned)} of {len(all_heads(importance))} heads can go, as one "
-                f"of each layer stays; prune a smaller share than {share}"
-            )
-        name = min(costs, key=costs.__getitem__)
-        column = orders[name][:, gone[name]]
-        pruned += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
-        gone[name] += 1
+    for _, name, number in sorted(rounds, key=itemgetter(0)):
+        if len(pruned) < wanted:
+            column = orders[name][:, number]
+            pruned += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
+    if len(pruned) < wanted:
+        raise UserError(
+            f"no more than {len(pruned)} of {len(all_heads(importance))} heads can go, as one of "
+            f"each layer stays; prune a smaller share than {share}"
+        )
     return pruned
 
 
@@ -54,23 +54,23 @@ def without_heads(model: portable.PortableModel, heads: list[Head]) -> portable.
       heads: the heads to remove, equally many of each layer of an attention.
     """
     network = model.config.model
-    gone: dict[tuple[str, int], set[int]] = {}
+    gone: dict[tuple[Part, int], list[int]] = defaultdict(list)
     for name, layer, head in heads:
-        gone.setdefault((name, layer), set()).add(head)
+        gone[name, layer].append(head)
     left = {}
     for name in PARTS:
         stack = network.stacks[0 if name == "encoder" else 1]
-        numbers = {len(gone.get((name, layer), ())) for layer in range(stack.num_layers)}
+        numbers = {len(gone[name, layer]) for layer in range(stack.num_layers)}
         if len(numbers) != 1:
             raise UserError(f"the layers of {name} attention would have different numbers of heads")
         if number := numbers.pop():
-            left[f"{name}_heads"] = network.attention_of(name).num_heads - number
-    config = model.config.replace({f"model.{name}": heads for name, heads in left.items()})
+            left[f"model.{name}_heads"] = network.attention_of(name).num_heads - number
+    config = model.config.replace(left)
 
     def kept(
         name: Part, layer: int, parts: Float32[np.ndarray, "h ..."]
     ) -> Float32[np.ndarray, "kept ..."]:
-        return np.delete(parts, list(gone.get((name, layer), ())), axis=0)
+        return np.delete(parts, gone[name, layer], axis=0)
 
     arrays = rewriting.with_changed_heads(model.arrays, network, kept)
     return dataclasses.replace(model, config=config, arrays=arrays)

@@ -138,8 +138,7 @@ def _input(translator: Translator, text: str) -> dict[str, Any]:
     model = translator.config.model
     [tokens] = translator.encode([text])
     matrix = translator.params[model.embeddings["source"]]["embedding"]
-    embedded = np.asarray(matrix)[np.asarray(tokens)]
-    embedded = embedded * model.embedding_scale
+    embedded = np.asarray(matrix)[tokens] * model.embedding_scale
     farthest = int(min(max(len(tokens), _DISTANCES), translator.longest_sentence))
     table = _positions(model, translator.params, farthest)
     positions = table[: len(tokens)]

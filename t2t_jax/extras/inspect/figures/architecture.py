@@ -129,20 +129,19 @@ def _outputs(
 
 
 def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: Stack) -> list[_Box]:
-    each = stack.num_layers
     if name == "feed_forward":
         shape = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
-        box = _Box("feed-forward network", shape, "feed_forward")
+        title, kind = "feed-forward network", "feed_forward"
     else:
         attention: AttentionConfig = getattr(stack, name)
         shape = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
         masked = "masked " if name == "self_attention" and stack.reads_target else ""
-        box = _Box(f"{masked}{name.replace('_', '-')}", shape, "attention")
-    content = f"{box.content}: {_numbers(layers[name], each)}"
-    norm_name = "norm" if model.norm_order == "pre" else "add and norm"
-    norm = _Box(norm_name, _numbers(layers[f"{name}_residual"], each), "norm")
-    box = box._replace(content=content)
-    return [norm, box, _Box("add", "", "norm")] if model.norm_order == "pre" else [box, norm]
+        title, kind = f"{masked}{name.replace('_', '-')}", "attention"
+    box = _Box(title, f"{shape}: {_numbers(layers[name], stack.num_layers)}", kind)
+    size = _numbers(layers[f"{name}_residual"], stack.num_layers)
+    if model.norm_order == "pre":
+        return [_Box("norm", size, "norm"), box, _Box("add", "", "norm")]
+    return [box, _Box("add and norm", size, "norm")]
 
 
 def _numbers(params: Any, layers: int = 1) -> str:
