@@ -21,7 +21,7 @@ from t2t_jax.config.registry import registering, syntax
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.interchange.formats import write_model
 from t2t_jax.extras.interchange.portable import portable_model
-from t2t_jax.extras.interchange.publishing.publish import Publication, publish
+from t2t_jax.extras.interchange.publish_command import PublishCommand
 from t2t_jax.extras.watching.report import build_report
 from t2t_jax.extras.watching.report.build import software_section
 from t2t_jax.run import provenance as module
@@ -341,7 +341,8 @@ def test_an_exported_model_comes_with_the_software_that_trained_it(resumed, tmp_
 
 def test_the_card_of_a_published_model_has_the_software(resumed, tmp_path):
     _, workdir, _ = resumed
-    publish(Publication(str(workdir), str(tmp_path / "published"), licence="mit"))
+    published = str(tmp_path / "published")
+    PublishCommand(workdir=str(workdir), destination=published, licence="mit").run()
     card = (tmp_path / "published" / "README.md").read_text("utf-8")
     assert "## Software" in card
     assert read_provenance(tmp_path / "published") == read_provenance(workdir)

@@ -13,9 +13,10 @@ encoders too: with a bucket for each distance, that bias can be any function of 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig, registry, tables
@@ -28,6 +29,9 @@ from t2t_jax.extras.interchange.rewriting import with_all_heads, without_residua
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
+
+_Tree: TypeAlias = Mapping[str, Any]
+"""Parameters in nested dictionaries, by the parts of their names in `modules.names`."""
 
 VOCABULARIES = shared.SharedVocabulary, paired.PairedVocabulary
 
@@ -116,8 +120,9 @@ def _search(model: PortableModel) -> dict[str, Any]:
     """Return the arguments of `translate_batch`."""
     decoding = model.config.decoding
     (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
+    draws = decoding.temperature > 0
     given: dict[str, Any] = {
-        "beam_size": 1 if decoding.temperature > 0 else decoding.beam_size,
+        "beam_size": 1 if draws else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "min_decoding_length": decoding.min_length,
     }
@@ -125,7 +130,7 @@ def _search(model: PortableModel) -> dict[str, Any]:
         given["no_repeat_ngram_size"] = decoding.no_repeat_ngram_size
     if forbidden:
         given["suppress_sequences"] = [[piece] for piece in forbidden]
-    if decoding.temperature > 0:
+    if draws:
         given |= {"sampling_temperature": decoding.temperature, "sampling_topk": decoding.top_k}
         given["sampling_topp"] = decoding.top_p
     return given
@@ -154,8 +159,9 @@ def _specification(model: PortableModel) -> Any:
     spec.decoder.projection.weight = arrays[names["output"]]
     if network.output_bias:
         spec.decoder.projection.bias = arrays["output_bias"]
-    _fill_stack(spec.encoder, arrays, "encoder", "source", network)
-    _fill_stack(spec.decoder, arrays, "decoder", "target", network)
+    tree = unflatten_dict(arrays, sep=".")
+    _fill_stack(spec.encoder, tree, "encoder", "source", network)
+    _fill_stack(spec.decoder, tree, "decoder", "target", network)
     return spec
 
 
@@ -192,64 +198,59 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
     return spec
 
 
-def _part(arrays: Arrays, prefix: str) -> Arrays:
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
-
-
-def _fill_stack(spec: Any, arrays: Arrays, name: str, side: str, model: ModelConfig) -> None:
-    biases = _distance_biases(model, arrays, side)
+def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig) -> None:
+    biases = _distance_biases(model, tree, side)
     for number, layer in enumerate(spec.layer):
-        own = _part(arrays, f"{name}.layers.{number}.")
-        _fill_attention(layer.self_attention, _part(own, "self_attention."), model, joined=3)
+        own = tree[name]["layers"][str(number)]
+        _fill_attention(layer.self_attention, own["self_attention"], model, "QKV", "O")
         for option, value in biases.items():
             setattr(layer.self_attention, option, value)
         if hasattr(layer, "attention"):
-            _fill_attention(layer.attention, _part(own, "cross_attention."), model, joined=2)
-        _fill_feed_forward(layer.ffn, _part(own, "feed_forward."))
+            _fill_attention(layer.attention, own["cross_attention"], model, "Q", "KV", "O")
+        _fill_feed_forward(layer.ffn, own["feed_forward"])
     if hasattr(spec, "layer_norm"):
-        _fill_norm(spec.layer_norm, _part(arrays, f"{name}.norm."))
+        _fill_norm(spec.layer_norm, tree[name]["norm"])
     if model.embedding_norm:
-        _fill_norm(spec.layernorm_embedding, _part(arrays, f"{side}_embedding_norm."))
+        _fill_norm(spec.layernorm_embedding, tree[f"{side}_embedding_norm"])
     if place := model.positions.sinusoids:
         first, width = model.first_position, model.d_model
         table = np.asarray(registry.load_named(place)(first + _POSITIONS, width))[first:]
         spec.position_encodings.encodings = table
     elif model.position == "learned":
-        spec.position_encodings.encodings = arrays[f"{side}_position"]
+        spec.position_encodings.encodings = tree[f"{side}_position"]
     elif model.position == "none":  # CTranslate2 would add its own sinusoids
         spec.position_encodings.encodings = np.zeros((_POSITIONS, model.d_model), np.float32)
 
 
-def _fill_attention(spec: Any, part: Arrays, model: ModelConfig, *, joined: int) -> None:
-    """Fill an attention; CTranslate2 joins the last `joined` matrices of Q, K and V in one."""
-    letters = ["Q", "K", "V"]
-    groups = [*([one] for one in letters[: 3 - joined]), letters[3 - joined :], ["O"]]
-    for linear, group in zip(spec.linear, groups, strict=True):
-        _fill_linear(linear, part, [f"_{letter}" for letter in group])
-    _fill_norm(spec.layer_norm, _part(part, "norm."))
+def _fill_attention(spec: Any, part: _Tree, model: ModelConfig, *joined: str) -> None:
+    """Fill an attention.
+
+    Args:
+      joined: the letters of the matrices that each of its projections has side by side.
+    """
+    for linear, letters in zip(spec.linear, joined, strict=True):
+        _fill_linear(linear, part, *letters)
+    _fill_norm(spec.layer_norm, part["norm"])
     if model.score_function == "dot_product":
         spec.queries_scale = np.float32(1)
 
 
-def _fill_feed_forward(spec: Any, part: Arrays) -> None:
-    _fill_norm(spec.layer_norm, _part(part, "norm."))
-    _fill_linear(spec.linear_1, part, ["_2"])
-    is_gated = "W_gate" in part
-    _fill_linear(spec.linear_0, part, ["_gate" if is_gated else "_1"])
-    if is_gated:
-        _fill_linear(spec.linear_0_noact, part, ["_1"])
+def _fill_feed_forward(spec: Any, part: _Tree) -> None:
+    _fill_norm(spec.layer_norm, part["norm"])
+    _fill_linear(spec.linear_1, part, "2")
+    if "W_gate" in part:
+        _fill_linear(spec.linear_0, part, "gate")
+        _fill_linear(spec.linear_0_noact, part, "1")
+    else:
+        _fill_linear(spec.linear_0, part, "1")
 
 
-def _fill_linear(spec: Any, part: Arrays, endings: list[str]) -> None:
+def _fill_linear(spec: Any, part: _Tree, *letters: str) -> None:
     """Fill a projection with one matrix, or several side by side; CTranslate2 computes x W^T."""
-    matrices = np.hstack([part[f"W{ending}"] for ending in endings])
+    matrices = np.hstack([part[f"W_{letter}"] for letter in letters])
     spec.weight = np.ascontiguousarray(matrices.T)
-    if f"b{endings[0]}" in part:
-        spec.bias = np.concatenate([part[f"b{ending}"] for ending in endings])
+    if f"b_{letters[0]}" in part:
+        spec.bias = np.concatenate([part[f"b_{letter}"] for letter in letters])
 
 
 def _fill_norm(spec: Any, part: Arrays) -> None:
@@ -258,10 +259,10 @@ def _fill_norm(spec: Any, part: Arrays) -> None:
         spec.beta = part["bias"]
 
 
-def _distance_biases(model: ModelConfig, arrays: Arrays, side: str) -> Mapping[str, Any]:
+def _distance_biases(model: ModelConfig, tree: _Tree, side: str) -> Mapping[str, Any]:
     """Return the biases by distance of self-attention in the form of T5, if any."""
     if model.position == "relative_bias":
-        table, distance = arrays[f"{side}_position"], _T5_DISTANCE
+        table, distance = tree[f"{side}_position"], _T5_DISTANCE
         assert len(table) == tables.RELATIVE_BUCKETS
     elif model.position == "alibi":
         # The first half of the buckets of each direction has one distance each.

@@ -4,7 +4,8 @@ They are in generation_config.json, or, without such a file, in config.json. Set
 counterpart in `DecodingConfig` are taken over; others that would change an output are named.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.extras.interchange.model_files import config_of, read_json
+from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.extras.interchange.pretrained import write_json
 from t2t_jax.modules.models import start_id
 from t2t_jax.system.records import NUMBER, Record, schema
@@ -53,30 +55,30 @@ _NEUTRAL_AT_ONE = {
     *("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"),
     "num_beam_groups",
 }
+_NEVER = -1e4
+"""The output bias of padding where a search normalises the other probabilities anew."""
 _SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
 _WITHOUT_EFFECT = {
     *("bos_token_id", "transformers_version", "use_cache", "cache_implementation", "low_memory"),
     *("return_dict_in_generate", "num_return_sequences", "remove_invalid_values"),
     "forced_eos_token_id",  # it only ends an output that is cut: the text stays the same
 }
-_PREFIXES_WITHOUT_EFFECT = "_", "output_", "assistant_", "num_assistant_"
+_IGNORED_PREFIXES = "_", "output_", "assistant_", "num_assistant_"
 
 
 def with_their_search(
-    config: Config,
+    model: PortableModel,
     path: Path,
     theirs: Record,
     order: Sequence[int],
     carried: Collection[str] = (),
-    can_renormalize: bool = False,
-) -> tuple[Config, bool]:
-    """Return the config with the search of a model, and whether the search renormalises.
+) -> PortableModel:
+    """Return an imported model with the search that its files name.
 
     Args:
       theirs: the fields of its config.json.
       order: the model's id of each of our entries.
       carried: further settings that the import takes over otherwise.
-      can_renormalize: whether the import renormalises where the search of the model does.
     """
     file = path / FILE
     is_apart = file.exists()
@@ -89,14 +91,18 @@ def with_their_search(
     ids = {int(number): place for place, number in enumerate(order)}
     fields = _decoding_fields(settings, ids, theirs["pad_token_id"], file)
     others = given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT if is_apart else _LACKING
-    if settings["renormalize_logits"] and not can_renormalize:
+    arrays = dict(model.arrays)
+    if settings["renormalize_logits"] and "output_bias" not in arrays:
         warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
+    elif settings["renormalize_logits"] and PAD_ID in fields["decoding.forbidden_ids"]:
+        arrays["output_bias"] = arrays["output_bias"].copy()
+        arrays["output_bias"][PAD_ID] = _NEVER
     if lacking := _left_out(given, settings, others - {*carried}, theirs):
         warn(
             f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
             "counterpart: without, translations may be others than those of transformers"
         )
-    return config_of(file, fields, config), settings["renormalize_logits"]
+    return replace(model, config=config_of(file, fields, model.config), arrays=arrays)
 
 
 def _decoding_fields(
@@ -158,30 +164,25 @@ def _left_out(
       others: the names of those that may change an output besides.
       theirs: the fields of config.json, by whose special ids the model is imported.
     """
-    named = [name for name, is_lacking in _half_taken(settings) if is_lacking]
-    for name in sorted(others):
-        value = given.get(name)
-        neutral = value in (None, False, []) or (name in _NEUTRAL_AT_ONE and value == 1)
-        if name in _SPECIAL:
-            neutral = value in (None, theirs.get(name), [theirs.get(name)])
-        if not neutral and not name.startswith(_PREFIXES_WITHOUT_EFFECT):
-            named.append(name)
-    return [f"{name}={given[name]!r:.60}" for name in named]
-
-
-def _half_taken(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield settings with a counterpart, and whether the given value is one that it cannot have."""
     beams, alpha = settings["num_beams"], settings["length_penalty"]
     stops_alike = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
-    yield "length_penalty", alpha < 0
-    yield "early_stopping", beams > 1 and not stops_alike
-    yield "do_sample", beams > 1 and settings["do_sample"]
-    yield "bad_words_ids", any(len(word) > 1 for word in settings["bad_words_ids"] or [])
-    constrained = settings["no_repeat_ngram_size"] or settings["min_length"] > 1
-    yield (
-        "renormalize_logits",
-        settings["renormalize_logits"] and bool(constrained or settings["min_new_tokens"]),
-    )
+    constraints = settings["no_repeat_ngram_size"], settings["min_new_tokens"]
+    is_lacking = {
+        "length_penalty": alpha < 0,
+        "early_stopping": beams > 1 and not stops_alike,
+        "do_sample": beams > 1 and settings["do_sample"],
+        "bad_words_ids": any(len(word) > 1 for word in settings["bad_words_ids"] or []),
+        "renormalize_logits": settings["renormalize_logits"]
+        and (any(constraints) or settings["min_length"] > 1),
+    }
+    for name in sorted(others):
+        neutral: list[Any] = [None, False, []]
+        if name in _NEUTRAL_AT_ONE:
+            neutral.append(1)
+        elif name in _SPECIAL:
+            neutral = [None, theirs.get(name), [theirs.get(name)]]
+        is_lacking[name] = given.get(name) not in neutral and not name.startswith(_IGNORED_PREFIXES)
+    return [f"{name}={given[name]!r:.60}" for name, is_left in is_lacking.items() if is_left]
 
 
 def write_search(

@@ -18,7 +18,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import model_files, places, portable, pretrained
 from t2t_jax.extras.interchange.carried import ANY, Carried, sizes_of_transformers, tied_output
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Record, schema
+from t2t_jax.system.records import Record
 
 VOCABULARIES = (PretrainedVocabulary,)
 
@@ -43,14 +43,6 @@ _FIXED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_TOKENIZER = schema(
-    {
-        "model": schema(
-            {"vocab": dict[str, model_files.ID]}, {"continuing_subword_prefix": str | None}
-        )
-    },
-    {"added_tokens": list[model_files.NumberedToken]},
-)
 _NEVER = -1e9
 """The output bias of padding, which is thus never chosen."""
 _MASKS: places.Constants = {
@@ -116,21 +108,10 @@ def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
             f"{file} is missing; make it with transformers: "
             f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
-    content = model_files.read_json(file, _TOKENIZER)
-    model = content["model"]
-    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
-    ids = {**model["vocab"], **added}
+    ids, _ = model_files.read_tokenizer(file)
     if end is None or end not in ids.values():
         raise UserError(f"{file} has no entry that ends a text")
-    if sorted(ids.values()) != list(range(size)):
-        raise UserError(
-            f"{file} does not give each of {size:,} entries an id of its own, as config.json has it"
-        )
-    if model.get("merges") and model.get("continuing_subword_prefix"):  # the library panics
-        raise UserError(
-            f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
-        )
-    _, order = places.new_order(sorted(ids, key=lambda piece: ids[piece]), [places.NONE, end])
+    _, order = places.new_order(model_files.pieces_by_id(file, ids, size), [places.NONE, end])
     with model_files.vocabulary_of(file):
         return pretrained_vocabulary(model_files.read_text(file), order.tolist(), unknown=1)
 

@@ -57,7 +57,7 @@ from t2t_jax.extras.interchange.carried import (
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system.records import Record, schema
+from t2t_jax.system.records import Record
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary
 
@@ -76,7 +76,6 @@ _OTHERS = {
 }
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
-_NEVER = -1e4
 
 
 def read(path: Path, *, positions: Positions = "huggingface") -> portable.PortableModel:
@@ -98,14 +97,8 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
             raise UserError(
                 f"{tensors.file} has tensors of other sizes than config.json has: {error}"
             ) from error
-    config, renormalises = generation.with_their_search(
-        config, path, theirs, orders[1].tolist(), can_renormalize=True
-    )
-    if renormalises and PAD_ID in config.decoding.forbidden_ids:
-        bias = arrays["output_bias"].copy()
-        bias[PAD_ID] = _NEVER  # padding has no probability
-        arrays = {**arrays, "output_bias": bias}
-    return portable.PortableModel(config, vocabulary, arrays, ())
+    model = portable.PortableModel(config, vocabulary, arrays, ())
+    return generation.with_their_search(model, path, theirs, orders[1].tolist())
 
 
 def _read_vocabulary(
@@ -120,7 +113,8 @@ def _read_vocabulary(
         first.append(theirs["decoder_start_token_id"])
     tables, orders = [], []
     for name, size in zip(names, sizes, strict=True):
-        pieces = _read_pieces(path / name, size)
+        ids = model_files.read_json(path / name, dict[str, model_files.ID])
+        pieces = model_files.pieces_by_id(path / name, ids, size)
         if max(first) >= size or (theirs[_SHARED] and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
         table, order = places.new_order(pieces, first)
@@ -132,16 +126,6 @@ def _read_vocabulary(
     )
     with model_files.vocabulary_of(f"the vocabulary of {path}"):
         return paired_vocabulary(models, (tables[0], tables[1])), orders
-
-
-def _read_pieces(file: Path, size: int) -> list[str]:
-    """Return the subword of each id, from a JSON file with the id of each subword."""
-    ids = model_files.read_json(file, schema({places.UNKNOWN: model_files.ID}))
-    if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
-        raise UserError(
-            f"{file} does not give each of {size} entries an id of its own, as config.json has it"
-        )
-    return sorted(ids, key=lambda piece: int(ids[piece]))
 
 
 def _our_arrays(

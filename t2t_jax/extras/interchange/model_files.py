@@ -16,7 +16,7 @@ from sentencepiece import SentencePieceProcessor
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.shared import processor_of
 from t2t_jax.errors import UserError, in_one_line, way_out_of
-from t2t_jax.system.records import Record, Schema, parse_object
+from t2t_jax.system.records import Record, Schema, parse_object, schema
 from t2t_jax.system.regular_file import regular
 
 SIZE = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -28,7 +28,6 @@ ID = Annotated[int, Meta(ge=0, le=10_000_000)]
 RATE = Annotated[float, Meta(ge=0, le=1)]
 """The range of a rate of dropout, and of the epsilon that a norm adds to the variance."""
 _MAX_BYTES = 1 << 28
-_LONGEST_NAME = 255
 
 
 class Token(TypedDict):
@@ -37,10 +36,14 @@ class Token(TypedDict):
     content: str
 
 
-class NumberedToken(Token):
-    """Such an entry, with its id."""
-
+class _NumberedToken(Token):
     id: ID
+
+
+_MODEL = schema(
+    {"vocab": dict[str, ID] | list[tuple[str, float]]}, {"continuing_subword_prefix": str | None}
+)
+_TOKENIZER = schema({"model": _MODEL}, {"added_tokens": list[_NumberedToken]})
 
 
 def read_bytes(path: Path) -> bytes:
@@ -74,6 +77,31 @@ def read_json(path: Path, schema: Schema) -> Record:
         ) from error
 
 
+def read_tokenizer(path: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the ids of all entries in a tokenizer.json, and of those beyond the subwords."""
+    content = read_json(path, _TOKENIZER)
+    model = content["model"]
+    if model.get("merges") and model.get("continuing_subword_prefix"):  # the library panics
+        raise UserError(
+            f"{path} has a continuing_subword_prefix together with merges; copy it anew"
+        )
+    vocab = model["vocab"]
+    if isinstance(vocab, list):  # a unigram model has pairs of a piece and its score
+        vocab = {piece: number for number, (piece, *_) in enumerate(vocab)}
+    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+    return {**vocab, **added}, added
+
+
+def pieces_by_id(path: Path, ids: Mapping[str, int], size: int) -> list[str]:
+    """Return the entry of each id in a file, or refuse the file where ids are missing or shared."""
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != [*range(size)]:
+        raise UserError(
+            f"{path} does not give each of {size:,} entries an id of its own, as config.json has it"
+        )
+    return pieces
+
+
 def read_splitter(path: Path) -> SentencePieceProcessor:
     """Return the SentencePiece model in a file."""
     try:
@@ -95,15 +123,12 @@ def vocabulary_of(file: Path | str) -> Iterator[None]:
 
 def beside(file: Path, name: str) -> Path:
     """Return the path of a file that another one names, which has to be in the same directory."""
-    relative = PurePosixPath(name)
-    if relative.is_absolute() or ".." in relative.parts:
+    if PurePosixPath(name).name != name or not name.isprintable():
         raise UserError(
-            f"{file} names {name:.80}, which is outside of its directory and is not read; put the "
+            f"{file} names {name!r:.80}, which is no file beside it, and is not read; put the "
             "file there, and name it without directories"
         )
-    if not relative.parts or not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise UserError(f"{file} names a file {name!r:.80}, which no file is called")
-    return file.parent / relative
+    return file.parent / name
 
 
 def config_of(file: Path, changes: Mapping[str, Any], base: Config | None = None) -> Config:

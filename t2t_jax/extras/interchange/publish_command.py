@@ -1,6 +1,6 @@
 """The command that publishes a run."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -36,18 +36,17 @@ class PublishCommand(LoadFlags):
     space: Path | None = None
     """Directory to write the files of a Gradio Space into, a page that translates with the run."""
 
+    @property
+    def changes_parameters(self) -> bool:
+        """Whether the parameters differ from those that the run is scored with, in float32."""
+        return (self.average, self.step, self.dtype) != (None, None, None)
+
     def run(self) -> int:
         """Publish the run, print its name, and return the exit code."""
-        from t2t_jax.extras.interchange.publishing.publish import Publication, publish
+        from t2t_jax.extras.interchange.publishing.publish import publish
         from t2t_jax.extras.interchange.publishing.space import publish_with_space
 
-        # The fields of a publication are flags of this command.
-        values = {field.name: getattr(self, field.name) for field in fields(Publication)}
-        asked = Publication(**values)
-        if self.space is None:
-            name = publish(asked, self.dry_run)
-        else:
-            name = publish_with_space(asked, self.space, self.dry_run)
+        name = publish(self) if self.space is None else publish_with_space(self, self.space)
         print_line(f"{name} has the run; README.md there is its model card")
         if self.space is not None:
             print_line(f"{self.space} has a Space that translates with it")

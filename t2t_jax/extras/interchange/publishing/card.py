@@ -89,7 +89,7 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
         data=_data(config, workdir),
         hardware=_hardware(workdir),
         sections="\n\n".join(one.markdown() for one in sections),
-        scored=_scored(config, scores),
+        scored=_scored(scores),
         limits=_limits(config),
     )
     return _without_places(card, [config.data.corpus, *(str(one.get("corpus")) for one in scores)])
@@ -207,7 +207,7 @@ def _hardware(workdir: Path) -> str:
     return "\n".join(["Hardware of the training, a line for each start:", "", *lines])
 
 
-def _scored(config: Config, scores: Sequence[Record]) -> str:
+def _scored(scores: Sequence[Record]) -> str:
     """Describe how each score was measured, as far as the run recorded it."""
     return "\n".join(
         f"- {scored_test_set(score)}: `t2t-jax evaluate RUN --split {score.get('split')}`, "
@@ -218,17 +218,15 @@ def _scored(config: Config, scores: Sequence[Record]) -> str:
 
 
 def _limits(config: Config) -> str:
-    data, lines = config.data, []
-    if data.facts.writes_text:
+    lines = []
+    if config.data.facts.writes_text:
         lines.append(
             f"- Inputs of more than {config.decoding.max_source_length:,} subwords are split or "
             "refused."
         )
-    return "\n".join(
-        [
-            *lines,
-            "- It knows what its training text has, with its errors and biases, and was not "
-            "examined for any use beyond the scores above.",
-            "- What it writes may be fluent and wrong; have it checked where that matters.",
-        ]
-    )
+    lines += [
+        "- It knows what its training text has, with its errors and biases, and was not examined "
+        "for any use beyond the scores above.",
+        "- What it writes may be fluent and wrong; have it checked where that matters.",
+    ]
+    return "\n".join(lines)

@@ -10,9 +10,9 @@ special_tokens_map.json or tokenizer_config.json, or else in the order of M2M100
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -23,12 +23,12 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange.model_files import (
     ID,
-    NumberedToken,
     Token,
     read_bytes,
     read_json,
     read_splitter,
     read_text,
+    read_tokenizer,
     vocabulary_of,
 )
 from t2t_jax.extras.interchange.places import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
@@ -36,8 +36,7 @@ from t2t_jax.system.records import schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"
 SETTINGS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
-_MODEL = schema({"vocab": dict[str, ID] | list[tuple[str, float]]})
-_TOKENIZER = schema({"model": _MODEL}, {"added_tokens": list[NumberedToken]})
+_LISTS = "additional_special_tokens", "extra_special_tokens"
 _SETTINGS = schema(
     {},
     {
@@ -45,7 +44,7 @@ _SETTINGS = schema(
         "legacy_behaviour": bool | None,
         "language_codes": str | None,
         "added_tokens_decoder": dict[str, Token],
-        **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), list | None),
+        **dict.fromkeys(_LISTS, list | None),
     },
 )
 _OF_M2M100 = {
@@ -110,7 +109,7 @@ def read_entries(path: Path, size: int) -> Entries:
     """
     file = path / TOKENIZER
     if file.exists():
-        ids, added = _of_tokenizer(file)
+        ids, added = read_tokenizer(file)
     else:
         file = path / SENTENCEPIECE
         ids, added = _of_sentencepiece(file)
@@ -133,9 +132,13 @@ def read_entries(path: Path, size: int) -> Entries:
     return Entries(file, pieces, frozenset(nothing - {ids[UNKNOWN]}), languages)
 
 
-def tokenizer_settings(path: Path) -> Mapping[str, object]:
-    """Return the fields of tokenizer_config.json; none if there is no such file."""
-    file = path / SETTINGS
+def tokenizer_settings(path: Path, name: str = SETTINGS) -> Mapping[str, Any]:
+    """Return the fields of tokenizer_config.json, or another file; none if there is no such file.
+
+    Args:
+      path: the directory of the model.
+    """
+    file = path / name
     return read_json(file, _SETTINGS) if file.exists() else {}
 
 
@@ -145,18 +148,8 @@ def language_codes(codes: Sequence[str]) -> dict[str, str]:
     return {"language_codes": names[0]} if names else {}
 
 
-def _of_tokenizer(file: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids of all entries of a tokenizer, and of those that stand for no text."""
-    content = read_json(file, _TOKENIZER)
-    vocab = content["model"]["vocab"]
-    if isinstance(vocab, list):  # a unigram model has pairs of a piece and its score
-        vocab = {piece: number for number, (piece, *_) in enumerate(vocab)}
-    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
-    return {**vocab, **added}, added
-
-
 def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the same as `_of_tokenizer` for a SentencePiece model."""
+    """Return the same as `read_tokenizer` for a SentencePiece model."""
     path = file.parent
     if not file.exists():
         raise UserError(
@@ -165,9 +158,7 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         )
     splitter = read_splitter(file)
     if (path / TABLE).exists():
-        ids = dict(read_json(path / TABLE, schema(dict.fromkeys(FIRST_ENTRIES, ID))))
-        if not all(type(number) is int for number in ids.values()):
-            raise UserError(f"{path / TABLE} has an entry whose id is no number; copy it anew")
+        ids = read_json(path / TABLE, dict[str, ID])
     else:
         pieces = [splitter.id_to_piece(n) for n in range(splitter.get_piece_size())]
         special = {splitter.unk_id(), splitter.bos_id(), splitter.eos_id()}
@@ -176,7 +167,7 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         ids = {name: number for number, name in enumerate(FIRST_ENTRIES)}
         ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
     added = {name: ids[name] for name in FIRST_ENTRIES if name in ids}
-    known, last = _added_ids(path), max(ids.values()) + 1
+    known, last = _added_ids(path), max(ids.values(), default=0) + 1
     for place, name in enumerate(_named_tokens(path)):
         known.setdefault(name, last + place)
     added |= {name: number for name, number in known.items() if name not in ids}
@@ -186,28 +177,24 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
 def _added_ids(path: Path) -> dict[str, int]:
     """Return the ids that tokenizer_config.json gives to entries beyond the subwords."""
     given = tokenizer_settings(path).get("added_tokens_decoder", {})
-    assert isinstance(given, dict)
     try:
         return {token["content"]: int(number) for number, token in given.items()}
     except ValueError as error:
         raise UserError(f"{path / SETTINGS} has an added token whose id is no number") from error
 
 
-def _named_tokens(path: Path) -> Iterator[str]:
-    """Yield the names of languages and other entries beyond the subwords, in their order."""
-    file, lists = path / SPECIAL, ("additional_special_tokens", "extra_special_tokens")
-    records = (
-        [read_json(file, schema({}, dict.fromkeys(lists, list | None)))] if file.exists() else []
-    )
+def _named_tokens(path: Path) -> list[str]:
+    """Return the names of languages and other entries beyond the subwords, in their order."""
+    settings = tokenizer_settings(path)
     found = [
         token.get("content") if isinstance(token, dict) else token
-        for record in (*records, tokenizer_settings(path))
-        for name in lists
+        for record in (tokenizer_settings(path, SPECIAL), settings)
+        for name in _LISTS
         for token in record.get(name) or []
     ]
     names = dict.fromkeys(token for token in found if isinstance(token, str))
     named = [name for name in names if name not in FIRST_ENTRIES]
     if not named and (path / TABLE).exists():
-        codes = _OF_M2M100.get(str(tokenizer_settings(path).get("language_codes") or "m2m100"), "")
+        codes = _OF_M2M100.get(settings.get("language_codes") or "m2m100", "")
         named = [f"__{code}__" for code in codes.split()]
-    yield from named
+    return named

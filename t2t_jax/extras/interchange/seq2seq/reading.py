@@ -95,9 +95,9 @@ def read_seq2seq(
             "decoding.max_extra_length": min(config.decoding.max_extra_length, length // 2),
         }
         config = config.replace({"model.max_positions": length, **limits})
-    ids = order.tolist()
-    config, _ = generation.with_their_search(config, path, theirs, ids, carried=(_FORCED, _START))
-    return portable.PortableModel(config, vocabulary, arrays, ())
+    model = portable.PortableModel(config, vocabulary, arrays, ())
+    carried = _FORCED, _START
+    return generation.with_their_search(model, path, theirs, order.tolist(), carried)
 
 
 def _spellings(name: str) -> Iterator[str]:
