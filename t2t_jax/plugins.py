@@ -55,6 +55,14 @@ class Plugin:
     """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
     corpora: Mapping[str, CorpusRow] = field(default_factory=dict)
     """Schemes of corpora."""
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """The places of `config.tasks.TaskFacts`, by the value of `data.task`."""
+    families: Mapping[str, str] = field(default_factory=dict)
+    """The places of `config.families.Family`, by the value of `model.architecture`."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """The places of `extras.interchange.formats.Format`, by the name in `export` and `import`."""
+    trackers: Mapping[str, str] = field(default_factory=dict)
+    """The places of functions that open a run at a tracker; see `extras.trackers.tracker`."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The places of names of `t2t_jax`, such as `explore`."""
     remarks: Mapping[str, str] = field(default_factory=dict)
@@ -134,6 +142,11 @@ def _extras() -> Iterator[tuple[str, str]]:
         yield name, f"{name}:PLUGIN"
 
 
+def has_extras() -> bool:
+    """Return whether this installation has the extras."""
+    return any(_extras())
+
+
 def _entry_points() -> Iterator[tuple[str, str]]:
     from importlib.metadata import entry_points
 
@@ -182,6 +195,18 @@ def added_flags(command: str, taken: tuple[str, ...] = ()) -> Sequence[type[Trai
             kinds.append(kind)
             found |= dict.fromkeys(names, plugin.package)
     return kinds
+
+
+@cache
+def loaded(kind: str, taken: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """Return what the places in the `rows` of a kind name. What cannot be imported is left out."""
+    found = {}
+    for name, place in rows(kind, taken).items():
+        try:
+            found[name] = load_named(place)
+        except Exception as error:  # of any kind, in the code of somebody else
+            _leave_out(f"{name} in the {kind}", re.split("[.:]", place)[0], error)
+    return found
 
 
 def _leave_out(what: str, package: str, error: BaseException) -> None:

@@ -1,5 +1,7 @@
 """Plugins: packages that add commands to the program, and those that are broken."""
 
+import json
+import os
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -36,6 +38,58 @@ class HelloCommand:
 
 """
 
+EVERYTHING = """
+from t2t_jax.plugins import Plugin
+
+PLUGIN = Plugin(
+    tasks={"sorting": "everything.parts:SORTING"},
+    families={"twin": "everything.parts:TWIN", "lost": "nowhere:LOST"},
+    formats={"names": "everything.parts:NAMES"},
+    trackers={"steps": "everything.parts:open_steps"},
+)
+"""
+PARTS = """
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+from t2t_jax.config import EncoderDecoderConfig
+from t2t_jax.config.families import Family
+from t2t_jax.config.tasks import TaskFacts
+from t2t_jax.extras.interchange.formats import Format
+from t2t_jax.extras.interchange.safetensors import VOCABULARIES, carried
+from t2t_jax.extras.trackers.tracker import OpenRun
+
+
+@dataclass(frozen=True)
+class TwinConfig(EncoderDecoderConfig):
+    architecture: str = "twin"
+
+
+TRANSFORMER = "t2t_jax.modules.transformer:Transformer"
+TWIN = Family(TwinConfig, TRANSFORMER, f"{TRANSFORMER}Decoding")
+SORTING = TaskFacts(
+    ("twin",),
+    "t2t_jax.data.corpus:pair_splits",
+    ("bleu", "BLEU"),
+    ("translate",),
+    writes_text=True,
+    task="t2t_jax.tasks.translation:TASK",
+)
+NAMES = Format("the names of the parameters", object="everything.parts:EXPORT")
+
+
+def write(model, directory):
+    (directory / "names").write_text("\\n".join(model.arrays))
+
+
+EXPORT = SimpleNamespace(VOCABULARIES=VOCABULARIES, carried=carried, write=write)
+
+
+def open_steps(project, number, workdir):
+    return OpenRun(lambda rows: Path(project).write_text(f"{rows[-1].step}"), lambda *_: None)
+"""
+
 
 def install(site, name, code):
     """Install a package with a plugin, and a command, as pip does: the code beside its metadata."""
@@ -55,7 +109,8 @@ def call(site, *arguments, code=0):
         "from t2t_jax.__main__ import start\n"
         f"sys.argv = ['t2t-jax', *{arguments!r}]\nstart()"
     )
-    return run_python("-c", program, code=code)
+    paths = os.pathsep.join([str(site), str(ROOT)])  # for the processes of trackers, too
+    return run_python("-c", program, code=code, PYTHONPATH=paths)
 
 
 @pytest.fixture
@@ -74,6 +129,30 @@ def test_the_command_of_an_installed_package_is_listed_and_runs(hello):
         "--name TEXT\n      Whom to greet. (default: world)"
         in call(hello, "hello", "--help").stdout
     )
+
+
+@pytest.mark.thorough
+def test_a_run_has_the_task_family_format_and_tracker_of_an_installed_package(tmp_path):
+    install(tmp_path, "everything", EVERYTHING)
+    (tmp_path / "everything/parts.py").write_text(PARTS)
+    run, sent = tmp_path / "run", tmp_path / "sent"
+    sizes = ("d_model", 16), ("num_heads", 2), ("num_encoder_layers", 1), ("num_decoder_layers", 1)
+    flags = [f"--model.{name}={size}" for name, size in sizes]
+    flags += ["--model.architecture=twin", "--data.task=sorting", f"--track=steps:{sent}"]
+    flags += ["--training.num-train-steps=2", "--evaluation.num-sentences=2"]
+
+    trained = call(tmp_path, "train", "--config", "configs/quickstart.py", str(run), *flags)
+    assert trained.stderr == (
+        "warning: left out: lost in the families of the package nowhere (ModuleNotFoundError: No "
+        "module named 'nowhere'); update or uninstall it\n"
+    )
+    assert json.loads((run / "config.json").read_text())["model"]["architecture"] == "twin"
+    assert sent.read_text() == "2"
+    call(tmp_path, "export", str(run), str(tmp_path / "exported"), "--to", "names")
+    assert "decoder.layers.0.self_attention.W_Q" in (tmp_path / "exported/names").read_text()
+    other = str(tmp_path / "other"), "--data.task=translating"
+    refused = call(tmp_path, "train", "--config", str(run), *other, code=2)
+    assert "'sorting'" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from t2t_jax.commands.groups import all_commands, command_place, identifier
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.plugins import load
+from t2t_jax.plugins import has_extras, load
 from t2t_jax.system.opening import opened
 
 
@@ -51,7 +51,8 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         flags = [version.current_flag(flag, warns=False) for flag in flags]
     if name not in names:
         hint = did_you_mean(name, names, f"see {program} --help")
-        raise UserError(f"{program} has no command {quote(name)}; {hint}")
+        lacks = " (this installation lacks the extras, which have more)" * (not has_extras())
+        raise UserError(f"{program} has no command {quote(name)}{lacks}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
     make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
     command: Command = (make or partial(command_of, kind))(current_flags, f"{program} {name}")

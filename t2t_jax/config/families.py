@@ -260,6 +260,7 @@ class Family:
 
 
 FAMILIES = Rows(
+    "families",
     encoder_decoder=Family(
         EncoderDecoderConfig,
         "t2t_jax.modules.transformer:Transformer",
@@ -285,7 +286,7 @@ def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
 def all_model_fields() -> dict[str, "dataclasses.Field[Any]"]:
     """Return the fields of all families by name, those of the paper's network first."""
     found: dict[str, dataclasses.Field[Any]] = {}
-    for family in FAMILIES:
+    for family in FAMILIES.with_plugins():
         for name, leaf in fields_of(family).items():
             found.setdefault(name, leaf)
     return found
@@ -320,7 +321,8 @@ def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, 
 
 def foreign_field(name: str, architecture: str) -> UserError:
     """Return the error for a field of another family than that of a config."""
-    owners = " or ".join(repr(family) for family in FAMILIES if name in fields_of(family))
+    families = FAMILIES.with_plugins()
+    owners = " or ".join(repr(family) for family in families if name in fields_of(family))
     return UserError(
         f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "
         "or change model.architecture"

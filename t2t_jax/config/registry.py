@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
-from t2t_jax.plugins import load_named
+from t2t_jax.plugins import load_named, loaded
 
 Row = TypeVar("Row")
 
@@ -116,24 +116,51 @@ def _is_sound(name: object, declared: object) -> bool:
 
 
 class Rows(dict[str, Row]):
-    """The rows of one kind by their names, in the order in which flags and documents list them."""
+    """The rows of one kind by their names, in the order in which flags and documents list them.
+
+    Plugins are asked for their rows at the first name of another, as their modules may import this
+    one.
+    """
+
+    def __init__(self, plugged: str = "", **own: Row) -> None:
+        """Begin with the package's own rows.
+
+        Args:
+          plugged: the field of `plugins.Plugin` with rows of this kind; "" for none.
+        """
+        super().__init__(**own)
+        self._plugged = plugged
+
+    def __missing__(self, name: str) -> Row:
+        """Return the row of a plugin."""
+        return self._of_plugins()[name]
+
+    def _of_plugins(self) -> Mapping[str, Row]:
+        return loaded(self._plugged, tuple(self)) if self._plugged else {}
+
+    def with_plugins(self) -> dict[str, Row]:
+        """Return the rows of the package and of all plugins."""
+        return {**self, **self._of_plugins()}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names that a config may give."""
+        """Return the names of own rows that a config may give."""
         return tuple(self)
 
     @property
     def choice(self) -> Any:
         """Return the type of a field that names a row; flags and documents list its names."""
-        return Literal[self.names]
+        own: Any = Literal[self.names]
+        return own | str if self._plugged else own
 
     def check(self, label: str, name: Any) -> None:
         """Refuse a name that no row has."""
-        if name not in self.names:
-            hint = did_you_mean(str(name), self.names, "use one of these")
-            names = ", ".join(map(repr, self.names))
-            raise UserError(f"{label}={quote(name)} is not one of {names}; {hint}")
+        if name in self.names or name in self._of_plugins():
+            return
+        known = (*self.names, *self._of_plugins())
+        hint = did_you_mean(str(name), known, "use one of these")
+        names = ", ".join(map(repr, known))
+        raise UserError(f"{label}={quote(name)} is not one of {names}; {hint}")
 
 
 class Table(Rows[Entry]):
@@ -141,7 +168,7 @@ class Table(Rows[Entry]):
 
     def __init__(self, kind: str, **entries: Entry) -> None:
         """Begin with the package's own entries."""
-        super().__init__(**entries)
+        super().__init__("", **entries)
         self.kind = kind
         self._own = tuple(entries)
 

@@ -67,6 +67,7 @@ def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> 
 
 
 TASKS = _Tasks(
+    "tasks",
     translation=TaskFacts(
         ("encoder_decoder", "decoder_only"),
         "t2t_jax.data.corpus:pair_splits",
@@ -121,5 +122,6 @@ def task_name(corpus: str, task: str) -> str:
     if task != _FROM_SCHEME:
         return task
     scheme = corpus.partition(":")[0]
+    schemes = {name: row.schemes or () for name, row in TASKS.with_plugins().items()}
     others = next(name for name, row in TASKS.items() if row.schemes == ())
-    return next((name for name, row in TASKS.items() if scheme in (row.schemes or ())), others)
+    return next((name for name in schemes if scheme in schemes[name]), others)

@@ -57,6 +57,7 @@ def _seq2seq(model: str, name: str) -> Format:
 
 
 FORMATS = Rows(
+    "formats",
     run=Format(
         "the run without its checkpoints, which opens as the run does",
         dtypes=("float32", "bfloat16"),
@@ -82,10 +83,6 @@ FORMATS = Rows(
 )
 """All formats by name."""
 
-WRITTEN = Rows(**{name: row.written for name, row in FORMATS.items() if row.written})
-READ = Rows(**{name: row.read for name, row in FORMATS.items() if row.read})
-"""The formats that are written, and those that are read, each with its phrase."""
-
 
 REMOVED_FORMATS = {
     "bert": "BERT models",
@@ -100,13 +97,25 @@ REMOVED_FORMATS = {
 """Formats that version 0.3 removed. The names of transformers' are its `model_type`s too."""
 
 
+def written() -> Rows[str]:
+    """Return the formats that are written, each with its phrase."""
+    return Rows(
+        **{name: row.written for name, row in FORMATS.with_plugins().items() if row.written}
+    )
+
+
+def readable() -> Rows[str]:
+    """Return the formats that are read, each with its phrase."""
+    return Rows(**{name: row.read for name, row in FORMATS.with_plugins().items() if row.read})
+
+
 def described_formats(formats: Rows[str]) -> str:
-    """Return the help of a flag that names one of `WRITTEN` or `READ`."""
+    """Return the help of a flag that names one of some formats."""
     return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
 
 
 def check_format(name: str, formats: Rows[str]) -> None:
-    """Refuse a name that is not one of `WRITTEN` or `READ`.
+    """Refuse a name that is not one of some formats.
 
     Raises:
       UserError: there is no such format, or version 0.3 removed it.
@@ -120,9 +129,9 @@ def check_written(name: str, dtype: str | None) -> None:
     """Refuse a format that is not written, or a dtype of weights that it cannot have.
 
     Raises:
-      UserError: the format is not one of `WRITTEN`, or cannot have weights in this dtype.
+      UserError: the format is not one of `written`, or cannot have weights in this dtype.
     """
-    check_format(name, WRITTEN)
+    check_format(name, written())
     dtypes = FORMATS[name].dtypes
     if dtype not in (None, *dtypes):
         raise UserError(
@@ -138,7 +147,7 @@ def write_model(
     `provenance.json` beside it has the software that trained the model, if the run recorded it.
 
     Args:
-      name: one of the formats `WRITTEN`.
+      name: one of the formats `written`.
       directory: a directory that does not exist yet, or is empty.
       dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
 
@@ -166,20 +175,20 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
     """Read a model in a format. Nothing in its files is ever executed.
 
     Args:
-      name: one of the formats `READ`.
+      name: one of the formats `readable`.
       options: further arguments of the format's `read`.
 
     Raises:
       UserError: there is no such model, or its files are damaged, or it has an option that models
         of this package cannot have.
     """
-    check_format(name, READ)
+    check_format(name, readable())
     model: PortableModel = implementation(name).read(path, **options)
     return model
 
 
 def implementation(name: str) -> Any:
-    """Return the module or object that reads and writes a format, one of `WRITTEN` or `READ`."""
+    """Return the module or object that reads and writes a format, `written` or `readable`."""
     if place := FORMATS[name].object:
         return load_named(place)
     return import_module(f"t2t_jax.extras.interchange.{name}")

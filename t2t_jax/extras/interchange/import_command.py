@@ -10,13 +10,13 @@ from t2t_jax.commands.flag_table import NewRun
 from t2t_jax.commands.tables import print_line
 from t2t_jax.extras.interchange.formats import (
     FORMATS,
-    READ,
     check_format,
     described_formats,
     read_model,
+    readable,
 )
 
-_HELP = described_formats(READ)
+_HELP = described_formats(readable())
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ImportCommand:
         """Write the run directory, and return the exit code."""
         from t2t_jax.extras.interchange.runs import write_run
 
-        check_format(self.format, READ)
+        check_format(self.format, readable())
         options = {name: getattr(self, name) for name in FORMATS[self.format].options}
         model = read_model(self.format, self.path, **options)
         named = {"source": self.source_language, "target": self.target_language}

@@ -64,7 +64,7 @@ def read_pretrained_config(
     if model_type != kind:
         raise UserError(
             f"{file} has a model of type {model_type!r:.60}, not {kind!r}; the formats that are "
-            f"read are {', '.join(formats.READ)}"
+            f"read are {', '.join(formats.readable())}"
         )
     needed = {name: one.kind for name, one in fields.items() if one.usual is None}
     usual = {name: one.kind for name, one in fields.items() if one.usual is not None}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import walk
+from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
 from t2t_jax.system.bucket import on_this_machine
 from t2t_jax.workdir import TRACKERS_FOLDER, read_config
@@ -153,8 +154,9 @@ def _open_trackio(project: str, number: str, workdir: Path) -> OpenRun:
     return OpenRun(send, close, figures=figures)
 
 
-TRACKERS = {"wandb": _open_wandb, "mlflow": _open_mlflow, "trackio": _open_trackio}
-"""What opens a run at a tracker. The names are those of their libraries and extras too."""
+TRACKERS = Rows("trackers", wandb=_open_wandb, mlflow=_open_mlflow, trackio=_open_trackio)
+"""Functions that open a run at a tracker, from its project, the id of the run and its directory.
+The names of the package's own are those of their libraries and extras too."""
 _OFFLINE = "offline", "dryrun", "disabled"  # modes of W&B that need no login
 
 
@@ -170,6 +172,8 @@ class Target(NamedTuple):
 
     def check(self) -> None:
         """Refuse a target that this machine cannot send to; takes the seconds of an import."""
+        if self.tracker not in TRACKERS:  # that of a plugin
+            return
         with needs_extra(self.tracker, str(self)):
             library = import_module(self.tracker)
         if self.tracker != "wandb" or library.setup().settings.mode in _OFFLINE:
@@ -194,8 +198,8 @@ def targets_of(texts: Sequence[str], known: Iterable[Target] = ()) -> list[Targe
     targets, projects = [], {target.tracker: target.project for target in known}
     for text in ",".join(texts).split(",") if texts else ():
         name, _, project = text.partition(":")
-        if name not in TRACKERS:
-            hint = did_you_mean(name, TRACKERS, f"trackers are {', '.join(TRACKERS)}")
+        if name not in (trackers := TRACKERS.with_plugins()):
+            hint = did_you_mean(name, trackers, f"trackers are {', '.join(trackers)}")
             raise UserError(f"{quote(text)} names no tracker as wandb:PROJECT does; {hint}")
         if not project.strip():
             raise UserError(f"{quote(text)} names no project; give one, as in {name}:translation")
