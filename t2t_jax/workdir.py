@@ -18,6 +18,7 @@ W/model.safetensors    parameters of an exported run; see `training.parameter_fi
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -88,11 +89,13 @@ class _Scores(TypedDict, total=False):
 
 
 class StoredRun(NamedTuple):
-    """A run in a directory, whose config and vocabulary are read once."""
+    """A run in a directory, whose files are read once."""
 
     workdir: Path
     config: Config
     vocabulary: Vocabulary
+    fingerprints: Mapping[str, str]
+    """The result of `read_fingerprints`."""
 
 
 def read_run(workdir: Path) -> StoredRun:
@@ -101,7 +104,8 @@ def read_run(workdir: Path) -> StoredRun:
     Raises:
       UserError: the directory is no run's, or a file is damaged.
     """
-    return StoredRun(workdir, read_config(workdir), read_vocabulary(workdir))
+    config, vocabulary = read_config(workdir), read_vocabulary(workdir)
+    return StoredRun(workdir, config, vocabulary, read_fingerprints(workdir))
 
 
 def is_run(workdir: Path) -> bool:

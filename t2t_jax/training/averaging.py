@@ -20,7 +20,7 @@ from t2t_jax.training.parameter_file import read_steps
 from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import Reader, UnreadableError, restore
-from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, StoredRun, read_fingerprints
+from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, StoredRun
 
 # A trainer that replaces its checkpoints removes some while they are read here.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
@@ -62,7 +62,7 @@ def average_checkpoints(
     run: StoredRun, like: Parameters, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
     """Load the mean of the parameters of checkpoints; see `parameters.load_parameters`."""
-    identity = Identity(run.config, read_fingerprints(run.workdir))
+    identity = Identity(run.config, run.fingerprints)
     directory = run.workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(

@@ -79,7 +79,7 @@ def test_protected_tokens_come_with_the_vocabulary_that_has_them(config, tmp_pat
     corpus = open_corpus(config.data)
     tokens = {"data.protected_tokens": ("<2de>", "<2fr>")}
     learned = TASK.vocabulary(config.replace(tokens), corpus)
-    run = StoredRun(tmp_path, config.replace(tokens), learned)
+    run = StoredRun(tmp_path, config.replace(tokens), learned, {})
     for asked in (["<2fr>"], []):
         other = config.replace({"data.protected_tokens": asked})
         found = TASK.vocabulary(other, corpus, initial_vocabulary(other, run))

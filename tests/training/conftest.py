@@ -40,7 +40,7 @@ class TinyRun(NamedTuple):
 
 def stored_run(workdir):
     """Read a run that has checkpoints and a config, but no vocabulary."""
-    return StoredRun(workdir, read_config(workdir), Mock(spec=Vocabulary))
+    return StoredRun(workdir, read_config(workdir), Mock(spec=Vocabulary), {})
 
 
 @pytest.fixture(scope="session")
