@@ -1,21 +1,14 @@
 """Constituency parsing from sentences to trees, which PARSEVAL scores (section 6.3)."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax import paper
 from t2t_jax.config import Config
-from t2t_jax.data.trees import Tree, build_tree, escape_brackets, format_tree
-from t2t_jax.decoding.arguments import texts
-from t2t_jax.errors import UserError
+from t2t_jax.data.trees import build_tree, escape_brackets, format_tree
 from t2t_jax.system.records import Record
-from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.parseval import parse_scores
 from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored
 from t2t_jax.tasks.text_to_text import TextToText
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
 
 
 class Parsing(TextToText):
@@ -81,44 +74,3 @@ class Parsing(TextToText):
 
 TASK = Parsing()
 """The task of constituency parsing."""
-
-
-class Parsed(NamedTuple):
-    """The tree of a sentence, with the number of mistakes that were mended in it."""
-
-    tree: Tree
-    """The tree, which is well-formed and has exactly the words of the sentence."""
-    repairs: int
-    """Number of mistakes in the model's output that `build_tree` had to mend."""
-
-
-def parse(
-    translator: "Translator", sentences: Iterable[str], *, first_line: int = 1, **settings: Any
-) -> list[Parsed]:
-    """Parse sentences of words with spaces between them.
-
-    A sentence that is too long is parsed in parts, and the trees of its parts become one.
-
-    Args:
-      translator: a model trained on a corpus of trees.
-      sentences: lines; `(` and `)` count as `-LRB-` and `-RRB-`. A blank line gives an empty tree.
-      first_line: number of the first sentence, by which errors name sentences.
-      settings: `seed` and fields of `DecodingConfig`, as for `Translator.translate`.
-
-    Raises:
-      TypeError: an argument is of the wrong type.
-      UserError: the model is no parser, or the translator refuses something.
-    """
-    corpus = translator.config.data.corpus
-    if task_of(corpus, translator.config.data.task) is not TASK:
-        raise UserError(
-            f"the model was trained to translate (data.corpus={corpus}); parse with a model that "
-            "was trained on trees:DIR"
-        )
-    sentences = texts(sentences, "sentences", first_line)
-    sources = [TASK.as_source(sentence) for sentence in sentences]
-    symbols = translator.translate(sources, first_line=first_line, **settings)
-    return [
-        Parsed(*build_tree(source.split(), line.split()))
-        for source, line in zip(sources, symbols, strict=True)
-    ]

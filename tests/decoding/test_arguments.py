@@ -10,10 +10,8 @@ import pytest
 
 from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.scoring import score
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import evaluate
-from t2t_jax.tasks.parsing import parse
 from tests.selection import thorough_after
 
 pytestmark = pytest.mark.usefixtures("_types_are_unchecked")
@@ -28,12 +26,6 @@ def _types_are_unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
-
-
-@pytest.fixture(scope="module")
-def parser(tiny):
-    config = tiny.config.replace({"data.corpus": "trees:/nowhere"})
-    return Translator(config, tiny.vocabulary, tiny.params)
 
 
 REFUSED = {
@@ -99,20 +91,6 @@ def test_refused_by_name(case, tiny):
     with pytest.raises(error, match=message) as caught:
         work(tiny)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("sentences", "error", "message"),
-    [
-        (None, TypeError, "sentences is None"),
-        ([b"rot"], TypeError, r"sentences\[0\]"),
-        ([HALF], UserError, r"sentences\[0\]"),
-    ],
-    ids=["None", "bytes", "half of a surrogate pair"],
-)
-def test_a_parser_refuses_by_name(sentences, error, message, parser):
-    with pytest.raises(error, match=message):
-        parse(parser, sentences)
 
 
 GIVEN = ["rot haus", "", "blau"]

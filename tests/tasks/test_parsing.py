@@ -1,17 +1,15 @@
 """Parses of an untrained model: whatever it writes, they are trees over the words given."""
 
-import dataclasses
 import random
 
 import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
-from t2t_jax.data.trees import Tree, linearise
+from t2t_jax.data.trees import linearise, parse_trees
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from t2t_jax.modules.transformer import Transformer
-from t2t_jax.tasks.parsing import parse
+from t2t_jax.tasks.parsing import TASK
 from tests.tiny import first_parameters
 
 WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]
@@ -36,8 +34,16 @@ def parser():
     return Translator(CONFIG, vocabulary, first_parameters(model))
 
 
+def parse(parser, sentences, **settings):
+    """The tree of each sentence in brackets, and whether it was repaired."""
+    sources = [TASK.as_source(sentence) for sentence in sentences]
+    outputs = parser.translate(sources, **settings)
+    return [TASK.answer(*pair) for pair in zip(sources, outputs, strict=True)]
+
+
 def _words(parsed):
-    return [" ".join(linearise(tree)[0]) for tree, _ in parsed]
+    trees = parse_trees([text for text, _ in parsed], "parses")
+    return [" ".join(linearise(tree)[0]) for tree in trees]
 
 
 def test_every_sentence_has_a_tree_over_exactly_its_words(parser):
@@ -45,7 +51,7 @@ def test_every_sentence_has_a_tree_over_exactly_its_words(parser):
     for settings in ({}, {"temperature": 2.0, "seed": 3}):
         parsed = parse(parser, sentences, **settings)
         assert _words(parsed) == [" ".join(sentence.split()) for sentence in sentences]
-        assert all(tree.label == "TOP" for tree, _ in parsed)
+        assert all(text.startswith("(TOP ") for text, _ in parsed)
 
 
 def test_brackets_in_a_sentence_are_escaped_before_the_model_sees_them(parser):
@@ -55,24 +61,14 @@ def test_brackets_in_a_sentence_are_escaped_before_the_model_sees_them(parser):
     assert parse(parser, written) == parse(parser, escaped)
 
 
-def test_a_blank_sentence_has_the_empty_tree(parser):
-    parsed = parse(parser, ["", "dog", " \t "])
-    assert parsed[0] == parsed[2] == (Tree("TOP"), 0)
-    assert _words(parsed)[1] == "dog"
+def test_a_blank_sentence_has_no_tree(parser):
+    blank, parsed, other = parse(parser, ["", "dog", " \t "])
+    assert blank == other == ("", False)
+    assert _words([parsed]) == ["dog"]
     assert parse(parser, []) == []
 
 
-def test_repairs_are_those_of_what_the_model_wrote(parser, monkeypatch):
-    outputs = ["(NP DT NN )NP", "(NP DT NN )S"]
-    monkeypatch.setattr(parser, "translate", lambda *_, **__: outputs)
-    parsed = parse(parser, ["the dog", "the dog"])
-    assert [repairs for _, repairs in parsed] == [0, 2]
-    assert parsed[0].tree == parsed[1].tree
-
-
-def test_a_model_that_translates_is_refused(parser):
-    data = dataclasses.replace(CONFIG.data, corpus="bundled:")
-    config = dataclasses.replace(CONFIG, data=data)
-    translator = Translator(config, parser.vocabulary, parser.params)
-    with pytest.raises(UserError, match=r"to translate \(data\.corpus=bundled:\).*trees:DIR"):
-        parse(translator, ["the dog"])
+def test_an_output_that_is_no_tree_is_repaired():
+    right, wrong = (TASK.answer("the dog", f"(NP DT NN ){label}") for label in ("NP", "S"))
+    assert right == ("(TOP (NP (DT the) (NN dog)))", False)
+    assert wrong == (right[0], True)
