@@ -21,11 +21,9 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
       UserError: the argument is too low or too high.
     """
     try:
-        number = operator.index(value)
+        number = operator.index(None if isinstance(value, bool) else value)
     except TypeError:
         raise _not_a(name, value, "an int") from None
-    if isinstance(value, bool):
-        raise _not_a(name, value, "an int")
     if not low <= number <= high:
         raise UserError(f"{name}={number} is outside [{low}, {high}]")
     return number
@@ -65,8 +63,7 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
     first = whole_number(first_line, "first_line", 0)
     if isinstance(lines, str):
         raise TypeError(f"{name} is one string; give a list of lines, as in [line]")
-    wrong = isinstance(lines, bytes | bytearray | Mapping | Set) or not isinstance(lines, Iterable)
-    if wrong:
+    if isinstance(lines, bytes | bytearray | Mapping | Set) or not isinstance(lines, Iterable):
         raise _not_a(name, lines, "a list of lines")
     given = list(lines)
     try:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import Batch
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.forbidden import spelt_by
@@ -85,17 +84,15 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
         [target] = translator.translate([source])
     [target_ids] = translator.encode_targets([target])
     _check_length("target", target_ids, limit)
-    ids = source_ids, target_ids
-    batch = Batch(*(one_a_row(jnp.asarray([tokens], jnp.int32)) for tokens in ids))
-    weights = {name: of_all[:, 0] for name, of_all in weights_of(translator, batch).items()}
-    [of_source] = translator.vocabulary.pieces(ids[:1])
-    [of_target] = translator.vocabulary.target_pieces(ids[1:])
+    weights = weights_of(translator, Batch.of([source_ids], [target_ids]))
+    [of_source] = translator.vocabulary.pieces([source_ids])
+    [of_target] = translator.vocabulary.target_pieces([target_ids])
     return AttentionMaps(
         of_source,
         of_target,
-        **weights,
-        source_words=words_of(ids[0], translator.vocabulary, of_source=True),
-        target_words=words_of(ids[1], translator.vocabulary),
+        **{name: of_all[:, 0] for name, of_all in weights.items()},
+        source_words=words_of(source_ids, translator.vocabulary, of_source=True),
+        target_words=words_of(target_ids, translator.vocabulary),
     )
 
 

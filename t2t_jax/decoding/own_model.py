@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32
 
 from t2t_jax.batch import PAD_ID
 from t2t_jax.decoding.hypotheses import SearchResult, take_hypotheses
-from t2t_jax.decoding.search import search
+from t2t_jax.decoding.search import begin, search
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Strategy
 from t2t_jax.errors import UserError
 
@@ -72,15 +72,15 @@ def beam_search(
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (tokens, state))
         return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), step(*rows))
 
-    return search(
-        beams if beam_size > 1 else Greedy(eos_id),
-        of_each_hypothesis,
+    begun = begin(
         jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:, None], beam_size, axis=1), state),
         jnp.full(start.shape, max_length, jnp.int32),
+        beam_size=beam_size,
         room=max_length,
         bos_id=0,  # `start` takes its place
-        pad_id=pad_id,
     )
+    strategy = beams if beam_size > 1 else Greedy(eos_id)
+    return search(strategy, of_each_hypothesis, begun, pad_id)
 
 
 def _check_at_least(least: int, **arguments: float) -> None:

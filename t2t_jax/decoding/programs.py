@@ -223,17 +223,19 @@ def _with_arrivals(
     seed: UInt32[Array, ""],
     constraints: Constraints | None,
 ) -> Work:
-    memory = put(work.memory, memory, arrivals.rows)
-    state = admit(
-        rewind(work.state, search.model.axes(search.strategy.beam_size).slots),
-        arrivals.rows,
+    memory, beam_size = put(work.memory, memory, arrivals.rows), search.strategy.beam_size
+    state = rewind(work.state, search.model.axes(beam_size).slots)
+    new = begin(
+        (),
         arrivals.limits,
+        beam_size=beam_size,
+        room=state.room,
         bos_id=BOS_ID,
         keys=_keys(search.strategy, seed, arrivals.numbers),
         constraints=constraints,
         prefixes=arrivals.prefixes,
     )
-    return Work(state, memory)
+    return Work(admit(state, new.rows, arrivals.rows), memory)
 
 
 def _keys(

@@ -107,32 +107,14 @@ def begin(
     return SearchState(jnp.int32(0), rows, cache)
 
 
-def admit(
-    state: SearchState,
-    places: Int[Array, " n"],
-    limits: Int[Array, " n"],
-    *,
-    bos_id: int,
-    keys: Key[Array, " n"] | None = None,
-    constraints: Constraints | None = None,
-    prefixes: Int32[Array, "n p"] | None = None,
-) -> SearchState:
-    """Begin to search for more sentences, in free rows; see `begin`.
+def admit(state: SearchState, new: SearchRows, places: Int[Array, " n"]) -> SearchState:
+    """Begin to search for more sentences, in free rows.
 
     Args:
-      places: indices of the rows; an index beyond the last row changes nothing.
+      new: the searches of the sentences, from `begin` with the same room.
+      places: indices of their rows; an index beyond the last row changes nothing.
     """
-    new = begin(
-        (),
-        limits,
-        beam_size=state.rows.live.last.shape[1],
-        room=state.room,
-        bos_id=bos_id,
-        keys=keys,
-        constraints=constraints,
-        prefixes=prefixes,
-    ).rows
-    new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
+    new = new._replace(starts=jnp.broadcast_to(state.clock, new.limits.shape))
     return state._replace(rows=put(state.rows, new, places))
 
 
@@ -296,32 +278,17 @@ def add_rows(tree: _Tree, num_rows: int) -> _Tree:
 def search(
     strategy: Strategy,
     step: StepFn,
-    cache: StepCache,
-    limits: Int[Array, " b"],
-    *,
-    room: int,
-    bos_id: int,
+    state: SearchState,
     pad_id: int = 0,
-    keys: Key[Array, " b"] | None = None,
     constraints: Constraints | None = None,
-    prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchResult:
-    """Search for all sentences of a batch; see `begin` and `advance`.
+    """Search for all sentences of a batch.
 
     Args:
-      limits: the most tokens to generate for each sentence; at most `room` are generated.
+      state: the searches, from `begin`, with room for the limit of each sentence.
       pad_id: id after the end of a sentence.
+      constraints: those with which the state was begun.
     """
-    state = begin(
-        cache,
-        jnp.minimum(limits, room),
-        beam_size=strategy.beam_size,
-        room=room,
-        bos_id=bos_id,
-        keys=keys,
-        constraints=constraints,
-        prefixes=prefixes,
-    )
     state = advance(strategy, step, state, constraints=constraints)
     return results(state, strategy.alpha, pad_id, strategy.offset)
 

@@ -38,7 +38,11 @@ Extended: TypeAlias = tuple[Hypotheses, SearchResult, Bool[Array, " b"]]
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the most probable token at every position."""
+    """Take the most probable token at every position.
+
+    Attributes:
+      eos_id: id that ends a sentence.
+    """
 
     eos_id: int
     beam_size: int = field(default=1, init=False)
@@ -57,27 +61,22 @@ class Greedy:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Greedy):
     """Draw tokens from the model's distribution, after temperature, top-k and top-p.
 
     A sentence with the same key gets the same sample in any batch. Log-probabilities are the
     model's, before temperature and cuts.
 
     Attributes:
-      eos_id: id that ends a sentence.
       temperature: above 0; the logits are divided by it first.
       top_k: draw from this many of the most probable tokens; 0 means all.
       top_p: draw from the fewest of the most probable tokens, at least one, that hold this share of
         the probability left after temperature and `top_k`.
     """
 
-    eos_id: int
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    beam_size: int = field(default=1, init=False)
-    alpha: float = field(default=0.0, init=False)
-    offset: float = field(default=hypotheses.WU_OFFSET, init=False)
     draws: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:

@@ -466,8 +466,6 @@ def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> l
     Args:
       parts: the hypotheses of each part, best first.
     """
-    if num_best == 1:
-        return [reduce(_followed, (part[0] for part in parts))]
     choices: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
     for part in parts:
         longer = [

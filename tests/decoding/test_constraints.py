@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.decoding.constraints import Constraints, Phrases
-from t2t_jax.decoding.search import search
+from t2t_jax.decoding.search import begin, search
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
 from tests.selection import thorough_after
 
@@ -58,17 +58,17 @@ def step(tokens, positions, clock, mask, cache):
 
 @functools.partial(jax.jit, static_argnums=0)
 def search_with(strategy, constraints, prefixes, keys=None):
-    return search(
-        strategy,
-        step,
+    state = begin(
         (),
         jnp.full(SENTENCES, LIMIT),
+        beam_size=strategy.beam_size,
         room=LIMIT,
         bos_id=BOS,
         keys=keys,
         constraints=constraints,
         prefixes=prefixes,
     )
+    return search(strategy, step, state, constraints=constraints)
 
 
 def arrays(fields, has_prefixes):

@@ -52,16 +52,15 @@ def toy_cache(batch_size, max_length, beam_size):
     return jnp.full((batch_size, max_length * beam_size), 500, jnp.int32)
 
 
+def search_from(strategy, step, cache, limits, room, keys=None):
+    how = {"beam_size": strategy.beam_size, "room": room, "bos_id": BOS, "keys": keys}
+    return search(strategy, step, begin(cache, jnp.minimum(limits, room), **how))
+
+
 def toy_search(strategy, table, sentences, max_lengths, max_length, keys=None):
-    return search(
-        strategy,
-        toy_step(table, sentences),
-        toy_cache(len(sentences), max_length, strategy.beam_size),
-        max_lengths,
-        room=max_length,
-        bos_id=BOS,
-        keys=keys,
-    )
+    cache = toy_cache(len(sentences), max_length, strategy.beam_size)
+    step = toy_step(table, sentences)
+    return search_from(strategy, step, cache, max_lengths, max_length, keys)
 
 
 @functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha"))
@@ -171,7 +170,7 @@ def test_the_rule_of_transformers_finds_the_hypotheses_of_that_library(search_na
     strategy = Greedy(EOS)
     if beam_size > 1:
         strategy = BeamSearch(EOS, beam_size, alpha, num_best=1, by_transformers=True)
-    result = jax.jit(lambda: search(strategy, step, (), limits, room=room, bos_id=BOS))()
+    result = jax.jit(lambda: search_from(strategy, step, (), limits, room))()
     for sentence, expected in enumerate(BY_TRANSFORMERS["searches"][search_name]):
         ours = hypotheses(to_numpy(result), sentence)
         assert ["".join(map(str, tokens)) for tokens, _, _ in ours] == [one for one, _ in expected]
@@ -294,14 +293,8 @@ def test_search_stops_early_without_changing_the_result():
             jax.debug.callback(lambda clock: steps.append(int(clock)), clock)
             return step(tokens, positions, clock, mask, cache)
 
-        return search(
-            BeamSearch(EOS, 2, 0.6, num_best),
-            counted_step,
-            toy_cache(3, 30, 2),
-            limits_array(limits),
-            room=30,
-            bos_id=BOS,
-        )
+        strategy, cache = BeamSearch(EOS, 2, 0.6, num_best), toy_cache(3, 30, 2)
+        return search_from(strategy, counted_step, cache, limits_array(limits), 30)
 
     counts = {}
     for num_best in (1, 2):
@@ -347,7 +340,8 @@ def test_scores_are_float32_for_bfloat16_logits():
 
 @functools.partial(jax.jit, static_argnums=0)
 def let_in(strategy, state, places, limits, keys):
-    return admit(rewind(state, -1), places, limits, bos_id=BOS, keys=keys)
+    how = {"beam_size": strategy.beam_size, "room": state.room, "bos_id": BOS, "keys": keys}
+    return admit(rewind(state, -1), begin((), limits, **how).rows, places)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -464,10 +458,8 @@ def two_draws(temperature, top_k, top_p):
 
     strategy = Sampling(NO_EOS, temperature, top_k, top_p)
     limits = jnp.full((count,), 2)
-    result = jax.jit(
-        lambda keys: search(strategy, step, (), limits, room=2, bos_id=BOS, keys=keys)
-    )(sentence_keys(np.arange(count), seed=1))
-    return to_numpy(result)
+    found = jax.jit(lambda keys: search_from(strategy, step, (), limits, 2, keys))
+    return to_numpy(found(sentence_keys(np.arange(count), seed=1)))
 
 
 # (temperature, top_k, top_p), and the distribution that is left of LOGITS.
@@ -500,15 +492,12 @@ def test_sampled_frequencies_follow_the_distribution(how, expected):
 @jax.jit
 def half_of_the_probability(logits):
     """One token each for 2000 sentences, with top_p=0.5."""
-    return search(
-        Sampling(EOS, top_p=0.5),
-        lambda tokens, positions, clock, mask, cache: (jnp.tile(logits, (2000, 1, 1)), cache),
-        (),
-        jnp.full((2000,), 1),
-        room=1,
-        bos_id=BOS,
-        keys=sentence_keys(np.arange(2000)),
-    )
+
+    def step(tokens, positions, clock, mask, cache):
+        return jnp.tile(logits, (2000, 1, 1)), cache
+
+    keys = sentence_keys(np.arange(2000))
+    return search_from(Sampling(EOS, top_p=0.5), step, (), jnp.full((2000,), 1), 1, keys)
 
 
 @settings(max_examples=20)
