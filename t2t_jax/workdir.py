@@ -21,7 +21,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.config import check_recipe
@@ -67,6 +67,12 @@ LOG_SCHEMA = schema(
     | {"time": TIME | None, "measure": dict, "rule": str, "text": str},
 )
 """The fields of a record of `log.jsonl` that its readers rely on."""
+_SCORES_SCHEMA = schema(
+    {},
+    dict.fromkeys(("corpus", "split", "date", "hardware"), str)
+    | dict.fromkeys(("decoding", "provenance"), Record)
+    | {"num_sentences": COUNT, "checkpoints": list[int], "ema_decays": list[float]},
+)
 CHECKPOINT = "checkpoint"
 """Value of the field `of` of a log record: the state after the record's step is on the disk."""
 WARNING = "warning"
@@ -74,18 +80,6 @@ WARNING = "warning"
 END = "end"
 """Value of the field `of` of a log record: the training ended, for the reason in the field `text`.
 The record is removed when the run goes on."""
-
-
-class _Scores(TypedDict, total=False):
-    corpus: str
-    split: str
-    num_sentences: COUNT
-    checkpoints: list[int]
-    ema_decays: list[float]
-    decoding: Record
-    date: str
-    hardware: str
-    provenance: Record
 
 
 class StoredRun(NamedTuple):
@@ -445,4 +439,4 @@ def record_scores(workdir: Path, record: Record) -> None:
 
 def read_scores(workdir: Path) -> list[Record]:
     """Read all evaluations that `record_scores` has added, the oldest first."""
-    return read_records(workdir / _SCORES, _Scores)
+    return read_records(workdir / _SCORES, _SCORES_SCHEMA)

@@ -13,7 +13,7 @@ a portion of a part's rows; a later window continues in the same random order.
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -69,7 +69,6 @@ class Batches:
                 f"max_length={config.max_length}"
             )
         self._seed, self._config, self._rows_of = seed, config, rows_of
-        self._prefetch = config.prefetch
         self._form = row_form(content, config)
         # Two windows, because prefetching threads work on both sides of an end.
         self._opened = Memo(self._open, 2 * self.parts.window)
@@ -256,20 +255,15 @@ class Batches:
         """
         with needs_extra("train", "training"):
             import grain
-        steps = grain.MapDataset.range(start, stop)
-        options = grain.ReadOptions(
-            num_threads=min(2, self._prefetch), prefetch_buffer_size=self._prefetch
-        )
+        ahead = self._config.prefetch
+        options = grain.ReadOptions(num_threads=min(2, ahead), prefetch_buffer_size=ahead)
 
         def make(step: int) -> Batch:
             return self(int(step), rows_of(self.shape(int(step))) if rows_of else None)
 
-        made = steps.map(make)
-        iterator = iter(made.to_iter_dataset(options))
-        try:
-            yield from iterator
-        finally:
-            iterator.close()
+        made = grain.MapDataset.range(start, stop).map(make)
+        with closing(iter(made.to_iter_dataset(options))) as batches:
+            yield from batches
 
     def _find(self, step: int) -> tuple["_Plan", int]:
         """Return the plan of a step's window, and the number of the step's batch in the window."""

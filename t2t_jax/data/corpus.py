@@ -22,7 +22,7 @@ from t2t_jax.config import DataConfig, tasks
 from t2t_jax.data import text_files
 from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
-from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
+from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, parse_trees
 from t2t_jax.errors import UserError, quote
 
 _BUNDLED = "bundled:"
@@ -226,17 +226,14 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
             f"corpus={quote(name)} has no text of one language for data.task={config.task!r}; give "
             "text:DIR with train.txt and dev.txt in DIR, shards:PATTERN, or bundled:"
         )
-    files = {
-        split: file
+    splits = {
+        split: Split.of(_survey_documents, _read_documents, config.documents, file)
         for split in (*SPLITS, *text_files.other_names(directory, suffix))
         if (file := text_files.find_text(directory, f"{split}.{suffix}"))
     }
-    if not files:
+    if not splits:
         raise UserError(f"corpus directory {directory} has no train.{suffix} (nor with .gz)")
-    return {
-        split: Split.of(_survey_documents, _read_documents, config.documents, file)
-        for split, file in files.items()
-    }
+    return splits
 
 
 def _survey_documents(how: str, file: text_files.TextFile) -> str:
@@ -259,6 +256,6 @@ def _survey_trees(*files: text_files.TextFile) -> str:
 
 def _read_trees(*files: text_files.TextFile) -> Iterator[Chunk]:
     """Yield the cleaned trees of files, each as a line of words and a line of symbols."""
-    trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
+    trees = chain.from_iterable(parse_trees(file.lines(), file.path) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)
     return chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)

@@ -81,10 +81,9 @@ def survey(path: Path) -> Survey:
     check_regular(path)
     digest, count, block, has_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
-        while following := file.read(1 << 20):
+        for block in iter(partial(file.read, 1 << 20), b""):
             if not count and not has_returns:
-                _check_encoding(path, following)
-            block = following
+                _check_encoding(path, block)
             digest.update(block)
             newlines = block.count(b"\n")
             has_returns = has_returns or (not newlines and b"\r" in block.rstrip(b"\r"))

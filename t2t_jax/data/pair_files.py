@@ -12,7 +12,7 @@ file at fault, such as one that is cut short, is refused.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
@@ -25,6 +25,7 @@ from t2t_jax.data.splits import Chunk, chunks
 from t2t_jax.errors import UserError, in_one_line, warn
 
 _BLOCK_LINES = 1000
+_JSON_LINES = ".jsonl", ".json", ".ndjson"
 Sides: TypeAlias = tuple[str, ...]
 """The text of a pair, or of a document by itself."""
 
@@ -94,7 +95,8 @@ class Shard:
         if len(self.files) == 2:
             return self._of_two(faults)
         [path] = self.files
-        return _READERS.get(format_of(path), _read_text)(path, self.fields, faults)
+        read = _read_json_lines if format_of(path) in _JSON_LINES else _read_text
+        return read(path, self.fields, faults)
 
     def _of_two(self, faults: Faults) -> Iterator[Sides]:
         read = [_lines(path, faults) for path in self.files]
@@ -192,10 +194,3 @@ def texts_of(values: list[Any], path: Path, number: int, faults: Faults) -> Iter
         faults.add("not_utf8", path, number)
     else:
         yield tuple(" ".join(text.splitlines()) for text in texts)
-
-
-_READERS: dict[str, Callable[[Path, Sequence[str], Faults], Iterator[Sides]]] = {
-    ".jsonl": _read_json_lines,
-    ".json": _read_json_lines,
-    ".ndjson": _read_json_lines,
-}

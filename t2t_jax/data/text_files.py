@@ -85,10 +85,9 @@ def text_splits(directory: Path, source_language: str, target_language: str) -> 
         )
         if source and target:
             splits[name] = Split.of(_aligned_digest, _read_text, source, target)
-        elif name in SPLITS and (source or target):
+        elif name in SPLITS and (there := source or target):
             missing = f"{name}.{target_language if source else source_language}"
-            there = source or target
-            raise UserError(f"{directory} has {there and there.path}, but no {missing} beside it")
+            raise UserError(f"{directory} has {there.path}, but no {missing} beside it")
     if not splits:
         raise UserError(
             f"corpus directory {directory} has no train.{source_language} and "

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from t2t_jax.data.lines import Survey, read_lines
 from t2t_jax.errors import UserError
 
 FORMAT_VERSION = 2
@@ -98,10 +97,6 @@ class Tree:
     def __eq__(self, other: object) -> bool:
         """Return whether labels, words and structure are the same."""
         return isinstance(other, Tree) and format_tree(self) == format_tree(other)
-
-    def __hash__(self) -> int:
-        """Return a hash that is the same for equal trees."""
-        return hash(format_tree(self))
 
 
 def format_tree(tree: Tree) -> str:
@@ -178,19 +173,16 @@ def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
     return Tree(TOP, tuple(levels[0][1]))
 
 
-def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tree]:
-    """Yield the trees of a bracketed file, one by one, as they are written.
+def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
+    """Yield the trees in lines of a bracketed file, one by one, as they are written.
 
     Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
     ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
-    tree of no words: parsers write `(())` where they fail. A `.gz` file is unpacked. The file has
-    to agree with a survey, if one is given.
+    tree of no words: parsers write `(())` where they fail.
+
+    Args:
+      path: the name of the file, for errors.
     """
-    yield from parse_trees(read_lines(Path(path), expected), path)
-
-
-def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
-    """Yield the trees in lines of a bracketed file, as `read_trees` does; errors name `path`."""
     for line, text in _outermost_brackets(lines, path):
         try:
             yield _parse(text)

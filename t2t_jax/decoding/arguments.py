@@ -21,9 +21,11 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
       UserError: the argument is too low or too high.
     """
     try:
-        number = operator.index(None if isinstance(value, bool) else value)
+        number = operator.index(value)
     except TypeError:
         raise _not_a(name, value, "an int") from None
+    if isinstance(value, bool):
+        raise _not_a(name, value, "an int")
     if not low <= number <= high:
         raise UserError(f"{name}={number} is outside [{low}, {high}]")
     return number

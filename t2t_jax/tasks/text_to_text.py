@@ -22,7 +22,8 @@ class TextToText(Task):
     unit = "subword"
     searches = True
     across_scripts: ClassVar[bool] = False
-    """Whether a subword of the vocabulary may have both letters and punctuation."""
+    """Whether a subword of the vocabulary may have both letters and punctuation. By default, words
+    and the punctuation after them are separate subwords."""
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

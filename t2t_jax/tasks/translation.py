@@ -21,7 +21,6 @@ class Translation(TextToText):
     """The task of sentences in one language and their translations into another."""
 
     model = "a model that translates"
-    across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (
         task.Measure("bleu", "sacreBLEU", "bleu_signature"),
         task.Measure(_PAPERS_BLEU, _PAPERS_BLEU, f"{_PAPERS_BLEU}_signature"),

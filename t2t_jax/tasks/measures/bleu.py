@@ -286,12 +286,8 @@ def approximate_randomization(
     Args:
       baseline: [sentences, 10] statistics of one system, from `sentence_statistics`.
       system: [sentences, 10] statistics of the other system.
-
-    Raises:
-      ValueError: `num_samples` is not positive.
+      num_samples: at least 1.
     """
-    if num_samples < 1:
-        raise ValueError(f"{num_samples=} must be positive")
     baseline_sum, system_sum, change = baseline.sum(0), system.sum(0), system - baseline
     observed = abs(bleu_of(system_sum) - bleu_of(baseline_sum))
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.data.trees import Tree, build_tree, linearise, read_trees
+from t2t_jax.data.trees import Tree, build_tree, linearise, parse_trees
 from t2t_jax.tasks.measures.parseval import parseval
 from tests.refusals import refused
 
@@ -20,13 +20,9 @@ CASES = GOLDENS["cases"]
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Tree, Tree]]:
+def pairs() -> list[tuple[Tree, Tree]]:
     """The gold and the predicted tree of each case."""
-    sides = []
-    for side in ("gold", "predicted"):
-        path = tmp_path_factory.mktemp(side) / "trees.mrg"
-        path.write_text("\n".join(case[side] for case in CASES), encoding="utf-8")
-        sides.append(read_trees(path))
+    sides = [parse_trees([case[side] for case in CASES], side) for side in ("gold", "predicted")]
     return list(zip(*sides, strict=True))
 
 
