@@ -70,7 +70,6 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
       UserError: the model does not translate, or is an ensemble, whose members each have weights of
         their own, or a sentence is too long: the weights grow with the square of its length.
     """
-    translator.check_process()
     translator.check_translates()
     source = text(source, "source")
     if target is not None:

@@ -22,35 +22,13 @@ class LinePart(NamedTuple):
     """Index of the part within its line."""
     tokens: list[int]
     """Ids of the part's subwords, with an end of sentence."""
-    prefix: Sequence[int] = ()
+    prefix: Sequence[int]
     """Ids with which the part's translation must begin."""
-
-
-def with_prefixes(
-    found: Sequence[LinePart],
-    prefixes: Sequence[list[int]],
-    decoding: DecodingConfig,
-    longest_sentence: float,
-    first_line: int,
-) -> list[LinePart]:
-    """Return the parts, with each line's prefix in the first part of the line.
-
-    Args:
-      prefixes: ids of the prefix of each line, without an end of sentence.
-    """
-    limit = longest_source(decoding, longest_sentence)
-    for number, prefix in enumerate(prefixes, first_line):
-        if len(prefix) > limit:
-            raise UserError(
-                f"the prefix of line {number} has {len(prefix)} subwords, but a source and a "
-                f"prefix have at most {limit}; shorten it, or raise decoding.max_source_length="
-                f"{decoding.max_source_length} as far as the model has positions"
-            )
-    return [part if part.order else part._replace(prefix=prefixes[part.line]) for part in found]
 
 
 def parts(
     sources: Sequence[list[int]],
+    prefixes: Sequence[Sequence[int]],
     decoding: DecodingConfig,
     vocabulary: Vocabulary,
     longest_sentence: float,
@@ -63,18 +41,27 @@ def parts(
 
     Args:
       sources: ids of the lines, with the end of sentence.
+      prefixes: ids with which the translation of each line must begin, without an end of sentence.
+        The first part of a line has its prefix.
     """
     limit = longest_source(decoding, longest_sentence)
     found: list[LinePart] = []
-    for line, source in enumerate(sources):
+    for line, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        if len(prefix) > limit:
+            raise UserError(
+                f"the prefix of line {first_line + line} has {len(prefix)} subwords, but a source "
+                f"and a prefix have at most {limit}; shorten it, or raise "
+                f"decoding.max_source_length={decoding.max_source_length} as far as the model has "
+                "positions"
+            )
         if len(source) <= limit:
-            found.append(LinePart(line, 0, source))
+            found.append(LinePart(line, 0, source, prefix))
             continue
         if decoding.long_lines == "refuse" or limit <= sum(map(len, vocabulary.source_frame)):
             name = f"line {first_line + line}"
             raise too_long(name, len(source), decoding, longest_sentence)
-        cut = split(source, vocabulary, int(limit))
-        found += [LinePart(line, order, tokens) for order, tokens in enumerate(cut)]
+        for order, tokens in enumerate(split(source, vocabulary, int(limit))):
+            found.append(LinePart(line, order, tokens, () if order else prefix))
     return found
 
 

@@ -58,7 +58,6 @@ def score(
       UserError: the model does not translate or has diverged, the numbers of lines differ, or a
         line is no text or too long.
     """
-    translator.check_process()
     translator.check_translates()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     if len(sources) != len(targets):

@@ -178,7 +178,8 @@ class Translator:
             )
 
     def check_translates(self) -> None:
-        """Raise a `UserError` if the model was not trained to translate text."""
+        """Raise a `UserError` if the model does not translate text, or not in this process."""
+        self.check_process()
         data = self.config.data
         if not data.facts.writes_text:
             raise UserError(
@@ -267,7 +268,6 @@ class Translator:
           UserError: an argument, an override or a line is refused, the search needs too much
             memory, or the model has diverged.
         """
-        self.check_process()
         self.check_translates()
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         decoding = self.configured(**overrides).decoding
@@ -341,18 +341,17 @@ class Translator:
           UserError: a line is too long and `decoding.long_lines` refuses it, or the prefixes do not
             match the lines.
         """
-        longest = self.longest_sentence
-        found = long_lines.parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
-        if prefixes is None:
-            return found
-        prefixes = texts(prefixes, "prefixes", first_line)
-        if len(prefixes) != len(lines):
-            raise UserError(
-                f"{len(lines):,} lines have {len(prefixes):,} prefixes; give one for each line, "
-                'and "" for none'
-            )
-        ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
-        return long_lines.with_prefixes(found, ids, decoding, longest, first_line)
+        begins: Sequence[list[int]] = [[]] * len(lines)
+        if prefixes is not None:
+            prefixes = texts(prefixes, "prefixes", first_line)
+            if len(prefixes) != len(lines):
+                raise UserError(
+                    f"{len(lines):,} lines have {len(prefixes):,} prefixes; give one for each "
+                    'line, and "" for none'
+                )
+            begins = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
+        longest, sources = self.longest_sentence, self.encode(lines)
+        return long_lines.parts(sources, begins, decoding, self.vocabulary, longest, first_line)
 
     def search(
         self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int
