@@ -5,19 +5,21 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from t2t_jax.commands.tables import grid
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.run.history import History, dev_score, plateau, score_name
+from t2t_jax.run.history import History, plateau, score_name
 from t2t_jax.run.job import Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.system.durations import duration
@@ -32,6 +34,10 @@ _WIDEST_IN_FILE = 100  # columns of plots in a file or a pipe
 _LOWEST, _HIGHEST = 8, 14  # lines of a plot
 _TIMED_LINES = 10  # lines of the log from which the time of a step is estimated
 _POLL_SECONDS = 0.1  # the longest sleep before a signal is noticed
+
+
+Curve = Sequence[tuple[int, float]]
+"""The steps of a run at which a curve is known, rising, each with its finite value."""
 
 
 class WatchedRun(NamedTuple):
@@ -156,16 +162,15 @@ def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
 
 def _table(runs: Sequence[WatchedRun]) -> Table:
     """Return a table with a row for each run, which is the legend of the plots."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
-    best, speed = f"best dev {score}".rstrip(), f"{unit_of(run.config for run in runs)}s/s"
-    for head in ("step", "loss", best, speed, "waiting", "left", "warnings"):
-        table.add_column(head, justify="right")
+    best, speed = f"best dev {score}".rstrip(), f"{_unit_of(runs)}s/s"
+    table = grid("run", "step", "loss", best, speed, "waiting", "left", "warnings")
+    table.header_style = "dim"
     for number, run in enumerate(runs):
         name = Text(run.name)
         if len(runs) > 1:
-            name = Text(f"{marker_of(number)} {run.name}", f"color({colour_of(number)})")
+            marker, colour = _style_of(number)
+            name = Text(f"{marker} {run.name}", f"color({colour})")
         table.add_row(name, *_cells(run))
     return table
 
@@ -225,78 +230,57 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     width = console.width if console.is_terminal else min(console.width, _WIDEST_IN_FILE)
     columns = 2 if width >= _NARROWEST_PAIR else 1
     coloured = console.color_system is not None
-    unit = unit_of(run.config for run in runs)
-    drawn = []
-    for figure in figures_of([run.history for run in runs], unit):
-        curves = [figure.points(run.history) for run in runs]
-        if any(curves):
-            plot = plot_in_terminal(figure.title, curves, width // columns, height, coloured)
-            drawn.append(Text.from_ansi(plot))
+    drawn = [
+        Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, coloured))
+        for title, curves in _curves(runs).items()
+        if any(curves)
+    ]
     rows = Table.grid()
     for first in range(0, len(drawn), columns):
         rows.add_row(*drawn[first : first + columns])
     return [rows] if drawn else [Text("nothing to draw yet")]
 
 
-class Figure(NamedTuple):
-    """A figure in the records of a run."""
-
-    title: str
-    """The name of the figure, with its unit."""
-    on_dev: bool
-    """Whether it is of the evaluations on dev, and not of the steps of training."""
-    of: Callable[[Record], float | None]
-    """A function that returns the figure of a record; None if it was not finite."""
-
-    def points(self, history: History) -> list[tuple[int, float]]:
-        """Return the steps at which a run has the figure, rising, each with its value."""
-        records = history.evaluations if self.on_dev else history.training
-        found = ((record["step"], self.of(record)) for record in records)
-        return [(step, one) for step, one in found if one is not None and math.isfinite(one)]
-
-
-def unit_of(configs: Iterable[Config]) -> str:
-    """Return the name of what the models predict, such as token; "target" if it differs."""
-    units = {task_of(one.data.corpus, one.data.task).unit for one in configs}
-    unit = units.pop() if len(units) == 1 else "target"
-    return "token" if unit == "subword" else unit
-
-
-def figures_of(histories: Iterable[History], unit: str) -> list[Figure]:
-    """Return the figures to plot; a run may lack some.
-
-    Args:
-      unit: the name of what the models predict.
-    """
-    evaluations = [record for history in histories for record in history.evaluations]
+def _curves(runs: Sequence[WatchedRun]) -> dict[str, list[Curve]]:
+    """Return the curves of the runs, [] where a run lacks the figure, by the title of the plot."""
+    unit = _unit_of(runs)
+    evaluations = [record for run in runs for record in run.history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"
     speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
-    return [
-        Figure(f"training loss, nats per {unit}", False, lambda r: r.get("nll")),
-        Figure("perplexity on dev", True, lambda r: r.get("perplexity")),
-        Figure(f"{score} on dev", True, dev_score),
-        Figure("gradient norm", False, lambda r: r.get("gradient_norm")),
-        Figure(speed, False, lambda r: r.get("target_tokens_per_second")),
-        Figure("learning rate", False, lambda r: r.get("learning_rate")),
-    ]
+    figures = {
+        f"training loss, nats per {unit}": ("training", "nll"),
+        "perplexity on dev": ("evaluations", "perplexity"),
+        f"{score} on dev": ("evaluations", "score"),
+        "gradient norm": ("training", "gradient_norm"),
+        speed: ("training", "target_tokens_per_second"),
+        "learning rate": ("training", "learning_rate"),
+    }
+    return {
+        title: [_curve(getattr(run.history, kind), field) for run in runs]
+        for title, (kind, field) in figures.items()
+    }
+
+
+def _curve(records: Sequence[Record], field: str) -> Curve:
+    values = ((record["step"], record.get(field)) for record in records)
+    return [(step, value) for step, value in values if value is not None and math.isfinite(value)]
+
+
+def _unit_of(runs: Sequence[WatchedRun]) -> str:
+    """Return the name of what the models predict, such as token; "target" if it differs."""
+    units = {task_of(run.config.data.corpus, run.config.data.task).unit for run in runs}
+    unit = units.pop() if len(units) == 1 else "target"
+    return "token" if unit == "subword" else unit
 
 
 _COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green, magenta, ...
 _MARKERS = "*o+x#@=%"
 _TICKS = 4
 
-Curve = Sequence[tuple[int, float]]
-"""The steps of a run at which a curve is known, rising, each with its finite value."""
 
-
-def colour_of(number: int) -> int:
-    """Return the colour of a curve by its index, as one of the terminal's 16 colours."""
-    return _COLOURS[number % len(_COLOURS)]
-
-
-def marker_of(number: int) -> str:
-    """Return the character for a curve by its index, for plots without colours."""
-    return _MARKERS[number % len(_MARKERS)]
+def _style_of(number: int) -> tuple[str, int]:
+    """Return the character of a curve in plots without colours, and its terminal colour."""
+    return _MARKERS[number % len(_MARKERS)], _COLOURS[number % len(_COLOURS)]
 
 
 def plot_in_terminal(
@@ -307,8 +291,8 @@ def plot_in_terminal(
     Args:
       title: the title of the plot; the last value of a single curve is added to it.
       curves: at least one has a value; curves without any are skipped.
-      coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
-        several curves are drawn with their `marker_of`.
+      coloured: draw each curve in a colour, by ANSI's escape codes, and in fine dots; else several
+        curves are drawn with a character each.
     """
     with needs_extra("plots", "a plot in the terminal"):
         import plotext
@@ -323,23 +307,19 @@ def plot_in_terminal(
     for number, curve in enumerate(curves):
         if curve:
             steps, values = map(list, zip(*curve, strict=True))
-            marker = "braille" if fine else marker_of(number)
-            colour = {"color": colour_of(number)} if coloured else {}
-            plotext.plot(steps, values, marker=marker, **colour)
-    places = _ticks([step for curve in curves for step, _ in curve])
+            marker, colour = _style_of(number)
+            style = {"color": colour} if coloured else {}
+            plotext.plot(steps, values, marker="braille" if fine else marker, **style)
+    places, levels = map(_ticks, zip(*itertools.chain(*curves), strict=True))
     plotext.xticks(places, [f"{place:,.0f}" for place in places])
-    places = _ticks([value for curve in curves for _, value in curve])
-    plotext.yticks(places, [_number(place) for place in places])
+    plotext.yticks(levels, [_number(level) for level in levels])
     drawn = plotext.build()
     return str(drawn if coloured else plotext.uncolorize(drawn))
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
     """Return the positions of an axis's ticks."""
-    low, high = min(values), max(values)
-    if low == high:
-        return [low]
-    return [low + (high - low) * n / (_TICKS - 1) for n in range(_TICKS)]
+    return sorted({*np.linspace(min(values), max(values), _TICKS).tolist()})
 
 
 def _number(value: float) -> str:
