@@ -235,10 +235,10 @@ def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsy
         return map(str, report.what)
 
     monkeypatch.setattr(f"{package}.topologies.devices_of", lambda name: [name])
-    for part, name in (("compile", "ahead"), ("search", "search")):
-        monkeypatch.setattr(f"{package}.{part}.compile_{name}", compiled)
-    monkeypatch.setattr(f"{package}.report.format_report", told)
-    monkeypatch.setattr(f"{package}.search.format_search", told)
+    for name in ("ahead", "search"):
+        monkeypatch.setattr(f"{package}.compile.compile_{name}", compiled)
+    for name in ("report", "search"):
+        monkeypatch.setattr(f"{package}.report.format_{name}", told)
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
     flags = ["--config", config_file, "--compile-only", "v5e:4x4", "--write-program", "p.txt"]
     assert main(flags) == code

@@ -21,8 +21,8 @@ from t2t_jax.decoding import scoring
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
 from t2t_jax.decoding.strategies import BeamSearch
 from t2t_jax.extras.compile_only.collectives import collectives
+from t2t_jax.extras.compile_only.compile import results_of
 from t2t_jax.extras.compile_only.hlo import parse_program
-from t2t_jax.extras.compile_only.search import results_of
 from t2t_jax.extras.encoders import tasks
 from t2t_jax.modules.models import make_model, make_scoring_model
 from t2t_jax.parallel.axes import RULES

@@ -1,33 +1,41 @@
-"""The compilation of the training step for devices that need not exist."""
+"""The compilation of a training step, and of a search, for devices that need not exist."""
 
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax._src.mesh import use_abstract_mesh  # public only after JAX 0.6
+from jax.sharding import NamedSharding
 
 from t2t_jax.config import Config, cost
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.errors import UserError
+from t2t_jax.extras.compile_only import report
 from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.hlo import parse_program
-from t2t_jax.extras.compile_only.kernels import kernels
-from t2t_jax.extras.compile_only.report import StepMemory, StepReport
+from t2t_jax.extras.compile_only.kernels import kernels, kernels_of_a_round
 from t2t_jax.modules import models, named_functions
+from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.jax_settings import described_options
-from t2t_jax.parallel.mesh import BatchLayout, batch_layout, described_slices, make_mesh
+from t2t_jax.parallel.mesh import batch_layout, described_slices, make_mesh, row_parts
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.tasks import task_of
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step import abstract_batch, compile_train_step
 
+_SENTENCES = 64  # that are searched for at once
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)"
 _OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
@@ -35,7 +43,7 @@ _OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 
 def compile_ahead(
     config: Config, devices: Sequence[jax.Device], write_program: Path | None = None
-) -> StepReport:
+) -> report.StepReport:
     """Compile the training step of a config for some devices, and return a report.
 
     The vocabulary is as large as the config asks for; no corpus is read. The text of the compiled
@@ -60,7 +68,10 @@ def compile_ahead(
     with use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it for the device
         lowered = step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
-    memory, available = StepMemory(*map(bytes_of_a_device, arguments)), usable_memory(devices)
+    memory, available = (
+        report.StepMemory(*map(bytes_of_a_device, arguments)),
+        usable_memory(devices),
+    )
     program, text = None, ""
     try:
         program = lowered.compile()
@@ -82,14 +93,14 @@ def compile_ahead(
         if write_program is not None:
             write_whole(write_program, text.encode())
     parsed = parse_program(text)
-    return StepReport(
+    return report.StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
         num_parameters=cost.num_parameters(config.model, config.data.vocab_size),
         shape=shape,
         passes=layout.passes,
         compile_seconds=seconds,
-        flops=_flops(config, layout, shape),
+        flops=_flops(config, layout.passes * layout.rows_per_pass, shape) / mesh.size,
         hardware=peaks(devices),
         memory=memory,
         available_bytes=available,
@@ -99,6 +110,56 @@ def compile_ahead(
         refused=program is None,
         collectives=collectives(parsed),
         kernels=kernels(parsed),
+    )
+
+
+def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.SearchReport:
+    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses."""
+    mesh = make_mesh(config.parallel, devices)
+    config = settled(config, mesh)
+    vocab_size = config.data.vocab_size
+    state = abstract_state(config, models.make_model(config, vocab_size, mesh), mesh)
+    model = models.make_decoding_model(config.model, vocab_size, mesh)
+    search = Search(model, strategy_of(config.decoding), mesh, 1)
+    rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
+    sizes = Sizes(rows, rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
+
+    def placed(x: Any) -> Any:
+        place = NamedSharding(mesh, RULES.spec(["batch"]))
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+
+    numbers = placed(np.zeros(rows, np.int32))
+    inputs = jax.tree.map(placed, model.sources.padded([], rows, report.SOURCE_LENGTH))
+    arrivals = Arrivals(numbers, inputs, numbers, numbers)
+    seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
+    start = time.monotonic()
+    with use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
+        prepare = partial(model.prepare, quantize=config.decoding.quantize)
+        params = results_of(jax.jit(prepare).lower(state.params))
+        work = results_of(begin_work.lower(search, sizes, params))
+        program = proceed.lower(search, params, work, arrivals, seed, leave).compile()
+    read = {name: part for name, part in params.items() if name != "encoder"}
+    return report.SearchReport(
+        mesh_shape=dict(mesh.shape),
+        sentences=rows,
+        beam_size=search.strategy.beam_size,
+        compile_seconds=time.monotonic() - start,
+        kernels=kernels_of_a_round(parse_program(program.as_text() or "")),
+        weight_bytes=bytes_of_a_device(read),
+        cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
+        hardware=peaks(devices),
+    )
+
+
+def results_of(lowered: Any) -> Any:
+    """Return the shapes of the results of a program, each with its sharding over the mesh.
+
+    The program is compiled to find the shardings.
+    """
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        lowered.out_info,
+        lowered.compile().output_shardings,
     )
 
 
@@ -113,13 +174,12 @@ def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
-def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:
-    """Compute the floating point operations of a step on one device, by `config.cost`.
+def _flops(config: Config, rows: int, shape: BatchShape) -> float:
+    """Compute the floating point operations of a step with some rows, by `config.cost`.
 
     XLA's own count would be too low: it counts the body of a loop, such as that over layers, once.
     """
-    rows = layout.passes * layout.rows_per_pass
-    total = cost.model_flops_per_step(
+    return cost.model_flops_per_step(
         config.model,
         config.data.vocab_size,
         rows * shape.source_length,
@@ -127,4 +187,3 @@ def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:
         source_length=shape.source_length,
         target_length=shape.target_length,
     )
-    return total / layout.mesh.size

@@ -28,9 +28,8 @@ class CompileFlags(TrainingFlags):
         """Print what a step of training and of search takes; return 1 if training does not fit."""
         if self.compile_only is None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
-        from t2t_jax.extras.compile_only.compile import compile_ahead
-        from t2t_jax.extras.compile_only.report import format_report
-        from t2t_jax.extras.compile_only.search import compile_search, format_search
+        from t2t_jax.extras.compile_only.compile import compile_ahead, compile_search
+        from t2t_jax.extras.compile_only.report import format_report, format_search
         from t2t_jax.extras.compile_only.topologies import devices_of
 
         devices = devices_of(self.compile_only)

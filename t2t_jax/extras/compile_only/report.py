@@ -1,4 +1,4 @@
-"""The figures that are known of a training step before it runs, and the text that shows them.
+"""The figures that are known of a program before it runs, and the text that shows them.
 
 Memory, kernels and collectives are those of the compiled program. The least time of a step follows
 from them and from the vendors' figures; it is a lower bound, not a forecast.
@@ -19,6 +19,10 @@ from t2t_jax.extras.compile_only.roofline import Roofline, roofline, together
 from t2t_jax.parallel.hardware import Hardware
 from t2t_jax.system.durations import duration
 
+SOURCE_LENGTH = 64
+"""The source positions of a sentence in a search that is compiled."""
+ROOM = 128
+"""The output positions for which such a search has room."""
 _MOST_GROUPS = 20
 """The number of kinds of kernels that are listed by name."""
 
@@ -111,6 +115,28 @@ class StepReport:
         }
 
 
+@dataclass(frozen=True)
+class SearchReport:
+    """The figures of one step of a search, in which every sentence gets a token."""
+
+    mesh_shape: Mapping[str, int]
+    """Devices along each axis of the mesh."""
+    sentences: int
+    """The number of sentences that are decoded at once, over all devices."""
+    beam_size: int
+    """The number of hypotheses of a sentence."""
+    compile_seconds: float
+    """The seconds that the compiler took."""
+    kernels: Sequence[Kernel]
+    """All kernels of a step."""
+    weight_bytes: int
+    """The bytes of the parameters that a step reads on a device, without an encoder."""
+    cache_bytes: int
+    """The bytes of the keys and values of sources and outputs on a device."""
+    hardware: Hardware | None
+    """The device's published peaks; None where they are not known."""
+
+
 def format_report(report: StepReport) -> Iterator[str]:
     """Yield the lines of a report, as `t2t-jax train --compile-only` prints them."""
     rows, source, target = report.shape
@@ -130,7 +156,7 @@ def format_report(report: StepReport) -> Iterator[str]:
         return
     yield ""
     yield "sent between devices in a step"
-    yield from collective_lines(report.collectives, report.mesh_shape)
+    yield from _collective_lines(report.collectives, report.mesh_shape)
     yield ""
     yield from _bound_lines(report)
 
@@ -138,17 +164,17 @@ def format_report(report: StepReport) -> Iterator[str]:
 def _memory_lines(report: StepReport) -> Iterator[str]:
     yield "memory of a device"
     for name, size in vars(report.memory).items():
-        yield f"  {name:<14}{binary(size):>12}"
-    yield f"  {'all':<14}{binary(report.memory.total):>12}"
+        yield f"  {name:<14}{_binary(size):>12}"
+    yield f"  {'all':<14}{_binary(report.memory.total):>12}"
     if report.available_bytes is None:
         yield "how much memory a device has is not known"
     elif report.fits:
-        yield f"fits: a device has {binary(report.available_bytes)}"
+        yield f"fits: a device has {_binary(report.available_bytes)}"
     else:
-        yield f"DOES NOT FIT: a device has {binary(report.available_bytes)}"
+        yield f"DOES NOT FIT: a device has {_binary(report.available_bytes)}"
 
 
-def collective_lines(
+def _collective_lines(
     collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield a line for each kind of collectives and the axes they cross, the largest first."""
@@ -158,8 +184,8 @@ def collective_lines(
         sums[label] += each.count * np.array([1, each.num_bytes, each.sent_bytes])
     for label, (count, num_bytes, sent) in sorted(sums.items(), key=lambda item: -item[1][2]):
         yield (
-            f"  {label:<44}{count:>6,.0f} x, {binary(num_bytes):>11} in all, "
-            f"{binary(sent):>11} sent by a device"
+            f"  {label:<44}{count:>6,.0f} x, {_binary(num_bytes):>11} in all, "
+            f"{_binary(sent):>11} sent by a device"
         )
     if not sums:
         yield "  nothing"
@@ -186,7 +212,7 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
     yield "what each would take alone"
     for name, rate in {
         "compute": f"{report.flops:.3g} operations at {hardware.flops_per_s:.3g}/s",
-        "memory": f"{binary(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
+        "memory": f"{_binary(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
         "communication": (
             f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together; "
             f"{waiting:.2f} ms of it not behind other work"
@@ -194,10 +220,35 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
     }.items():
         yield f"  {name:<14}{bounds[name] * 1e3:>10.2f} ms   {rate}"
     yield ""
-    yield from kernel_lines(bound)
+    yield from _kernel_lines(bound)
 
 
-def kernel_lines(bound: Roofline) -> Iterator[str]:
+def format_search(report: SearchReport) -> Iterator[str]:
+    """Yield the lines of a report, as `t2t-jax train --compile-only` prints them."""
+    how = f"a beam of {report.beam_size}" if report.beam_size > 1 else "greedy search"
+    yield (
+        f"a step of {how} for {report.sentences} sentences, {SOURCE_LENGTH} source positions and "
+        f"room for {ROOM} of output; compiled in {report.compile_seconds:.1f} s"
+    )
+    own = report.weight_bytes + report.cache_bytes
+    moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
+    yield (
+        f"it moves {_binary(moved)}, {moved / own:.2f} times the weights "
+        f"({_binary(report.weight_bytes)}) and keys and values ({_binary(report.cache_bytes)})"
+    )
+    yield "sent between devices in a step of the search"
+    sent = [kernel.sent for kernel in report.kernels if kernel.sent]
+    yield from _collective_lines(sent, report.mesh_shape)
+    if report.hardware is not None:
+        bound = roofline(report.kernels, report.hardware)
+        yield (
+            f"it takes at least {bound.seconds * 1e3:.3f} ms, kernel by kernel: at most "
+            f"{report.sentences / bound.seconds:,.0f} tokens/s"
+        )
+        yield from _kernel_lines(bound)
+
+
+def _kernel_lines(bound: Roofline) -> Iterator[str]:
     """Yield the lines of a table of the kinds of kernels, those that take longest first."""
     yield f"{bound.launches:,} kernels, the dearest kinds first"
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
@@ -207,11 +258,11 @@ def kernel_lines(bound: Roofline) -> Iterator[str]:
     for group in groups:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
-            f"{group.starts:>10,}{binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
+            f"{group.starts:>10,}{_binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
         )
 
 
-def binary(size: float) -> str:
+def _binary(size: float) -> str:
     """Return a number of bytes as text, in the largest unit in which it is at least 1."""
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:

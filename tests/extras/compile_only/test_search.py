@@ -6,8 +6,9 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.programs import proceed
-from t2t_jax.extras.compile_only import search
-from t2t_jax.extras.compile_only.search import compile_search, format_search
+from t2t_jax.extras.compile_only import compile as compilation
+from t2t_jax.extras.compile_only.compile import compile_search
+from t2t_jax.extras.compile_only.report import format_search
 from t2t_jax.extras.compile_only.topologies import devices_of
 from tests.selection import needs_cuda
 from tests.tiny import tiny_sizes
@@ -48,7 +49,7 @@ def test_kernels_can_ask_the_mesh_for_the_device(monkeypatch):
             shapes.append(jax.sharding.get_abstract_mesh().shape)
             return proceed.lower(*arguments)
 
-    monkeypatch.setattr(search, "proceed", Recorder())
+    monkeypatch.setattr(compilation, "proceed", Recorder())
     report = compile_search(_CONFIG, jax.devices()[:1])
     assert shapes == [report.mesh_shape]
 
