@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
@@ -133,7 +134,11 @@ def _training() -> object:
         ("grain", "train", lambda: run_grid({"base": Config()}, "runs/none")),
         ("sacrebleu.metrics.bleu", "train", lambda: corpus_scores(["a"], ["a"], "en")),
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),
-        ("plotext", "plots", lambda: plot_in_terminal("loss", [[(1, 3.0)]], 60, 10, False)),
+        (
+            "plotext",
+            "plots",
+            lambda: plot_in_terminal("loss", [np.array([[1.0], [3.0]])], 60, 10, False),
+        ),
         ("submitit", "slurm", lambda: Cluster(Path("grid"), ["timeout_min=1"])),
         (
             "sklearn.datasets",

@@ -1,7 +1,6 @@
 """Plot the curves of runs in a terminal, once or whenever a log has grown, by plotext."""
 
 import itertools
-import math
 import os
 import statistics
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -19,6 +19,7 @@ from rich.text import Text
 from t2t_jax.commands.tables import grid
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.extras.watching.report.page import UNKNOWN, series
 from t2t_jax.run.history import History, plateau, score_name
 from t2t_jax.run.job import Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
@@ -28,7 +29,6 @@ from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.workdir import is_run, log_file, log_signature, read_config, read_log
 
-_UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
 _WIDEST_IN_FILE = 100  # columns of plots in a file or a pipe
 _LOWEST, _HIGHEST = 8, 14  # lines of a plot
@@ -36,8 +36,8 @@ _TIMED_LINES = 10  # lines of the log from which the time of a step is estimated
 _POLL_SECONDS = 0.1  # the longest sleep before a signal is noticed
 
 
-Curve = Sequence[tuple[int, float]]
-"""The steps of a run at which a curve is known, rising, each with its finite value."""
+Curve = Float[np.ndarray, "2 n"]
+"""The steps of a run at which a figure is known, and the figure there."""
 
 
 class WatchedRun(NamedTuple):
@@ -47,8 +47,10 @@ class WatchedRun(NamedTuple):
     """The name that distinguishes the run from the others."""
     config: Config
     """The config of the run."""
-    history: History
+    log: Sequence[Record]
     """The records of its log so far."""
+    history: History
+    """The same by kind."""
     profiles: list[Path]
     """The directories of its profiles."""
     goodput: Goodput | None
@@ -137,9 +139,9 @@ def _signature(places: Sequence[Path]) -> list[object]:
 def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
     runs = []
     for name, workdir in zip(_names(workdirs), workdirs, strict=True):
-        config, history = read_config(workdir), History.of(read_log(workdir))
+        config, log = read_config(workdir), read_log(workdir)
         goodput = read_goodput(workdir) if len(workdirs) == 1 else None
-        runs.append(WatchedRun(name, config, history, read_profiles(workdir), goodput))
+        runs.append(WatchedRun(name, config, log, History.of(log), read_profiles(workdir), goodput))
     return runs
 
 
@@ -183,16 +185,16 @@ def _cells(run: WatchedRun) -> list[str]:
     return [
         f"{last['step']:,} / {run.config.training.num_train_steps:,}",
         _shown(last.get("loss"), ".3f"),
-        _UNKNOWN if since is None else f"{since.best:.2f} at {since.best_step:,}",
+        UNKNOWN if since is None else f"{since.best:.2f} at {since.best_step:,}",
         _shown(last.get("target_tokens_per_second"), ",.0f"),
         _shown(last.get("data_wait"), ".0%"),
-        "ended" if history.end else _UNKNOWN if left is None else duration(left),
+        "ended" if history.end else UNKNOWN if left is None else duration(left),
         f"{len(history.warnings)}",
     ]
 
 
 def _shown(value: float | None, form: str) -> str:
-    return _UNKNOWN if value is None else format(value, form)
+    return UNKNOWN if value is None else format(value, form)
 
 
 def _seconds_left(run: WatchedRun) -> float | None:
@@ -233,7 +235,7 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     drawn = [
         Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, coloured))
         for title, curves in _curves(runs).items()
-        if any(curves)
+        if any(curve.size for curve in curves)
     ]
     rows = Table.grid()
     for first in range(0, len(drawn), columns):
@@ -242,28 +244,23 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
 
 
 def _curves(runs: Sequence[WatchedRun]) -> dict[str, list[Curve]]:
-    """Return the curves of the runs, [] where a run lacks the figure, by the title of the plot."""
+    """Return the curves of the runs, empty if a run lacks the figure, by the title of the plot."""
     unit = _unit_of(runs)
     evaluations = [record for run in runs for record in run.history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"
     speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
     figures = {
-        f"training loss, nats per {unit}": ("training", "nll"),
-        "perplexity on dev": ("evaluations", "perplexity"),
-        f"{score} on dev": ("evaluations", "score"),
-        "gradient norm": ("training", "gradient_norm"),
-        speed: ("training", "target_tokens_per_second"),
-        "learning rate": ("training", "learning_rate"),
+        f"training loss, nats per {unit}": ("train", "nll"),
+        "perplexity on dev": ("dev", "perplexity"),
+        f"{score} on dev": ("dev", "score"),
+        "gradient norm": ("train", "gradient_norm"),
+        speed: ("train", "target_tokens_per_second"),
+        "learning rate": ("train", "learning_rate"),
     }
     return {
-        title: [_curve(getattr(run.history, kind), field) for run in runs]
-        for title, (kind, field) in figures.items()
+        title: [series(run.log, of, "step", figure) for run in runs]
+        for title, (of, figure) in figures.items()
     }
-
-
-def _curve(records: Sequence[Record], field: str) -> Curve:
-    values = ((record["step"], record.get(field)) for record in records)
-    return [(step, value) for step, value in values if value is not None and math.isfinite(value)]
 
 
 def _unit_of(runs: Sequence[WatchedRun]) -> str:
@@ -297,29 +294,27 @@ def plot_in_terminal(
     with needs_extra("plots", "a plot in the terminal"):
         import plotext
 
-    # Beyond, the ranges of the axes have no float.
-    curves = [[(step, min(max(y, -1e300), 1e300)) for step, y in curve] for curve in curves]
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plot_size(width, height)
-    plotext.title(f"{title}: {_number(curves[0][-1][1])}" if len(curves) == 1 else title)
+    plotext.title(f"{title}: {_number(curves[0][1, -1])}" if len(curves) == 1 else title)
     fine = coloured or len(curves) == 1
     for number, curve in enumerate(curves):
-        if curve:
-            steps, values = map(list, zip(*curve, strict=True))
+        if curve.size:
+            steps, values = curve.tolist()
             marker, colour = _style_of(number)
             style = {"color": colour} if coloured else {}
             plotext.plot(steps, values, marker="braille" if fine else marker, **style)
-    places, levels = map(_ticks, zip(*itertools.chain(*curves), strict=True))
+    places, levels = map(_ticks, np.concatenate(curves, axis=1))
     plotext.xticks(places, [f"{place:,.0f}" for place in places])
     plotext.yticks(levels, [_number(level) for level in levels])
     drawn = plotext.build()
     return str(drawn if coloured else plotext.uncolorize(drawn))
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
+def _ticks(values: Float[np.ndarray, " n"]) -> list[float]:
     """Return the positions of an axis's ticks."""
-    return sorted({*np.linspace(min(values), max(values), _TICKS).tolist()})
+    return np.unique(np.linspace(values.min(), values.max(), _TICKS)).tolist()
 
 
 def _number(value: float) -> str:

@@ -1,21 +1,31 @@
-"""The report on a run, made from the files of its directory."""
+"""The report on a run, made from the files of its directory.
 
-from collections.abc import Sequence
+Its settings and scores stand beside those of the paper, with every deviation marked.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from t2t_jax import paper
 from t2t_jax.config import Config
+from t2t_jax.data.corpus_name import public_name
+from t2t_jax.extras.watching.report import page
 from t2t_jax.extras.watching.report.cost import cost_section, goodput_sections
-from t2t_jax.extras.watching.report.page import UNKNOWN, Row, RunReport, Section, curves_section
-from t2t_jax.extras.watching.report.scores import last_evaluation, scored_test_set, scores_section
-from t2t_jax.extras.watching.report.settings import published_settings, settings_section
 from t2t_jax.run.history import History
 from t2t_jax.run.job import read_goodput
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.provenance import COMPUTING, changes, read_provenance
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
+from t2t_jax.tasks.measures.bleu import name_of_test_set
+from t2t_jax.tasks.measures.perplexity import perplexity_text
+from t2t_jax.tasks.task import Measure, PublishedExperiment, Task
 from t2t_jax.workdir import read_config, read_log, read_scores
+
+_PERPLEXITY = Measure("perplexity", "perplexity")
 
 
 def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
@@ -28,8 +38,7 @@ def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
     experiment = task.experiment(config)
     if not any(scored_test_set(score) in experiment.comparable for score in scores):
         return []
-    published = published_settings(experiment, config, scores)
-    settings = settings_section(task, experiment, config, published, scores)
+    settings = settings_section(task, experiment, config, scores)
     return [*experiment.figures, *settings.notes]
 
 
@@ -38,7 +47,7 @@ def build_report(
     sustained_tflops: float | None = None,
     price: float | None = None,
     watts: float | None = None,
-) -> RunReport:
+) -> page.RunReport:
     """Build the report on a run, which may be in training or at step 0.
 
     Args:
@@ -53,50 +62,230 @@ def build_report(
     experiment = task.experiment(config)
     published = published_settings(experiment, config, scores)
     sections = [
-        settings_section(task, experiment, config, published, scores),
+        settings_section(task, experiment, config, scores),
         cost_section(experiment, config, published, log, sustained_tflops),
         *(goodput_sections(time_spent, price, watts) if time_spent else []),
-        curves_section(log),
+        page.curves_section(log),
         software_section(read_provenance(workdir)),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]
-    return RunReport(f"Report on {workdir}", sections)
+    return page.RunReport(f"Report on {workdir}", sections)
 
 
 def health_sections(
     config: Config, log: Sequence[Record], profiles: Sequence[Path]
-) -> list[Section]:
+) -> list[page.Section]:
     """Return the section with a run's warnings, its early end and its profiles; [] without any."""
     history = History.of(log)
-    rows: list[Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
+    rows: list[page.Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
     end = history.end
     is_early = end is not None and end["step"] < config.training.num_train_steps
     notes = [end.get("text", "")] if end is not None and is_early else []
     notes += [f"A profile, for xprof and Perfetto: {place}" for place in profiles]
     header = ("step", "warning") if rows else ()
-    return [Section("What the training said", notes, header, rows)] if rows or notes else []
+    return [page.Section("What the training said", notes, header, rows)] if rows or notes else []
 
 
-def software_section(software: Sequence[Record]) -> Section:
+def software_section(software: Sequence[Record]) -> page.Section:
     """Return the section with the code and the packages that trained a run."""
     if not software:
-        return Section("Software", ["The software of the training is not recorded."])
+        return page.Section("Software", ["The software of the training is not recorded."])
     notes = [
         f"From step {now['first_step'] + 1:,} on, other software continued the training: "
         f"{', '.join(changes(before, now))}."
         for before, now in pairwise(software)
     ]
-    rows = [_row(one) for one in software]
-    return Section("Software", notes, ("from step", "t2t-jax", "commit", "code", *COMPUTING), rows)
+    rows = [_software_row(one) for one in software]
+    return page.Section(
+        "Software", notes, ("from step", "t2t-jax", "commit", "code", *COMPUTING), rows
+    )
 
 
-def _row(software: Record) -> Row:
-    numbers, commit = software["versions"], software.get("commit", "")[:12] or UNKNOWN
+def _software_row(software: Record) -> page.Row:
+    numbers, commit = software["versions"], software.get("commit", "")[:12] or page.UNKNOWN
     return (
         f"{software['first_step'] + 1:,}",
-        numbers.get("t2t-jax", UNKNOWN),
+        numbers.get("t2t-jax", page.UNKNOWN),
         f"{commit} (modified)" if software.get("dirty") else commit,
         software["code"],
-        *(numbers.get(name, UNKNOWN) for name in COMPUTING),
+        *(numbers.get(name, page.UNKNOWN) for name in COMPUTING),
+    )
+
+
+def published_settings(
+    experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
+) -> dict[str, Any]:
+    """Return the paper's settings in an experiment, by attribute of `Config`.
+
+    Args:
+      config: the config of the run. If all scores are on dev and it averages as many checkpoints as
+        the paper does on dev, the settings are the paper's for dev.
+    """
+    changes = _changes(experiment, scores)
+    if config.checkpoint.average == changes.get("checkpoint.average"):
+        return {**experiment.settings, **changes}
+    return experiment.settings
+
+
+def settings_section(
+    task: Task, experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
+) -> page.Section:
+    """Return the section with the paper's settings, the scored sets, and the searches."""
+    published = published_settings(experiment, config, scores)
+    rows = [
+        *_settings(task, experiment, config, published),
+        *_test_sets(experiment, scores),
+        *_searches(experiment, published, scores),
+    ]
+    if kind := task.kind_of_measure(scores):
+        mark, ours = page.DEVIATES if kind.deviates else "", kind.ours or page.UNKNOWN
+        rows.append((mark, kind.name, kind.section, kind.published, ours))
+    notes = [
+        f"Beside the paper's {experiment.name}. Deviations: "
+        f"{', '.join(page.deviations(rows)) or 'none'}.",
+        f"Computed in {config.model.compute_dtype}; the paper counts single precision.",
+        *experiment.unchecked.values(),
+    ]
+    return page.Section(
+        "Settings", notes, ("", "setting", "section", "the paper", "this run"), rows
+    )
+
+
+def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, Any]:
+    """Return the paper's changes of settings for dev scores; {} if a score is on a test set."""
+    splits = {_split(experiment, score) for score in scores}
+    return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
+
+
+def _settings(
+    task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
+) -> list[page.Row]:
+    """Return a row for every constant of the paper in the task, marked where the run deviates."""
+    rows: list[page.Row] = []
+    for constant in paper.CONSTANTS:
+        name, _, values = constant
+        if not task.searches and all(path.startswith("decoding.") for path in values):
+            continue
+        stated = [path for path in values if published[path] != paper.UNPUBLISHED]
+        theirs = {path: published[path] for path in stated}
+        ours = {path: config.value(path) for path in stated or values}
+        known = {path: public_name(ours[path]) for path in ours.keys() & {"data.corpus"}}
+        same = {**ours, **known} == theirs or name in experiment.unchecked
+        mark = page.DEVIATES if stated and not same else ""
+        cell = page.all_shown(theirs) if stated else paper.UNPUBLISHED
+        rows.append((mark, name, _section(experiment, constant), cell, page.all_shown(ours)))
+    return rows
+
+
+def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
+    """Return the section of the paper that states a constant of an experiment."""
+    changed = constant.values.keys() & paper.EXPERIMENTS[experiment.name]
+    return experiment.section if changed and experiment.section else constant.section
+
+
+def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[page.Row]:
+    """Return a row for every scored set, marked where its version differs from the paper's.
+
+    On another corpus than the paper's, no set is marked, as the row on the data has the mark.
+    """
+    rows: dict[str, page.Row] = {}
+    for score in scores:
+        name, split = scored_test_set(score), _split(experiment, score)
+        other = split != "train" and name not in experiment.comparable
+        mark = page.DEVIATES if experiment.comparable and other else ""
+        theirs = experiment.test_sets.get(split, page.UNKNOWN)
+        rows[name] = (mark, f"{split} set", experiment.test_sets_section, theirs, name)
+    return list(rows.values())
+
+
+def _split(experiment: PublishedExperiment, score: Record) -> str:
+    """Return the scored split: train, dev, test, or the name of another split."""
+    name = scored_test_set(score).partition(" ")[0]
+    split = str(score.get("split"))
+    return {name: split for split, name in experiment.test_sets.items()}.get(name, split)
+
+
+def _searches(
+    experiment: PublishedExperiment, published: Mapping[str, Any], scores: Sequence[Record]
+) -> list[page.Row]:
+    """Return a row for every search setting of a score that differs from the paper's."""
+    rows: dict[page.Row, None] = {}
+    for score in scores:
+        used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
+        used["checkpoint.average"] = averaged(score)
+        changes = _changes(experiment, [score])
+        for constant in paper.CONSTANTS:
+            for path in constant.values.keys() & used.keys():
+                ours, theirs = used[path], published[path]
+                if ours not in (theirs, changes.get(path, theirs)):
+                    name, section = f"{constant.name} in scoring", _section(experiment, constant)
+                    rows[page.DEVIATES, name, section, page.shown(theirs), page.shown(ours)] = None
+    return list(rows)
+
+
+def scores_section(
+    task: Task, experiment: PublishedExperiment, scores: Sequence[Record]
+) -> page.Section:
+    """Return the section with a row for each evaluation, and its scores in the task's measures."""
+    measures = [
+        measure
+        for measure in (*task.measures, _PERPLEXITY)
+        if any(measure.field in score for score in scores)
+    ]
+    signatures = {
+        f"{measure.name}: {score[measure.signature_field]}"
+        for measure in task.measures
+        for score in scores
+        if measure.signature_field in score
+    }
+    names = (measure.name for measure in measures)
+    header = ("set", task.inputs, "checkpoints", *["search"] * task.searches, *names)
+    rows = [_score_row(task, measures, score) for score in scores]
+    return page.Section("Scores", [*experiment.figures, *sorted(signatures)], header, rows)
+
+
+def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
+    """Return the last dev evaluation of the training in the form of `scores.jsonl`; [] if none."""
+    decoding = dataclasses.asdict(config.decoding) | {"beam_size": config.evaluation.beam_size}
+    decay = config.training.ema_decay
+    averages = {} if decay is None else {"ema_decays": [decay]}
+    evaluations = [record for record in log if record.get("of") == "dev"]
+    return [
+        {"corpus": config.data.corpus, "checkpoints": [record.get("step")], "decoding": decoding}
+        | averages
+        | record
+        for record in evaluations[-1:]
+    ]
+
+
+def scored_test_set(score: Record) -> str:
+    """Return the published name of the scored set."""
+    corpus, split = str(score.get("corpus")), str(score.get("split"))
+    return name_of_test_set(corpus, split, score.get("num_sentences") or 0)
+
+
+def averaged(score: Record) -> int | str:
+    """Return how many checkpoints were averaged, or the name and decay of a moving average."""
+    decays = score.get("ema_decays", [])
+    of = ", ".join(map(str, decays))
+    return f"moving average, decay {of}" if decays else len(score.get("checkpoints", []))
+
+
+def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> page.Row:
+    steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
+    stated = ["beam_size", "length_penalty"]
+    if decoding.get("quantize", "none") != "none":
+        stated.append("quantize")
+    search = " ".join(f"{name}={page.shown(decoding.get(name))}" for name in stated)
+    values = (score.get(measure.field) for measure in measures)
+    figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
+    return (
+        scored_test_set(score),
+        page.shown(score.get("num_sentences")),
+        f"{page.shown(averaged(score))}, to step {page.shown(steps[-1])}"
+        if steps
+        else page.UNKNOWN,
+        *[search] * task.searches,
+        *(page.UNKNOWN if figure is None else page.shown(figure) for figure in figures),
     )
