@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]
     found = {}
     for split in SPLITS if "{split}" in place else ("train",):
         names = (split, *_OTHER_NAMES.get(split, ()))
-        paths = [place.replace("{split}", name) for name in names if "{split}" in place] or [place]
+        paths = [place.replace("{split}", name) for name in names]
         found[split] = [
             path.replace("{language}", language)
             for path in paths
@@ -96,22 +96,18 @@ def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> 
         return
     source, target = (str(bucket.as_path(pattern.replace("{language}", one))) for one in languages)
     shape = re.compile("([^/]*)".join(map(re.escape, _WILDCARD.split(source))))
+    between = _WILDCARD.split(target)
     others = {str(path): path for path in _paths(target)}
     for path in _paths(source):
         match = shape.fullmatch(str(path))
-        parts = iter(match.groups() if match else ())
-        name = _WILDCARD.sub(partial(_next_part, parts), target)
+        parts = match.groups() if match else _WILDCARD.findall(target)
+        name = "".join(map("".join, zip_longest(between, parts, fillvalue="")))
         other = others.pop(name, None)
         if other is None:
             raise UserError(f"shard {path} has no {name} beside it with the other side")
         yield Shard((path, other), fields)
     if others:
         raise UserError(f"shard {next(iter(others))} has no file beside it with the other side")
-
-
-def _next_part(parts: Iterator[str], wildcard: re.Match[str]) -> str:
-    """Return the next part of a name for a wildcard; the wildcard itself if none is left."""
-    return next(parts, wildcard[0])
 
 
 def _paths(pattern: str) -> list[Path]:

@@ -1,6 +1,6 @@
 """Tokenise shards into pieces, shard by shard, and reuse existing ones.
 
-    OUT/00012-3.npy     the fourth piece of the thirteenth shard (`extras.shards.pieces`)
+    OUT/00012-3.npy     the fourth piece of the thirteenth shard (`extras.shards.prepared`)
     OUT/00012.json      the record of the shard, written once all of its pieces are there
     OUT/prepared.json   the records of all shards, written last
 
@@ -23,8 +23,7 @@ from t2t_jax.data.parts import Engine
 from t2t_jax.data.tokenized import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
-from t2t_jax.extras.shards.pieces import PieceRecord, piece_path, write_piece
-from t2t_jax.extras.shards.prepared import PreparedPieces
+from t2t_jax.extras.shards.prepared import PieceRecord, PreparedPieces, piece_path, write_piece
 from t2t_jax.system import atomic_file, bucket
 from t2t_jax.system.records import COUNT, parse_object
 
