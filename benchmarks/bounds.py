@@ -7,8 +7,13 @@ from typing import Any
 from profiling import Profile, joined
 
 from t2t_jax.extras.compile_only.hlo import Program
-from t2t_jax.extras.compile_only.kernels import Kernel, kernels, label_of
-from t2t_jax.extras.compile_only.roofline import least_seconds, roofline
+from t2t_jax.extras.compile_only.kernels import (
+    Kernel,
+    kernels,
+    label_of,
+    least_seconds,
+    roofline,
+)
 from t2t_jax.parallel.hardware import Hardware
 
 ELSEWHERE = "not in the program"

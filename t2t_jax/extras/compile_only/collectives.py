@@ -13,14 +13,10 @@ from jaxtyping import Int
 
 from t2t_jax.extras.compile_only.hlo import Instruction, Program
 
-COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
+COLLECTIVES = {
+    *("all-reduce", "all-gather", "reduce-scatter"),
+    *("all-to-all", "collective-permute", "collective-broadcast"),
+}
 """The opcodes of operations in which devices exchange data."""
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _LISTED_GROUPS = re.compile(r"\b(?:replica_groups|source_target_pairs)=\{((?:\{[\d,]*\},?)*)\}")

@@ -1,16 +1,24 @@
-"""The kernels of a compiled program, with the operations, bytes and number of runs of each.
+"""The kernels of a compiled program, their operations and bytes, and the least time they take.
 
 A kernel is a piece of work that a device starts at once: a fusion, a product, a call of a library,
 or a copy. Everything is read from the program's text; nothing is measured.
+
+The least time is a bound from a compiler, not a timing. Each kernel takes at least the time of its
+matrix products at the peak of the device, or of its reads and writes at the speed of the memory,
+whichever is longer ("Roofline", Williams et al. 2009), and its start. Transfers to other devices
+are hidden behind the kernels that run meanwhile. For TPUs, XLA's compiler notes the cycles that it
+expects of a kernel, and these are taken instead; it has none for kernels written in Pallas.
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from t2t_jax.extras.compile_only.collectives import COLLECTIVES, Collective, collective
 from t2t_jax.extras.compile_only.hlo import ArrayShape, Instruction, Program, root_of
+from t2t_jax.parallel.hardware import Hardware
 
 _NO_WORK = {
     *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "after-all"),
@@ -34,6 +42,10 @@ _FRAMES = {
     "shard_map",
 }
 """The parts of operations' names that are not modules."""
+_REACHED = 0.85
+"""The share of a GPU's published memory bandwidth that its best kernels reach."""
+_START = 2e-6
+"""The seconds that a GPU takes to start a kernel."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,48 @@ class Kernel:
     """Whether the kernel is a copy within the device, made while other kernels run."""
 
 
+class KernelGroup(NamedTuple):
+    """All kernels of one label."""
+
+    label: str
+    """The module and the operation."""
+    seconds: float
+    """The least time of all kernels together."""
+    starts: int
+    """How often the kernels are started."""
+    num_bytes: float
+    """The bytes that the kernels read and write."""
+    flops: float
+    """The floating point operations of the kernels' matrix products."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time of a program."""
+
+    groups: Sequence[KernelGroup]
+    """The kernels by label, without transfers, those that take longest first."""
+    transfers_seconds: float
+    """The time in which the devices send each other data."""
+    waiting_seconds: float
+    """The part of that time in which the devices do nothing else."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the least time of one run of the program."""
+        return sum(group.seconds for group in self.groups) + self.waiting_seconds
+
+    @property
+    def num_bytes(self) -> float:
+        """Return the bytes that the program reads and writes."""
+        return sum(group.num_bytes for group in self.groups)
+
+    @property
+    def launches(self) -> int:
+        """Return how many kernels are started."""
+        return sum(group.starts for group in self.groups)
+
+
 def kernels(program: Program) -> list[Kernel]:
     """Return the kernels that one run of a program starts, in the order of their starts.
 
@@ -75,6 +129,46 @@ def kernels_of_a_round(program: Program) -> list[Kernel]:
     There are none in a program without such a loop.
     """
     return max((_started(program, body, 1) for body in program.loops()), key=len, default=[])
+
+
+def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
+    """Compute the least time of a program on a kind of device, from its kernels in their order."""
+    times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
+    groups: dict[str, list[KernelGroup]] = {}
+    transfers = waiting = 0.0
+    for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
+        if kernel.sent:
+            # Kernels that run meanwhile may be in a loop, and run more often than the transfer.
+            behind = slice(place + 1, place + 1 + kernel.meanwhile)
+            hidden = sum(
+                time * other.count / kernel.count
+                for time, other in zip(times[behind], kernels[behind], strict=True)
+            )
+            sending = least_seconds(kernel, hardware)
+            transfers += kernel.count * sending
+            waiting += kernel.count * max(0.0, sending - hidden)
+            continue
+        count, label = kernel.count, kernel.label
+        sizes = count * kernel.num_bytes, count * kernel.flops
+        groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
+    sums = [together(label, of_label) for label, of_label in groups.items()]
+    return Roofline(sorted(sums, key=lambda group: -group.seconds), transfers, waiting)
+
+
+def together(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
+    """Return several groups as one, with another label."""
+    return KernelGroup(label, *map(sum, zip(*(group[1:] for group in groups), strict=True)))
+
+
+def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
+    """Compute the least time of one run of a kernel; for a transfer, it is the time of sending."""
+    if kernel.sent:
+        return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
+    if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.beside):
+        return (kernel.cycles or 0) / hardware.clock_hz
+    share, start = (_REACHED, _START) if hardware.clock_hz is None else (1.0, 0.0)
+    moving = kernel.num_bytes / (share * hardware.memory_bytes_per_s)
+    return max(kernel.flops / hardware.flops_per_s, moving) + start
 
 
 def _started(program: Program, name: str, count: int) -> list[Kernel]:

@@ -14,8 +14,7 @@ from jaxtyping import Float
 
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.extras.compile_only.collectives import Collective
-from t2t_jax.extras.compile_only.kernels import Kernel
-from t2t_jax.extras.compile_only.roofline import Roofline, roofline, together
+from t2t_jax.extras.compile_only.kernels import Kernel, Roofline, roofline, together
 from t2t_jax.parallel.hardware import Hardware
 from t2t_jax.system.durations import duration
 

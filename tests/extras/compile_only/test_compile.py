@@ -11,8 +11,7 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
 from t2t_jax.extras.compile_only import topologies
 from t2t_jax.extras.compile_only.compile import compile_ahead
-from t2t_jax.extras.compile_only.gpu_targets import GPU_TARGETS
-from t2t_jax.extras.compile_only.topologies import devices_of
+from t2t_jax.extras.compile_only.topologies import GPU_TARGETS, devices_of
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.jax_settings import OPTIONS
 from tests.programs import run_python

@@ -3,8 +3,7 @@
 import pytest
 
 from t2t_jax.extras.compile_only.hlo import parse_program
-from t2t_jax.extras.compile_only.kernels import Kernel, kernels, kernels_of_a_round
-from t2t_jax.extras.compile_only.roofline import roofline
+from t2t_jax.extras.compile_only.kernels import Kernel, kernels, kernels_of_a_round, roofline
 from t2t_jax.parallel.hardware import Hardware
 
 _PRODUCT = "jit(step)/while/body/transpose(jvp(Net.apply))/Net.decoded/feed_forward/dot_general"
