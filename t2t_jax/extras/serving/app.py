@@ -63,7 +63,7 @@ class Application:
             async with asyncio.timeout(self._timeout):
                 response = JSONResponse({"translatedText": await self._translation(request)})
         except Exception as error:
-            response = self._refusal(error)
+            response = await self._refused(request, error)
         seconds = time.monotonic() - start
         self._requests.labels(str(response.status_code)).inc()
         self._seconds.observe(seconds)
@@ -112,10 +112,7 @@ class Application:
     async def _show_page(self, _: Request) -> Response:
         return HTMLResponse(self._page)
 
-    async def _refused(self, _: Request, error: Exception) -> Response:
-        return self._refusal(error)
-
-    def _refusal(self, error: Exception) -> JSONResponse:
+    async def _refused(self, _: Request, error: Exception) -> JSONResponse:
         headers = None
         if isinstance(error, HTTPException):
             status, message, headers = error.status_code, error.detail, error.headers
