@@ -17,6 +17,7 @@ from t2t_jax.config.config import walk
 from t2t_jax.config.model import PARTS
 from t2t_jax.errors import UserError, quote
 from t2t_jax.extras.interchange.portable import PortableModel
+from t2t_jax.extras.interchange.pretrained import ACTIVATIONS
 
 Carried: TypeAlias = Mapping[str, Collection[Any] | None]
 """The values that a format can hold, by the path of the field: `{"model.norm": ("layer",)}`; `ANY`
@@ -55,35 +56,29 @@ def any_value(section: str, *names: str) -> Carried:
     return {f"{section}.{name}": ANY for name in names}
 
 
-def common_search() -> Carried:
-    """Return the settings of a search that other engines have too, with their possible values."""
-    lengths = "beam_size", "length_penalty", "max_extra_length", "min_length"
-    sampling = "temperature", "top_k", "top_p"
-    return {
-        **any_value("decoding", *lengths, *sampling, "no_repeat_ngram_size", "forbidden_ids"),
-        "decoding.beam_rule": ("paper", "transformers"),
-    }
+SEARCH: Carried = {
+    **any_value("decoding", "beam_size", "length_penalty", "max_extra_length", "min_length"),
+    **any_value("decoding", "temperature", "top_k", "top_p"),
+    **any_value("decoding", "no_repeat_ngram_size", "forbidden_ids"),
+    "decoding.beam_rule": ("paper", "transformers"),
+}
+"""The settings of a search that other engines have too, with their possible values."""
 
 
-def sizes_of_transformers(model: ModelConfig) -> Carried:
-    """Return the sizes that every model of the library transformers can hold.
+def fields_of_transformers(model: ModelConfig) -> Carried:
+    """Return the fields that every model of the library transformers can hold.
 
-    In transformers, heads have the width d_model / num_heads.
+    In transformers, heads have the width d_model / num_heads, and the target embedding is the
+    output projection too.
     """
     width, heads = (None, model.d_model / model.num_heads), (None, model.num_heads)
     sizes = "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers"
+    is_shared = len(set(model.embeddings.values())) == 1
     return {
-        **any_value("model", *sizes, "norm_epsilon"),
+        **any_value("model", *sizes, "norm_epsilon", "share_embeddings", "scale_embeddings"),
         **dict.fromkeys(("model.d_k", "model.d_v"), width),
         "model.num_kv_heads": heads,
         **{f"model.{part}_heads": heads for part in PARTS},
-    }
-
-
-def tied_output(model: ModelConfig) -> Carried:
-    """Return the fields of a format whose target embedding is the output projection too."""
-    is_shared = len(set(model.embeddings.values())) == 1
-    return {
-        "model.share_embeddings": ANY,
+        "model.feed_forward": tuple(ACTIVATIONS),
         "model.share_target_embedding": ANY if is_shared else (True,),
     }

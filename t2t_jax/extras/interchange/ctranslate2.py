@@ -23,7 +23,7 @@ from t2t_jax.config import Config, ModelConfig, registry, tables
 from t2t_jax.config.model import Stack
 from t2t_jax.data.vocabularies import paired, shared
 from t2t_jax.errors import needs_extra
-from t2t_jax.extras.interchange.carried import Carried, any_value, common_search
+from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.extras.interchange.rewriting import with_all_heads, without_residual_scale
 from t2t_jax.functional.position import alibi_slopes
@@ -84,7 +84,7 @@ def carried(config: Config) -> Carried:
             *("source_vocab_size", "scale_embeddings", "embedding_norm", "first_position"),
             *("max_positions", "rotary_base", "rotary_scale"),
         ),
-        **common_search(),
+        **SEARCH,
         "model.architecture": ("encoder_decoder",),
         "model.d_v": (model.d_v if one_width else model.key_size,),
         "model.score_function": ("scaled_dot_product", "dot_product"),

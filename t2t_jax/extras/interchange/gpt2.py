@@ -16,7 +16,7 @@ from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretraine
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import model_files, places, portable, pretrained
-from t2t_jax.extras.interchange.carried import ANY, Carried, sizes_of_transformers, tied_output
+from t2t_jax.extras.interchange.carried import ANY, Carried, fields_of_transformers
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record
 
@@ -145,13 +145,10 @@ def _our_arrays(
     yield "embedding", tensors.rows("transformer.wte.weight", order, width)
     yield "output_bias", np.where(order != places.NONE, np.float32(0), np.float32(_NEVER))
     for number in range(model.stacks[0].num_layers):
-        name = f"transformer.h.{number}.attn.c_attn"
-        joined = {
-            "W": tensors.take(f"{name}.weight", width, 3 * width),
-            "b": tensors.take(f"{name}.bias", 3 * width),
-        }
-        for kind, whole in joined.items():
-            for letter, part in zip("QKV", np.split(whole, 3, axis=-1), strict=True):
+        for kind, name, *rows in (("W", "weight", width), ("b", "bias")):
+            whole = f"transformer.h.{number}.attn.c_attn.{name}"
+            parts = np.split(tensors.take(whole, *rows, 3 * width), 3, axis=-1)
+            for letter, part in zip("QKV", parts, strict=True):
                 yield f"decoder.layers.{number}.self_attention.{kind}_{letter}", part.copy()
     for place in _places(model):
         yield place.ours, place.array(tensors)
@@ -162,11 +159,9 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold; see `interchange.carried`."""
     return {
-        **sizes_of_transformers(config.model),
-        **tied_output(config.model),
+        **fields_of_transformers(config.model),
         "model.architecture": ("decoder_only",),
         "model.attention_bias": (True,),
-        "model.feed_forward": tuple(pretrained.ACTIVATIONS),
         "model.position": ("learned",),
         "model.max_positions": ANY,
         "model.norm_order": ("pre",),

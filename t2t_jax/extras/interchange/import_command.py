@@ -8,15 +8,9 @@ import tyro
 
 from t2t_jax.commands.flag_table import NewRun
 from t2t_jax.commands.tables import print_line
-from t2t_jax.extras.interchange.formats import (
-    FORMATS,
-    check_format,
-    described_formats,
-    read_model,
-    readable,
-)
+from t2t_jax.extras.interchange import formats
 
-_HELP = described_formats(readable())
+_HELP = formats.described_formats(formats.readable())
 
 
 @dataclass(frozen=True)
@@ -51,9 +45,9 @@ class ImportCommand:
         """Write the run directory, and return the exit code."""
         from t2t_jax.extras.interchange.runs import write_run
 
-        check_format(self.format, readable())
-        options = {name: getattr(self, name) for name in FORMATS[self.format].options}
-        model = read_model(self.format, self.path, **options)
+        formats.check_format(self.format, formats.readable())
+        options = {name: getattr(self, name) for name in formats.FORMATS[self.format].options}
+        model = formats.read_model(self.format, self.path, **options)
         named = {"source": self.source_language, "target": self.target_language}
         languages = {f"data.{side}_language": name for side, name in named.items() if name}
         model = replace(model, config=model.config.replace(languages))

@@ -47,13 +47,7 @@ from t2t_jax.extras.interchange import (
     pretrained,
     rewriting,
 )
-from t2t_jax.extras.interchange.carried import (
-    Carried,
-    any_value,
-    common_search,
-    sizes_of_transformers,
-    tied_output,
-)
+from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value, fields_of_transformers
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
@@ -222,15 +216,12 @@ sources and targets have one vocabulary. The subwords that are given to it end w
 
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold; see `interchange.carried`."""
-    heads = (f"{part}_heads" for part in PARTS)
-    parts = "attention_bias", "output_bias", "source_vocab_size", "scale_embeddings"
+    parts = [f"{part}_heads" for part in PARTS]
     return {
-        **sizes_of_transformers(config.model),
-        **tied_output(config.model),
-        **any_value("model", *heads, *parts),
-        **common_search(),
+        **fields_of_transformers(config.model),
+        **any_value("model", *parts, "attention_bias", "output_bias", "source_vocab_size"),
+        **SEARCH,
         "model.architecture": ("encoder_decoder",),
-        "model.feed_forward": tuple(pretrained.ACTIVATIONS),
         "model.norm_order": ("post", "deep"),
         "model.position": ("sinusoidal",),  # transformers computes no other frequencies
         "model.start_token": ("begin", "end", "padding"),

@@ -40,8 +40,7 @@ def new_order(
       The entries in the new order, with the names `PAD` and `END` for the first two, and the
       original's id of each.
     """
-    rest = [number for number in range(len(pieces)) if number not in first]
-    order = [*first, *rest]
+    order = [*first, *(number for number in range(len(pieces)) if number not in first)]
     names = [PAD, END, *(pieces[number] for number in order[2:])]
     return names, np.array(order)
 

@@ -171,12 +171,12 @@ def our_config(
     found: dict[str, Any] = {}
     for name, field in fields.items():
         value = theirs.get(name, field.usual)
-        if field.ours == "feed_forward" and value not in _OUR_ACTIVATIONS:
-            raise UserError(
-                f"{path / 'config.json'} has {name}={value!r:.60}; a model of t2t_jax can have "
-                f"{', '.join(_OUR_ACTIVATIONS)}"
-            )
         if field.ours == "feed_forward":
+            if value not in _OUR_ACTIVATIONS:
+                raise UserError(
+                    f"{path / 'config.json'} has {name}={value!r:.60}; a model of t2t_jax can have "
+                    f"{', '.join(_OUR_ACTIVATIONS)}"
+                )
             value = _OUR_ACTIVATIONS[value]
         found[f"model.{field.ours}"] = float(value) if field.kind is model_files.RATE else value
     return model_files.config_of(path / "config.json", found | dict(others))
@@ -184,11 +184,8 @@ def our_config(
 
 def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:
     """Return the fields of config.json that follow from our config."""
-    found = {name: getattr(model, field.ours) for name, field in fields.items()}
-    return {
-        name: ACTIVATIONS[value] if fields[name].ours == "feed_forward" else value
-        for name, value in found.items()
-    }
+    values = {**vars(model), "feed_forward": ACTIVATIONS[model.feed_forward]}
+    return {name: values[field.ours] for name, field in fields.items()}
 
 
 def their_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:

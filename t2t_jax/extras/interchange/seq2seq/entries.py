@@ -21,16 +21,7 @@ from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabularies.pretrained import pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.interchange.model_files import (
-    ID,
-    Token,
-    read_bytes,
-    read_json,
-    read_splitter,
-    read_text,
-    read_tokenizer,
-    vocabulary_of,
-)
+from t2t_jax.extras.interchange import model_files
 from t2t_jax.extras.interchange.places import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
 from t2t_jax.system.records import schema
 
@@ -43,7 +34,7 @@ _SETTINGS = schema(
         **dict.fromkeys(("src_lang", "tgt_lang", "tokenizer_class"), str | None),
         "legacy_behaviour": bool | None,
         "language_codes": str | None,
-        "added_tokens_decoder": dict[str, Token],
+        "added_tokens_decoder": dict[str, model_files.Token],
         **dict.fromkeys(_LISTS, list | None),
     },
 )
@@ -87,13 +78,12 @@ class Entries(NamedTuple):
                 "files of one model"
             )
         names, order = new_order(self.pieces, first)
-        unknown = names.index(UNKNOWN)
-        with vocabulary_of(self.file):
-            if self.file.name == TOKENIZER:
-                there = [NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
-                return pretrained_vocabulary(read_text(self.file), there, unknown), order
-            model = read_bytes(self.file)
-            return paired_vocabulary((model, model), (names, names)), order
+        model = model_files.read_bytes(self.file)
+        with model_files.vocabulary_of(self.file):
+            if self.file.name != TOKENIZER:
+                return paired_vocabulary((model, model), (names, names)), order
+            there = [NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
+            return pretrained_vocabulary(model.decode(), there, names.index(UNKNOWN)), order
 
 
 def unused(number: int) -> str:
@@ -109,7 +99,7 @@ def read_entries(path: Path, size: int) -> Entries:
     """
     file = path / TOKENIZER
     if file.exists():
-        ids, added = read_tokenizer(file)
+        ids, added = model_files.read_tokenizer(file)
     else:
         file = path / SENTENCEPIECE
         ids, added = _of_sentencepiece(file)
@@ -139,7 +129,7 @@ def tokenizer_settings(path: Path, name: str = SETTINGS) -> Mapping[str, Any]:
       path: the directory of the model.
     """
     file = path / name
-    return read_json(file, _SETTINGS) if file.exists() else {}
+    return model_files.read_json(file, _SETTINGS) if file.exists() else {}
 
 
 def language_codes(codes: Sequence[str]) -> dict[str, str]:
@@ -149,16 +139,16 @@ def language_codes(codes: Sequence[str]) -> dict[str, str]:
 
 
 def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the same as `read_tokenizer` for a SentencePiece model."""
+    """Return the same as `model_files.read_tokenizer` for a SentencePiece model."""
     path = file.parent
     if not file.exists():
         raise UserError(
             f"{path} has neither {TOKENIZER} nor {SENTENCEPIECE}, one of which splits text; copy "
             "it from where the model was"
         )
-    splitter = read_splitter(file)
+    splitter = model_files.read_splitter(file)
     if (path / TABLE).exists():
-        ids = read_json(path / TABLE, dict[str, ID])
+        ids = model_files.read_json(path / TABLE, dict[str, model_files.ID])
     else:
         pieces = [splitter.id_to_piece(n) for n in range(splitter.get_piece_size())]
         special = {splitter.unk_id(), splitter.bos_id(), splitter.eos_id()}

@@ -1,6 +1,5 @@
 """The formats M2M100, mBART and BART of transformers, and the facts in which they differ."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -8,12 +7,7 @@ from typing import Any, ClassVar, Literal
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.extras.interchange import pretrained
-from t2t_jax.extras.interchange.carried import (
-    Carried,
-    any_value,
-    common_search,
-    sizes_of_transformers,
-)
+from t2t_jax.extras.interchange.carried import ANY, SEARCH, Carried, fields_of_transformers
 from t2t_jax.extras.interchange.portable import PortableModel
 
 EPSILON = 1e-5
@@ -32,20 +26,31 @@ class Seq2SeqFormat:
     """The value of `model_type` in config.json."""
     model_class: str
     """The class in transformers."""
-    fields: pretrained.Counterparts
-    """The fields of config.json that stand for fields of ours."""
-    fixed: Mapping[str, Any]
-    """Options with the only value of each that transformers computes with."""
     norm_order: Literal["pre", "post"]
     """Where the norms are; with "pre", a stack ends with one more."""
-    has_table: bool
+    has_table: bool = True
     """Whether positions are learned, embeddings normalised and logits biased, as in BART; if not,
     positions are sinusoids."""
-    starts_with_end: bool
+    starts_with_end: bool = True
     """Whether a target starts with the end of a sentence, unless the files say otherwise; if not,
     it starts with the mark of its language."""
-    has_languages: bool
+    has_languages: bool = True
     """Whether an entry of the vocabulary says what language a text is in."""
+
+    @property
+    def fields(self) -> pretrained.Counterparts:
+        """Return the fields of config.json that stand for fields of ours."""
+        if self.has_table:
+            return pretrained.encoder_decoder_fields("gelu")
+        return pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1)
+
+    @property
+    def fixed(self) -> dict[str, bool]:
+        """Return options with the only value of each that transformers computes with."""
+        tied, is_pre = {"tie_word_embeddings": True}, self.norm_order == "pre"
+        norms = {"normalize_before": is_pre, "add_final_layer_norm": is_pre}
+        of_bart = {"normalize_embedding": True, "static_position_embeddings": False, **norms}
+        return {**tied, **of_bart} if self.has_table else tied
 
     @property
     def model_fields(self) -> dict[str, Any]:
@@ -64,12 +69,11 @@ class Seq2SeqFormat:
     def carried(self, config: Config) -> Carried:
         """Return the fields of a config that the format can hold, each with its values."""
         return {
-            **sizes_of_transformers(config.model),
-            **common_search(),
+            **fields_of_transformers(config.model),
+            **SEARCH,
             **{name: (value,) for name, value in self.model_fields.items()},
-            **any_value("model", "scale_embeddings", "max_positions"),
+            "model.max_positions": ANY,
             "model.architecture": ("encoder_decoder",),
-            "model.feed_forward": tuple(pretrained.ACTIVATIONS),
             "model.start_token": ("begin", "end"),
         }
 
@@ -77,9 +81,8 @@ class Seq2SeqFormat:
         self, path: Path, *, source_language: str | None = None, target_language: str | None = None
     ) -> PortableModel:
         """Read a model for two of its languages; see `read_seq2seq`."""
-        from t2t_jax.extras.interchange.seq2seq.reading import (
-            read_seq2seq,  # which imports this module
-        )
+        # It imports this module.
+        from t2t_jax.extras.interchange.seq2seq.reading import read_seq2seq
 
         return read_seq2seq(path, self, source_language, target_language)
 
@@ -90,36 +93,6 @@ class Seq2SeqFormat:
         write_seq2seq(model, self, directory)
 
 
-_COMMON = {"tie_word_embeddings": True}
-_OF_BART = {**_COMMON, "normalize_embedding": True, "static_position_embeddings": False}
-
-M2M100 = Seq2SeqFormat(
-    "m2m_100",
-    "M2M100ForConditionalGeneration",
-    pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1),
-    _COMMON,
-    norm_order="pre",
-    has_table=False,
-    starts_with_end=True,
-    has_languages=True,
-)
-MBART = Seq2SeqFormat(
-    "mbart",
-    "MBartForConditionalGeneration",
-    pretrained.encoder_decoder_fields("gelu"),
-    {**_OF_BART, "normalize_before": True, "add_final_layer_norm": True},
-    norm_order="pre",
-    has_table=True,
-    starts_with_end=False,
-    has_languages=True,
-)
-BART = Seq2SeqFormat(
-    "bart",
-    "BartForConditionalGeneration",
-    pretrained.encoder_decoder_fields("gelu"),
-    {**_OF_BART, "normalize_before": False, "add_final_layer_norm": False},
-    norm_order="post",
-    has_table=True,
-    starts_with_end=True,
-    has_languages=False,
-)
+M2M100 = Seq2SeqFormat("m2m_100", "M2M100ForConditionalGeneration", "pre", has_table=False)
+MBART = Seq2SeqFormat("mbart", "MBartForConditionalGeneration", "pre", starts_with_end=False)
+BART = Seq2SeqFormat("bart", "BartForConditionalGeneration", "post", has_languages=False)

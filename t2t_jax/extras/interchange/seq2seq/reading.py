@@ -8,9 +8,9 @@ The entries get other ids: padding is id 0, the end of a sentence id 1, and what
 with, or else the beginning of a sentence, id 2.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired
+from typing import Any, NotRequired
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -38,13 +38,6 @@ _VERSION: places.Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *
 _SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weights"
 
 
-class _Pair(NamedTuple):
-    """The languages of an imported model: their codes, and their names in its config."""
-
-    codes: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-
-
 def read_seq2seq(
     path: Path,
     form: Seq2SeqFormat,
@@ -68,28 +61,33 @@ def read_seq2seq(
             f"{entries.file}, with what lies beside it, has no mark of a language, which every "
             f"{form.model_type} has; copy the files of one model"
         )
-    theirs = {**theirs, **_start_settings(path, theirs)}
-    pair = _pair(path, entries, theirs, source_language, target_language)
-    if theirs[_START] is None and (form.starts_with_end or not pair.codes):
+    file = path / generation.FILE
+    given = model_files.read_json(file, schema(_OTHERS)) if file.exists() else {}
+    starts = {name: given[name] for name in (_START, _FORCED) if given.get(name) is not None}
+    theirs = {_START: None, _FORCED: None, **theirs, **starts}
+    names = _languages(path, entries, theirs, source_language, target_language)
+    pair = [framed.language_code(name, list(entries.languages)) for name in names]
+    if theirs[_START] is None and (form.starts_with_end or not pair):
         theirs[_START] = theirs["eos_token_id"]
     elif theirs[_START] in (None, *entries.languages.values()):
-        theirs[_START] = entries.languages[pair.codes[1]]
+        theirs[_START] = entries.languages[pair[1]]
     vocabulary, order = _vocabulary(path, form, theirs, entries, pair)
-    starts = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+    tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
     sides = "data.source_language", "data.target_language"
     changes: Mapping[str, Any] = {
         **form.model_fields,
-        "model.start_token": starts.get(theirs[_START], "begin"),
+        "model.start_token": tokens.get(theirs[_START], "begin"),
         "data.vocab_size": len(vocabulary),
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
-        **dict(zip(sides, pair.names, strict=False)),
+        **dict(zip(sides, names, strict=False)),
     }
     config = pretrained.our_config(path, theirs, form.fields, changes)
     arrays = _arrays(pretrained.read_tensors(path, _spellings), form, config, order)
     if form.has_table:
         length = len(arrays["target_position"])
-        wanted = {"max_position_embeddings": length}
-        pretrained.refuse_other_options(path / "config.json", theirs, wanted)
+        pretrained.refuse_other_options(
+            path / "config.json", theirs, {"max_position_embeddings": length}
+        )
         limits = {
             "data.max_length": min(config.data.max_length, length // 2),
             "decoding.max_extra_length": min(config.decoding.max_extra_length, length // 2),
@@ -110,44 +108,28 @@ def _spellings(name: str) -> Iterator[str]:
         yield SHARED
 
 
-def _start_settings(path: Path, theirs: Record) -> dict[str, int | None]:
-    """Return the ids with which targets begin, of generation_config.json or config.json."""
-    file = path / generation.FILE
-    given = model_files.read_json(file, schema(_OTHERS)) if file.exists() else {}
-    return {
-        name: theirs.get(name) if given.get(name) is None else given[name]
-        for name in (_START, _FORCED)
-    }
-
-
-def _pair(
+def _languages(
     path: Path, entries: Entries, theirs: Record, source: str | None, target: str | None
-) -> _Pair:
-    """Return the languages that are asked for, or that the files of a model name."""
-    codes = list(entries.languages)
+) -> tuple[str, ...]:
+    """Return the names of the two languages that are asked for, or that the files name."""
+    codes, settings = list(entries.languages), tokenizer_settings(path)
     if not codes:
-        return _Pair()
-    settings = tokenizer_settings(path)
+        return ()
     marks = {number: code for code, number in entries.languages.items()}
     english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
-    named = [
-        source or settings.get("src_lang") or next(english, codes[0]),
-        target
-        or settings.get("tgt_lang")
-        or marks.get(theirs[_FORCED])
-        or marks.get(theirs[_START]),
-    ]
-    if named[1] is None:
+    source = source or settings.get("src_lang") or next(english, codes[0])
+    target = target or settings.get("tgt_lang") or marks.get(theirs[_FORCED])
+    target = target or marks.get(theirs[_START])
+    if target is None:
         raise UserError(
             f"{path} does not say into which language its model is to translate; name one with "
             f"--target-language, such as {', '.join(codes[:6])}"
         )
-    names = [str(name) for name in named]
-    return _Pair(tuple(framed.language_code(name, codes) for name in names), tuple(names))
+    return source, target
 
 
 def _vocabulary(
-    path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: _Pair
+    path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: Sequence[str]
 ) -> tuple[framed.FramedVocabulary, Int[np.ndarray, " entries"]]:
     """Return the vocabulary, and the model's id of each of its entries."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
@@ -171,7 +153,7 @@ def _vocabulary(
         target=target,
         silent=sorted(ours[number] for number in entries.added | {begin}),
         languages={code: ours[number] for code, number in entries.languages.items()},
-        pair=pair.codes,
+        pair=pair,
         first=first,
     )
     return vocabulary, order
