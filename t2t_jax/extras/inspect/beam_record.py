@@ -24,8 +24,6 @@ _POSSIBLE = -1e6  # lower log-probabilities stand for slots without a hypothesis
 class Node(NamedTuple):
     """A hypothesis that a search has held after one of its steps."""
 
-    tokens: _Tokens
-    """The tokens of the hypothesis."""
     log_prob: float
     """The log-probability of the hypothesis, in nats."""
     fate: Fate
@@ -107,7 +105,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
         score = None
         if fate == "ended" or len(key) == step:  # ended, or live when the search stopped
             score = log_prob / float(length_penalty(jnp.int32(len(key)), *penalty))
-        nodes[key] = Node(key, log_prob, fate, score)
+        nodes[key] = Node(log_prob, fate, score)
     return BeamRecord(nodes, winner, decoding.beam_size, *penalty)
 
 

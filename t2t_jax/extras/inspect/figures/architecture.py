@@ -1,7 +1,7 @@
 """Figure 1 of the paper with the shapes and the numbers of parameters of a config."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 from matplotlib.axes import Axes
@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from t2t_jax.config import AttentionConfig, Config, ImageEncoderConfig, ModelConfig
-from t2t_jax.config.model import Stack
+from t2t_jax.config.model import Side, Stack
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.system.drawing import canvas
 
-_Side: TypeAlias = Literal["source", "target"]
 _WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.3
+_STEP = _HEIGHT + _GAP
 _COLUMNS = 0.0, 6.6
 _ARROW = {"arrowstyle": "->", "color": "0.3"}
 _COLORS = {
@@ -45,7 +45,7 @@ def architecture(config: Config, vocab_size: int) -> Figure:
     params = declared_parameters(make_model(config, vocab_size, None))
     stacks = config.model.stacks
     columns = [_column(config.model, vocab_size, params, stack) for stack in stacks]
-    tallest = max(map(len, columns)) * (_HEIGHT + _GAP)
+    tallest = max(map(len, columns)) * _STEP
     figure, (axes,) = canvas(10, 0.62 * tallest)
     for x, boxes, stack in zip(_COLUMNS, columns, stacks, strict=False):
         _draw(axes, x, boxes, stack.num_layers)
@@ -76,7 +76,7 @@ def _column(
     return boxes
 
 
-def _side(stack: Stack) -> _Side:
+def _side(stack: Stack) -> Side:
     """Return the side, source or target, whose embedding a stack reads."""
     return "target" if stack.reads_target else "source"
 
@@ -114,7 +114,7 @@ def _inputs(
 
 
 def _outputs(
-    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: _Side
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: Side
 ) -> list[_Box]:
     """Return the boxes above the layers of the stack that predicts."""
     matrix, embeddings = model.embeddings["output"], model.embeddings
@@ -154,9 +154,8 @@ def _count(params: Any) -> int:
 
 
 def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
-    step = _HEIGHT + _GAP
     for number, box in enumerate(boxes):
-        y = number * step
+        y = number * _STEP
         shape = FancyBboxPatch(
             (x, y), _WIDTH, _HEIGHT, "round,pad=0.04", facecolor=_COLORS[box.kind], edgecolor="0.3"
         )
@@ -167,7 +166,7 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
         if number:
             axes.annotate("", (middle, y), (middle, y - _GAP), arrowprops=_ARROW)
     layer = [number for number, box in enumerate(boxes) if box.is_layer]
-    low, height = layer[0] * step - 0.15, (len(layer) - 1) * step + _HEIGHT + 0.3
+    low, height = layer[0] * _STEP - 0.15, (len(layer) - 1) * _STEP + _HEIGHT + 0.3
     frame = FancyBboxPatch((x - 0.2, low), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
     axes.add_patch(frame)
     beside = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
@@ -176,10 +175,9 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
 
 def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
     """Draw the arrow from the encoder's output to the decoder's cross-attention."""
-    step = _HEIGHT + _GAP
     (reader,) = (at for at, box in enumerate(decoder) if box.name == "cross-attention")
-    top = len(encoder) * step - _GAP
+    top = len(encoder) * _STEP - _GAP
     middle, between = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
-    y = reader * step + _HEIGHT / 2
+    y = reader * _STEP + _HEIGHT / 2
     axes.plot([middle, middle, between, between], [top, top + 0.4, top + 0.4, y], color="0.3")
     axes.annotate("", (_COLUMNS[1], y), (between, y), arrowprops=_ARROW)

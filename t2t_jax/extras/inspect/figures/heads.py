@@ -14,9 +14,7 @@ def worth(report: HeadReport) -> Figure:
     largest = max(head.importance for head in report.heads)
     for axes, name in zip(maps, PARTS, strict=True):
         heads = [head for head in report.heads if head.attention == name]
-        table = np.full((1 + max(x.layer for x in heads), 1 + max(x.head for x in heads)), np.nan)
-        for head in heads:
-            table[head.layer, head.head] = head.importance
+        table = np.array([head.importance for head in heads]).reshape(1 + heads[-1].layer, -1)
         image = axes.imshow(table, cmap=MAP, vmin=0, vmax=largest)
         axes.set(title=name, xlabel="head", ylabel="layer")
         axes.set_xticks(range(table.shape[1]), [str(n + 1) for n in range(table.shape[1])])

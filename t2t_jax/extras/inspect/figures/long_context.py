@@ -36,8 +36,7 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
     x = np.array(lengths)
     quadratic, linear = operations(layer, x)
     weights = 4 * layer.model.num_heads * x**2
-    measured = [_measured(layer, n) for n in lengths]
-    seconds, temporaries = np.array(measured).T
+    seconds, temporaries = np.array([_measured(layer, n) for n in lengths]).T
     figure, (left, middle, right) = canvas(12, 3.5, 3)
     left.plot(x, linear / 1e9, color=COLORS[0], label="projections, feed-forward: n d²")
     left.plot(x, quadratic / 1e9, color=COLORS[1], label="queries by keys, weights by values: n² d")

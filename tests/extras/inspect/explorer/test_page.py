@@ -50,8 +50,7 @@ def test_a_recorded_search_is_the_search(translator, beam_size):
     penalty = ((5 + len(best.tokens)) / 6) ** 0.6
     assert winner.score == pytest.approx(best.log_prob / penalty, rel=1e-5)
     for step in range(1, len(max(record.nodes, key=len)) + 1):
-        held = [node for key, node in record.nodes.items() if len(key) == step]
-        live = [node for node in held if node.tokens[-1] != EOS_ID]
+        live = [key for key in record.nodes if len(key) == step and key[-1] != EOS_ID]
         assert 1 <= len(live) <= beam_size
     for key, node in record.nodes.items():
         parent = record.nodes.get(key[:-1])
