@@ -163,10 +163,8 @@ def write_model(
     refuse_other_models(name, format_, model)
     check_directory_name(directory)
     with writing_directory(directory) as partial:
-        if len(dtypes) == 1:
-            format_.write(model, partial)
-        else:
-            format_.write(model, partial, dtype=dtype or dtypes[0])
+        options = {"dtype": dtype or dtypes[0]} if len(dtypes) > 1 else {}
+        format_.write(model, partial, **options)
         if PROVENANCE in model.records:
             (partial / PROVENANCE).write_bytes(model.records[PROVENANCE])
 

@@ -32,7 +32,7 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("bad_words_ids", "suppress_tokens")),
 }
 """The settings that are taken over, with the values of transformers for null or missing ones."""
-GENERATION = schema(
+_GENERATION = schema(
     {},
     {
         **dict.fromkeys(_DEFAULTS, int | None),
@@ -84,7 +84,7 @@ def with_their_search(
     is_apart = file.exists()
     if not is_apart:  # then transformers reads config.json too
         file = path / "config.json"
-    given = read_json(file, GENERATION)
+    given = read_json(file, _GENERATION)
     settings = {
         name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
     }
@@ -121,14 +121,13 @@ def _decoding_fields(
         least = max(0, settings["min_length"] - 1)  # it counts the start of a target
     if longest is None and settings["max_length"] is not None:
         longest = settings["max_length"] - 1
-    alone = [word[0] for word in _bad_words(settings, padding, ids, file) if len(word) == 1]
     fields = {
         "beam_size": settings["num_beams"],
         "beam_rule": "transformers",
         "length_penalty": float(max(0, settings["length_penalty"])),
         "min_length": least,
         "no_repeat_ngram_size": settings["no_repeat_ngram_size"],
-        "forbidden_ids": tuple(dict.fromkeys(ids[number] for number in alone)),
+        "forbidden_ids": _forbidden_ids(settings, padding, ids, file),
     }
     if longest is not None:
         fields["max_extra_length"] = longest
@@ -138,10 +137,10 @@ def _decoding_fields(
     return {f"decoding.{name}": value for name, value in fields.items()}
 
 
-def _bad_words(
+def _forbidden_ids(
     settings: Mapping[str, Any], padding: int, ids: Mapping[int, int], file: Path
-) -> list[list[int]]:
-    """Return the sequences of ids that no output may have: padding, unless bad_words_ids is set."""
+) -> tuple[int, ...]:
+    """Return our ids that no output may have: that of padding, unless bad_words_ids is set."""
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
     words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
     for word in words:
@@ -150,7 +149,8 @@ def _bad_words(
                 f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is no list of "
                 f"ids from 0 to {len(ids) - 1}"
             )
-    return [word for word in words if ids[word[0]] != EOS_ID or len(word) > 1]
+    forbidden = dict.fromkeys(ids[word[0]] for word in words if len(word) == 1)
+    return tuple(number for number in forbidden if number != EOS_ID)
 
 
 def _left_out(

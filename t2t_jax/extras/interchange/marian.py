@@ -68,6 +68,7 @@ _OTHERS = {
     _SHARED: NotRequired[bool],
     "decoder_vocab_size": NotRequired[model_files.SIZE | None],
 }
+_SPLITTERS = "source.spm", "target.spm"
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
 
@@ -86,7 +87,8 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
     arrays: Arrays = dict(_our_arrays(tensors, theirs, config.model, orders))
     if positions == "huggingface":
         try:
-            arrays = rewriting.permuted_channels(arrays, _interleaved(theirs["d_model"]))
+            in_turn = np.argsort(_sines_first(theirs["d_model"]))
+            arrays = rewriting.permuted_channels(arrays, in_turn)
         except IndexError as error:
             raise UserError(
                 f"{tensors.file} has tensors of other sizes than config.json has: {error}"
@@ -114,12 +116,9 @@ def _read_vocabulary(
         table, order = places.new_order(pieces, first)
         tables.append(table)
         orders.append(order)
-    models = (
-        model_files.read_bytes(path / "source.spm"),
-        model_files.read_bytes(path / "target.spm"),
-    )
+    source, target = (model_files.read_bytes(path / name) for name in _SPLITTERS)
     with model_files.vocabulary_of(f"the vocabulary of {path}"):
-        return paired_vocabulary(models, (tables[0], tables[1])), orders
+        return paired_vocabulary((source, target), (tables[0], tables[1])), orders
 
 
 def _our_arrays(
@@ -142,19 +141,17 @@ def _our_arrays(
         yield place.ours, place.array(tensors)
     for name in copies:
         tensors.take_copy(name, tensors.take(whole))
-    order = np.argsort(_interleaved(width))  # sines first; an IndexError in a narrower table
-    formulas: list[Callable[..., Any]] = [
-        lambda *shape: np.asarray(sinusoidal_positions(*shape))[:, order]
+    formulas: list[Callable[..., Any]] = [  # an IndexError in a narrower table
+        lambda *shape: np.asarray(sinusoidal_positions(*shape))[:, _sines_first(width)]
     ]
     if model.position == "sinusoidal_t2t":  # as asked for, whichever table the file has
         formulas.append(tensor2tensor_sinusoids)
     tensors.finish({r"model\.(encoder|decoder)\.embed_positions\.weight": formulas})
 
 
-def _interleaved(d_model: int) -> Int[np.ndarray, " d_model"]:
-    """Return the order of channels that turns sines first into sines and cosines in turn."""
-    sines = np.arange(d_model // 2)
-    return np.stack([sines, sines + d_model // 2], axis=1).ravel()
+def _sines_first(d_model: int) -> Int[np.ndarray, " d_model"]:
+    """Return the order of channels that turns sines and cosines in turn into sines first."""
+    return np.r_[0:d_model:2, 1:d_model:2]
 
 
 def _our_config(
@@ -284,8 +281,8 @@ def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int)
     for name, table, size in zip(names, pieces, sizes, strict=False):
         ids = {piece: (number - first) % size for number, piece in enumerate(table)}
         pretrained.write_json(directory / name, ids)
-    for name in ("source.spm", "target.spm"):
-        files = vocabulary.files
+    files = vocabulary.files
+    for name in _SPLITTERS:
         (directory / name).write_bytes(files.get(name) or files["vocabulary.model"])
 
 
@@ -306,14 +303,12 @@ def _their_arrays(
     """
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)
-    width = np.arange(network.d_model)
-    sines_first = np.concatenate([width[::2], width[1::2]])
     arrays = rewriting.with_all_heads(model.arrays, network)
     arrays = rewriting.without_residual_scale(arrays, network)
     arrays = rewriting.with_all_biases(arrays, network)
     arrays = rewriting.with_start_of_zeros(arrays, network, start_id(network))
     arrays = rewriting.with_norm_epsilon(arrays, network, _EPSILON)
-    arrays = rewriting.permuted_channels(arrays, sines_first)
+    arrays = rewriting.permuted_channels(arrays, _sines_first(network.d_model))
     nothing = np.zeros(len(model.vocabulary), np.float32)
     rows = {*network.embeddings.values(), "output_bias"}
     arrays = {"output_bias": nothing, **arrays}

@@ -13,6 +13,8 @@ from t2t_jax.modules.names import Arrays
 _STACKS = "encoder", "decoder"
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
 _OUTWARD = ("W_O", "b_O", "W_2", "b_2")
+_INNER = ("b_Q", "b_K", "b_V", "b_1", "output_bias")
+"""The parameters that have no axis of the residual stream."""
 
 _ATTENTIONS = {place: attention for attention, place in PLACES.items()}
 _AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O": 0, "v": 0}
@@ -98,16 +100,15 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
             for layer in range(stack.num_layers)
             for sublayer in sublayers
         ]
-        for place in places:
-            came = np.float32(1) if place == places[0] else factor
-            goes = np.float32(1) if place == places[-1] else factor
+        for place in places[1:]:
             reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
             for name in {f"{place}.{last}" for last in reading} & arrays.keys():
-                changed[name] = arrays[name] / came
+                changed[name] = arrays[name] / factor
             for name in {f"{place}.{last}" for last in _OUTWARD} & arrays.keys():
-                changed[name] = arrays[name] * came
+                changed[name] = arrays[name] * factor
+        for place in places[:-1]:
             for name in (f"{place}.norm.scale", f"{place}.norm.bias"):
-                changed[name] = arrays[name] * goes
+                changed[name] = arrays[name] * factor
     return changed
 
 
@@ -117,18 +118,14 @@ def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arr
     Args:
       order: the old channel in each place of the new order.
     """
-    return {name: _permuted(name, array, order) for name, array in arrays.items()}
-
-
-def _permuted(
-    name: str, array: Float32[np.ndarray, "..."], order: Int[np.ndarray, " d_model"]
-) -> Float32[np.ndarray, "..."]:
-    last = name.rpartition(".")[2]
-    if last in _INWARD:
-        return array[order]
-    if "query_norm" in name or "key_norm" in name or last in ("b_Q", "b_K", "b_V", "b_1", "v"):
-        return array
-    return array if last == "output_bias" else array[..., order]
+    changed = {}
+    for name, array in arrays.items():
+        last = name.rpartition(".")[2]
+        if last in _INWARD:
+            changed[name] = array[order]
+        else:
+            changed[name] = array if last in _INNER else array[..., order]
+    return changed
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:

@@ -1,18 +1,46 @@
-"""The formats M2M100, mBART and BART of transformers, and the facts in which they differ."""
+"""The formats M2M100 (also NLLB), mBART and BART of transformers, as `save_pretrained` writes them.
 
+    DIR/config.json, generation_config.json     sizes, special ids, how translations are searched
+    DIR/model.safetensors                       the parameters, or pytorch_model.bin
+    DIR/tokenizer.json ...                      the vocabulary; see `seq2seq.entries`
+
+When reading, the entries get other ids: padding is id 0, the end of a sentence id 1, and what a
+target begins with, or else the beginning of a sentence, id 2.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NotRequired
 
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config
-from t2t_jax.data.vocabularies.framed import FramedVocabulary
-from t2t_jax.extras.interchange import pretrained
+from t2t_jax.data.vocabularies import framed
+from t2t_jax.errors import UserError
+from t2t_jax.extras.interchange import generation, model_files, places, portable, pretrained
 from t2t_jax.extras.interchange.carried import ANY, SEARCH, Carried, fields_of_transformers
-from t2t_jax.extras.interchange.portable import PortableModel
+from t2t_jax.extras.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
+from t2t_jax.functional.position import tensor2tensor_sinusoids
+from t2t_jax.modules.names import Arrays
+from t2t_jax.system.records import Record, schema
 
-EPSILON = 1e-5
+SHARED, BIAS = "shared.weight", "final_logits_bias"
+_START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
+_OTHERS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
+_EMBEDDING = "encoder.embed_tokens.weight"
+_COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
+"""Further uses of the embedding matrix, which a file may repeat or leave out."""
+RESERVED_ROWS = 2
+"""The rows of a learned table before the first position: positions count from padding's id, 1."""
+_VERSION: places.Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
+"""The version of the layers, as fairseq stored it; earlier versions computed something else."""
+_SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weights"
+_EPSILON = 1e-5
 """The epsilon that the norms of these models add to the variance."""
-FIRST_POSITION = 2
+_FIRST_POSITION = 2
 """The position of the first token, where positions are sinusoids."""
 
 
@@ -20,7 +48,7 @@ FIRST_POSITION = 2
 class Seq2SeqFormat:
     """A class of encoder-decoders in transformers."""
 
-    VOCABULARIES: ClassVar = (FramedVocabulary,)
+    VOCABULARIES: ClassVar = (framed.FramedVocabulary,)
 
     model_type: str
     """The value of `model_type` in config.json."""
@@ -57,10 +85,10 @@ class Seq2SeqFormat:
         """Return the fields of our config that all models of the format share."""
         return {
             "model.attention_bias": True,
-            "model.norm_epsilon": EPSILON,
+            "model.norm_epsilon": _EPSILON,
             "model.norm_order": self.norm_order,
             "model.position": "learned" if self.has_table else "sinusoidal_t2t",
-            "model.first_position": 0 if self.has_table else FIRST_POSITION,
+            "model.first_position": 0 if self.has_table else _FIRST_POSITION,
             "model.embedding_norm": self.has_table,
             "model.output_bias": self.has_table,
             "model.share_embeddings": True,
@@ -79,16 +107,62 @@ class Seq2SeqFormat:
 
     def read(
         self, path: Path, *, source_language: str | None = None, target_language: str | None = None
-    ) -> PortableModel:
-        """Read a model for two of its languages; see `read_seq2seq`."""
-        # It imports this module.
-        from t2t_jax.extras.interchange.seq2seq.reading import read_seq2seq
+    ) -> portable.PortableModel:
+        """Read a model.
 
-        return read_seq2seq(path, self, source_language, target_language)
+        Args:
+          source_language: the language of sources, which later commands may choose anew; None is
+            the one that the files name, or English.
+          target_language: the language of translations; None is the one that the files name.
+        """
+        theirs = pretrained.read_encoder_decoder_config(
+            path, self.model_type, self.fields, _OTHERS, self.fixed
+        )
+        entries = read_entries(path, theirs["vocab_size"])
+        if self.has_languages and not entries.languages:
+            raise UserError(
+                f"{entries.file}, with what lies beside it, has no mark of a language, which every "
+                f"{self.model_type} has; copy the files of one model"
+            )
+        file = path / generation.FILE
+        given = model_files.read_json(file, schema(_OTHERS)) if file.exists() else {}
+        starts = {name: given[name] for name in (_START, _FORCED) if given.get(name) is not None}
+        theirs = {_START: None, _FORCED: None, **theirs, **starts}
+        names = _languages(path, entries, theirs, source_language, target_language)
+        pair = [framed.language_code(name, list(entries.languages)) for name in names]
+        if theirs[_START] is None and (self.starts_with_end or not pair):
+            theirs[_START] = theirs["eos_token_id"]
+        elif theirs[_START] in (None, *entries.languages.values()):
+            theirs[_START] = entries.languages[pair[1]]
+        vocabulary, order = _vocabulary(path, self, theirs, entries, pair)
+        tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+        sides = "data.source_language", "data.target_language"
+        changes: Mapping[str, Any] = {
+            **self.model_fields,
+            "model.start_token": tokens.get(theirs[_START], "begin"),
+            "data.vocab_size": len(vocabulary),
+            "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+            **dict(zip(sides, names, strict=False)),
+        }
+        config = pretrained.our_config(path, theirs, self.fields, changes)
+        arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, order)
+        if self.has_table:
+            length = len(arrays["target_position"])
+            pretrained.refuse_other_options(
+                path / "config.json", theirs, {"max_position_embeddings": length}
+            )
+            limits = {
+                "data.max_length": min(config.data.max_length, length // 2),
+                "decoding.max_extra_length": min(config.decoding.max_extra_length, length // 2),
+            }
+            config = config.replace({"model.max_positions": length, **limits})
+        model = portable.PortableModel(config, vocabulary, arrays, ())
+        carried = _FORCED, _START
+        return generation.with_their_search(model, path, theirs, order.tolist(), carried)
 
-    def write(self, model: PortableModel, directory: Path) -> None:
+    def write(self, model: portable.PortableModel, directory: Path) -> None:
         """Write a model as `save_pretrained` does."""
-        from t2t_jax.extras.interchange.seq2seq.writing import write_seq2seq
+        from t2t_jax.extras.interchange.seq2seq.writing import write_seq2seq  # imports this module
 
         write_seq2seq(model, self, directory)
 
@@ -96,3 +170,95 @@ class Seq2SeqFormat:
 M2M100 = Seq2SeqFormat("m2m_100", "M2M100ForConditionalGeneration", "pre", has_table=False)
 MBART = Seq2SeqFormat("mbart", "MBartForConditionalGeneration", "pre", starts_with_end=False)
 BART = Seq2SeqFormat("bart", "BartForConditionalGeneration", "post", has_languages=False)
+
+
+def _spellings(name: str) -> Iterator[str]:
+    yield f"model.{name}"
+    yield name
+    if name == "decoder.output_projection.weight":
+        yield "lm_head.weight"
+    if name in (_EMBEDDING, *_COPIES):
+        yield f"model.{SHARED}"
+        yield SHARED
+
+
+def _languages(
+    path: Path, entries: Entries, theirs: Record, source: str | None, target: str | None
+) -> tuple[str, ...]:
+    """Return the names of the two languages that are asked for, or that the files name."""
+    codes, settings = list(entries.languages), tokenizer_settings(path)
+    if not codes:
+        return ()
+    marks = {number: code for code, number in entries.languages.items()}
+    english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
+    source = source or settings.get("src_lang") or next(english, codes[0])
+    target = target or settings.get("tgt_lang") or marks.get(theirs[_FORCED])
+    target = target or marks.get(theirs[_START])
+    if target is None:
+        raise UserError(
+            f"{path} does not say into which language its model is to translate; name one with "
+            f"--target-language, such as {', '.join(codes[:6])}"
+        )
+    return source, target
+
+
+def _vocabulary(
+    path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: Sequence[str]
+) -> tuple[framed.FramedVocabulary, Int[np.ndarray, " entries"]]:
+    """Return the vocabulary, and the model's id of each of its entries."""
+    ids = {piece: number for number, piece in enumerate(entries.pieces)}
+    pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
+    given = theirs.get("bos_token_id")
+    begin: Any = ids.get(places.BEGIN, pad) if given is None else given
+    first = [pad, end, begin if start in (pad, end) else start, ids[places.UNKNOWN]]
+    text, order = entries.vocabulary(first, begin)
+    ours = {int(number): place for place, number in enumerate(order)}
+    if form.has_languages:
+        settings = tokenizer_settings(path)
+        is_of_25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
+        is_after = bool(settings.get("legacy_behaviour")) or is_of_25
+        source = ([], [EOS_ID, framed.LANGUAGE]) if is_after else ([framed.LANGUAGE], [EOS_ID])
+        target = [framed.LANGUAGE] if start in (pad, end) else []
+    else:
+        source, target = ([ours[begin]], [EOS_ID]), [ours[begin]]
+    vocabulary = framed.framed_vocabulary(
+        text,
+        source=source,
+        target=target,
+        silent=sorted(ours[number] for number in entries.added | {begin}),
+        languages={code: ours[number] for code, number in entries.languages.items()},
+        pair=pair,
+        first=first,
+    )
+    return vocabulary, order
+
+
+def _arrays(
+    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, order: Int[np.ndarray, " entries"]
+) -> Arrays:
+    width, size = config.model.d_model, len(order)
+    embedding = tensors.take(_EMBEDDING, size, width)
+    for name in (SHARED, *_COPIES):
+        tensors.take_copy(name, embedding)
+    arrays = {"embedding": places.rows_in(embedding, order)}
+    if form.has_table:
+        arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
+        if BIAS in tensors:
+            arrays["output_bias"] = places.rows_in(tensors.take(BIAS, 1, size)[0], order)
+        length = None
+        for side, stack in (("source", "encoder"), ("target", "decoder")):
+            rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
+            arrays[f"{side}_position"] = rows[RESERVED_ROWS:]
+            length = len(rows)
+    arrays |= {
+        place.ours: place.array(tensors) for place in places.encoder_decoder_places(config.model)
+    }
+    tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
+    return arrays
+
+
+def _sinusoids(rows: int, width: int) -> Float32[np.ndarray, "rows width"]:
+    """Return the table of sinusoids of transformers, in which the row of padding is 0."""
+    found = np.array(tensor2tensor_sinusoids(rows, width))
+    found[_FIRST_POSITION - 1] = 0
+    return found

@@ -21,8 +21,8 @@ from t2t_jax.batch import BOS_ID
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.extras.interchange import generation, places, portable, pretrained
-from t2t_jax.extras.interchange.seq2seq import entries, reading
-from t2t_jax.extras.interchange.seq2seq.format import Seq2SeqFormat
+from t2t_jax.extras.interchange.seq2seq import entries
+from t2t_jax.extras.interchange.seq2seq.format import BIAS, RESERVED_ROWS, SHARED, Seq2SeqFormat
 
 _README = """\
 # A model of t2t_jax as {name} of transformers
@@ -79,12 +79,12 @@ def _their_arrays(
     model: portable.PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     back, arrays = np.argsort(order), model.arrays
-    yield f"model.{reading.SHARED}", arrays["embedding"][back]
+    yield f"model.{SHARED}", arrays["embedding"][back]
     if form.has_table:
-        yield reading.BIAS, arrays["output_bias"][back][None]
+        yield BIAS, arrays["output_bias"][back][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
-            reserved = np.zeros((reading.RESERVED_POSITIONS, table.shape[1]), table.dtype)
+            reserved = np.zeros((RESERVED_ROWS, table.shape[1]), table.dtype)
             yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
     for place in places.encoder_decoder_places(model.config.model, "model."):
         yield place.theirs, place.theirs_of(arrays)
