@@ -77,15 +77,12 @@ def writing_directory(path: Path) -> Iterator[Path]:
     check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not empty; choose another directory")
-    with removed_at_end(_hidden_name(path.absolute())) as unfinished:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with _opening:
-                unfinished.mkdir()
-            yield unfinished
-            unfinished.replace(path)
-        except OSError as error:
-            raise cannot_write(path, error) from error
+    with removed_at_end(_hidden_name(path.absolute())) as unfinished, errors_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _opening:
+            unfinished.mkdir()
+        yield unfinished
+        unfinished.replace(path)
 
 
 def check_writable(directory: Path) -> None:
@@ -100,8 +97,7 @@ def check_writable(directory: Path) -> None:
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(
-            f"cannot write {directory}: {there} is not a writable directory; choose another "
-            "directory"
+            f"cannot write {directory}: {there} is not a writable directory; choose another"
         )
 
 
@@ -125,21 +121,16 @@ def _sent(path: BucketPath) -> Iterator[BinaryIO]:
     ):
         yield file  # type: ignore[misc]
         file.flush()
-        try:
+        with errors_named(path):
             send_files({unfinished: path})
-        except OSError as error:
-            raise cannot_write(path, error) from error
 
 
 @contextmanager
 def _renamed(path: Path) -> Iterator[BinaryIO]:
     """Open a file under a hidden name, which takes the name of `path` once it is on the disk."""
     with removed_at_end(_hidden_name(path)) as unfinished:
-        try:
-            with _opening:
-                file = io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        with errors_named(path), _opening:
+            file = io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
         try:
             yield file
         except BaseException as error:
@@ -148,14 +139,12 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
             if isinstance(error, OSError) and error.filename == str(path):
                 raise cannot_write(path, error) from error
             raise
-        try:
+        with errors_named(path):
             with file:
                 file.flush()
                 # Without it, a power failure after the renaming could leave an empty file.
                 os.fsync(file.fileno())
             unfinished.replace(path)
-        except OSError as error:
-            raise cannot_write(path, error) from error
 
 
 @contextmanager
@@ -186,6 +175,15 @@ def _remove(unfinished: Path) -> None:
 def _hidden_name(path: Path) -> Path:
     name = os.fsdecode(os.fsencode(path.name)[:200])
     return path.parent / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Turn an error of the system within a block into one that says why a file is not written."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:

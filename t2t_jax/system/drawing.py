@@ -5,10 +5,12 @@ import io
 from t2t_jax.errors import needs_extra
 
 with needs_extra("plots", "a picture"):
-    import matplotlib
+    from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_METADATA = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
+"""Metadata that is omitted, so that equal pictures have equal bytes."""
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Colours that colour-blind people tell apart (Okabe and Ito 2008)."""
 MAP = "viridis"
@@ -29,10 +31,9 @@ def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[
 
 
 def encoded(figure: Figure, kind: str) -> bytes:
-    """Return the content of a picture's file, which is of the kind svg or png."""
+    """Return the content of a picture's file, which is of the kind svg, png or pdf."""
     content = io.BytesIO()
-    # Keep text as text, and write the same picture as the same bytes.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2t_jax"}):
-        metadata = {"Date": None} if kind == "svg" else {}
-        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+    # Keep text as text. Publishers ask for fonts of type 42 (TrueType); the default is type 3.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2t_jax", "pdf.fonttype": 42}):
+        figure.savefig(content, format=kind, dpi=150, metadata=_METADATA[kind])
     return content.getvalue()

@@ -72,15 +72,7 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
       UserError: there is no such run or no right to read it, or it is neither reachable nor cached.
     """
     patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
-    with reaching(run) as library:
-        found = library.snapshot_download(
-            run.repository,
-            revision=run.revision,
-            allow_patterns=patterns,
-            ignore_patterns=list(_NEVER),
-            library_name="t2t_jax",
-        )
-    place = FetchedPath(found)
+    place = FetchedPath(_download(run, patterns))
     for name in NEEDED_FILES:
         if not (place / name).is_file():
             raise UserError(
@@ -105,15 +97,22 @@ def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
     if not found:
         raise UserError(f"{place} names no files; give hf://datasets/NAME/DATASET/PATH-*.parquet")
     repository, revision, path = found.groups()
-    with reaching(Address(f"datasets/{repository}", revision)) as library:
-        folder = library.snapshot_download(
-            repository,
-            repo_type="dataset",
-            revision=revision,
-            allow_patterns=list(patterns(path)),
+    folder = _download(Address(f"datasets/{repository}", revision), patterns(path), "dataset")
+    return f"{folder}/{path}"
+
+
+def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str:
+    """Download files of a repository into the cache, and return their directory."""
+    with reaching(run) as library:
+        folder: str = library.snapshot_download(
+            run.repository.removeprefix("datasets/"),
+            repo_type=kind,
+            revision=run.revision,
+            allow_patterns=[*patterns],
+            ignore_patterns=[*_NEVER],
             library_name="t2t_jax",
         )
-    return f"{folder}/{path}"
+    return folder
 
 
 @contextmanager

@@ -34,6 +34,5 @@ def check_regular(path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.EINVAL):
             raise UserError(
-                f"{path} cannot be read: it is a directory, a pipe or a device; put a file in its "
-                "place"
+                f"{path} cannot be read: it is a directory, a pipe or a device; put a file there"
             ) from error

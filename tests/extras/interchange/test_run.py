@@ -173,13 +173,13 @@ def _other_vocabulary(copy):
 
 _OTHER_CONFIG = CONFIG.replace({"decoding.beam_size": 3}).to_json()
 _DAMAGES = [
-    (lambda copy: _flip(copy / "model.safetensors"), "safetensors is damaged, or was changed: its"),
-    (lambda copy: (copy / "model.safetensors").write_bytes(b"12"), "safetensors is damaged, or"),
-    (lambda copy: (copy / "config.json").write_text(_OTHER_CONFIG), "config.json is damaged, or"),
+    (lambda copy: _flip(copy / "model.safetensors"), "safetensors is damaged or changed: SHA"),
+    (lambda copy: (copy / "model.safetensors").write_bytes(b"12"), "safetensors is damaged or"),
+    (lambda copy: (copy / "config.json").write_text(_OTHER_CONFIG), "config.json is damaged or"),
     (lambda copy: (copy / "vocabulary.model").unlink(), "vocabulary .* cannot be read"),
     (_other_vocabulary, "was written with another vocabulary|is not the vocabulary"),
     (lambda copy: (copy / "model.safetensors").unlink(), "and no model.safetensors: nothing was"),
-    (lambda copy: (copy / "SHA256SUMS").write_text("x"), "SHA256SUMS is damaged: it does not list"),
+    (lambda copy: (copy / "SHA256SUMS").write_text("x"), "SHA256SUMS does not list"),
 ]
 
 
