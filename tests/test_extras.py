@@ -223,7 +223,7 @@ def test_without_the_library_of_pictures_there_are_none(forget, monkeypatch):
 def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, monkeypatch, capsys):
     from t2t_jax.sweep.tables import write_tables
 
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.ticker", None)
     write_tables(GRID, {"base": [result(5.0, 20.0)]}, tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"table.md", "table.tex", "table.csv"}
     warning = capsys.readouterr().err

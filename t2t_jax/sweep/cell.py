@@ -16,11 +16,11 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypeAlias, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
@@ -28,7 +28,7 @@ from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.plugins import flags_from
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
 from t2t_jax.sweep import same_code
-from t2t_jax.sweep.comparison import measures_of
+from t2t_jax.sweep.comparison import grouped, measures_of
 from t2t_jax.system import records
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
@@ -94,15 +94,10 @@ class Cell:
     """The variant's config, with the seed of this cell."""
     workdir: Path
     """The run directory of the cell."""
-    pause: int | None = None
-    """The step at which the training pauses for a decision; None is for its end."""
+    until: int
+    """The step up to which the cell is to be trained now: its end, or a pause for a decision."""
     split: str = SPLIT
     """The split on which the trained cell is scored."""
-
-    @property
-    def until(self) -> int:
-        """Return the step up to which the cell is to be trained now."""
-        return self.config.training.num_train_steps if self.pause is None else self.pause
 
     @property
     def name(self) -> str:
@@ -146,8 +141,7 @@ class Cell:
         if changed := differences(ran, self.config, only_binding=True):
             raise UserError(
                 f"{self.workdir} was trained with another config "
-                f"({format_differences(changed)}); choose another --workdir, or move that "
-                "directory away"
+                f"({format_differences(changed)}); choose another --workdir, or move it away"
             )
         check_registered(self.config, self.workdir)
         if settled is not None:
@@ -233,18 +227,15 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     all_cells = []
     for index in range(num_seeds):
         for variant, config in grid.variants.items():
-            seed = config.training.seed + index
+            seed, end = config.training.seed + index, config.training.num_train_steps
             seeded = config.replace({"training.seed": seed})
-            all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}"))
+            all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}", end))
     return all_cells
 
 
-def by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+def by_variant(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
     """Group cells by variant."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.variant, []).append(cell)
-    return groups
+    return grouped((cell.variant, cell) for cell in cells)
 
 
 def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool = False) -> None:
@@ -402,9 +393,10 @@ def _scored(config: Config) -> dict[str, Any]:
     return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
 
 
-def score_at(scores: Mapping[int, float], step: int) -> float | None:
+def score_at(scores: Scores, cell: Cell, step: int) -> float | None:
     """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
-    return scores.get(step, math.inf if math.inf in scores.values() else None)
+    of_cell = scores.get(cell.name, {})
+    return of_cell.get(step, math.inf if math.inf in of_cell.values() else None)
 
 
 def mean_of(scores: Iterable[float | None]) -> float | None:
@@ -414,32 +406,13 @@ def mean_of(scores: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(all_scores) else None
 
 
-@runtime_checkable
-class GridPlan(Protocol):
-    """A rule that decides which cells of a grid are trained, and up to which step each.
+GridPlan: TypeAlias = Callable[[Scores], Sequence[Cell]]
+"""A function that returns all cells of a grid so far, each with the step to train it to now.
 
-    The decision depends only on the files in the grid's directory. So a killed sweep resumes
-    unchanged, and several sweeps agree.
-    """
-
-    def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells so far, each with the step up to which it is to be trained now.
-
-        A cell that has its score at that step waits for a later decision, or is finished. With more
-        scores, a cell never leaves the plan, and its step never decreases.
-        """
-
-
-@dataclass(frozen=True)
-class WholeGrid:
-    """The plan of a grid whose cells are all trained to their end."""
-
-    trained: Sequence[Cell]
-    """The cells in training order."""
-
-    def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells, regardless of their scores."""
-        return self.trained
+A cell that has its score at that step waits for a later decision, or is finished. With more scores,
+a cell never leaves the plan, and its step never decreases. The decision depends only on the files
+in the grid's directory. So a killed sweep resumes unchanged, and several sweeps agree.
+"""
 
 
 def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
@@ -450,12 +423,12 @@ def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
       which a cell lacks if they are unreadable.
     """
     scores: dict[str, Mapping[int, float]] = {}
-    while new := [cell for cell in plan.cells(scores) if cell.name not in scores]:
+    while new := [cell for cell in plan(scores) if cell.name not in scores]:
         for cell in new:
             scores[cell.name] = {}
             with suppress(UserError):
                 scores[cell.name] = cell.scores(cell.result())
-    return plan.cells(scores), scores
+    return plan(scores), scores
 
 
 def main(arguments: Sequence[str]) -> int:

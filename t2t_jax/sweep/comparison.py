@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 Comparisons = Literal["base", "all"]
 """The differences that are tested together: with the base (Dunnett), or of all pairs (Holm)."""
@@ -39,6 +42,14 @@ SAMPLED = ("bleu", "log_perplexity", BITS)
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """Return the values of each key, in their order."""
+    groups: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def against(base: str, rows: Iterable[str]) -> dict[str, Weights]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.console import Console
 
@@ -14,10 +14,9 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.sweep import stored_grid
-from t2t_jax.sweep.cell import SPLIT, Cell, WholeGrid, check_cells
-from t2t_jax.sweep.cell_report import LEFT_OUT, write_curves, write_seeds
-from t2t_jax.sweep.comparison import VariantRow, cell_name
-from t2t_jax.sweep.gathering import GridState
+from t2t_jax.sweep.cell import SPLIT, Cell, check_cells
+from t2t_jax.sweep.comparison import VariantRow, cell_name, grouped
+from t2t_jax.sweep.gathering import LEFT_OUT, GridState, write_curves, write_seeds
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.rules import (
     GridRules,
@@ -122,7 +121,7 @@ def run_grid(
     record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
     stored_grid.keep_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
-    if signal := run_cells(planned, launcher, console, max_hours):
+    if signal := run_cells(planned.cells, launcher, console, max_hours):
         return GridOutcome({}, [], signal)
     left = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
     if scored := scoring.run(launcher, console, left):
@@ -166,9 +165,7 @@ def collect(
     state = GridState(grid, workdir, seeds, chosen or [*grid.variants], split)
     results, reports = state.results, [*state.reports, *state.outside]
     if split != SPLIT and not results:  # keep the tables, which may have scores on dev
-        raise UserError(
-            f"no cell of {workdir} has scores on {split}; run the sweep with --split {split}"
-        )
+        raise UserError(f"no cell of {workdir} has scores on {split}; sweep with --split {split}")
     if grid.compared_with and grid.compared_with not in results:
         raise UserError(f"--base {grid.compared_with} has no result on {split}; choose another row")
     for report in reports:
@@ -211,9 +208,10 @@ def check_dev_sets(grid: Grid) -> None:
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.tasks import task_of
 
-    rows: dict[Any, list[str]] = {}
-    for name, config in grid.variants.items():
-        rows.setdefault(tuple(config.value(path) for path in _DEV_SET_FIELDS), []).append(name)
+    rows = grouped(
+        (tuple(config.value(path) for path in _DEV_SET_FIELDS), name)
+        for name, config in grid.variants.items()
+    )
     sentences: dict[str, object] = {}
     lacking = []
     for names in rows.values():
@@ -226,9 +224,7 @@ def check_dev_sets(grid: Grid) -> None:
                 scored_on = corpus.lines(SPLIT)[1] if is_whole else corpus.name
                 sentences |= dict.fromkeys(names, scored_on)
     if lacking:
-        raise UserError(
-            f"nothing was started: {lacking[0]} to compare rows on; add one, or set data.dev_lines"
-        )
+        raise UserError(f"nothing was started: {lacking[0]}; add one, or set data.dev_lines")
     if grid.base not in sentences:
         return
     if differing := [name for name in sentences if sentences[name] != sentences[grid.base]]:
@@ -263,8 +259,7 @@ class SplitScoring(NamedTuple):
         for data in {self.grid.variants[name].data: None for name in self.variants}:
             if self.split not in open_corpus(data).splits:
                 raise UserError(
-                    f"{data.corpus} has no {self.split} split to score at the end of the grid; add "
-                    "one, or leave --split out"
+                    f"{data.corpus} has no {self.split} split; add one, or leave --split out"
                 )
         if stored_grid.scorings(stored_grid.read_record(self.workdir), self.split):
             self._new_cells(GridState(self.grid, self.workdir, self.seeds, self.variants))
@@ -292,7 +287,7 @@ class SplitScoring(NamedTuple):
                 if cell.name in new:  # the old scores stay in the run's record of scores
                     cell.result_file.unlink(missing_ok=True)
             stored_grid.record_scoring(self.workdir, self.split, new)
-        return run_cells(WholeGrid(cells), launcher, console, max_hours)
+        return run_cells(lambda _: cells, launcher, console, max_hours)
 
     def _compared(self, state: GridState) -> list[tuple[Cell, Record]]:
         """Return the cells that the table compares, with their results on dev."""

@@ -89,27 +89,23 @@ def check_can_be_halved(grid: Grid) -> None:
         training = config.training
         if training.schedule in ("cosine", "linear"):
             raise UserError(
-                f"{name} has training.schedule={training.schedule!r}, which has not come down at a "
-                "rung, so that its score there says little of its end; use 'wsd' or 'inverse_sqrt' "
-                "with --halving"
+                f"{name} has training.schedule={training.schedule!r}, whose score at a rung says "
+                "little of its end; use 'wsd' or 'inverse_sqrt' with --halving"
             )
         if config.checkpoint.every_steps is None:
             raise UserError(
-                f"{name} has checkpoint.every_steps=None, and --halving pauses where checkpoints "
-                "are due; give the steps"
+                f"{name} has checkpoint.every_steps=None; give the steps, at which --halving pauses"
             )
         for path in ("training.num_train_steps", "checkpoint.every_steps"):
             if config.value(path) != base.value(path):
                 raise UserError(
                     f"{name} has {path}={config.value(path)} and {grid.base} {base.value(path)}; "
-                    "--halving compares variants after equal numbers of steps: give both the same, "
-                    "or leave one out with --only"
+                    "for --halving, give both the same, or leave one out with --only"
                 )
         if differing := [path for path in OF_SUBWORDS if config.value(path) != base.value(path)]:
             raise UserError(
-                f"{name} has other subwords than {grid.base} ({', '.join(differing)}), whose "
-                "perplexities --halving cannot compare; leave it out with --only, or give both the "
-                "same values"
+                f"{name} and {grid.base} differ in subwords ({', '.join(differing)}), so --halving "
+                "cannot compare them; give both the same values, or leave one out with --only"
             )
 
 
@@ -178,10 +174,8 @@ class HalvedGrid:
 
         A variant may continue by the scores of some seeds, while others are behind.
         """
-        of_cell = scores.get(cell.name, {})
-        missing = (step for step in self.steps[:rung] if score_at(of_cell, step) is None)
-        step = next(missing, self.steps[rung])
-        return replace(cell, pause=None if step == self.steps[-1] else step)
+        missing = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
+        return replace(cell, until=next(missing, self.steps[rung]))
 
     def _levels(
         self, group: Sequence[str], left_out: int, scores: Scores, journal: Sequence[_Promotion]
@@ -192,7 +186,7 @@ class HalvedGrid:
             means = {}
             for name in reached[-1]:
                 cells = (cell for i, cell in enumerate(self._cells[name]) if i != left_out)
-                means[name] = mean_of(score_at(scores.get(cell.name, {}), step) for cell in cells)
+                means[name] = mean_of(score_at(scores, cell, step) for cell in cells)
             scored = {name: mean for name, mean in means.items() if mean is not None}
             is_complete = is_complete and len(scored) == len(means)
             early = int(self._halving.keep * len(scored)) if self._halving.asha else 0

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
-from t2t_jax.sweep.cell import SPLIT, Cell, train_and_score
+from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import check_local
 from t2t_jax.system.regular_file import check_regular
@@ -66,19 +66,13 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
 
 def _listed() -> tuple[str, ...]:
     """Return the GPUs that `nvidia-smi` lists: the index of each, or the names of its parts."""
+    command, hidden = ["nvidia-smi", "-L"], subprocess.DEVNULL
     try:
-        listed = subprocess.run(
-            ["nvidia-smi", "-L"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS_TO_LIST,
-            check=True,
-        )
+        listed = subprocess.check_output(command, stderr=hidden, timeout=_SECONDS_TO_LIST)
     except (OSError, subprocess.SubprocessError):  # nvidia-smi is missing, or finds no driver
         return ()
     parts: dict[str, list[str]] = {}
-    for index, part in _LISTED.findall(listed.stdout):
+    for index, part in _LISTED.findall(listed.decode(errors="replace")):
         if index:
             parts[index] = []
         elif parts:
@@ -147,15 +141,15 @@ class Local:
         self._flags = flags
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
-            there = f"the {len(cores)} cores there are"
-            raise UserError(f"jobs={num_jobs} is not between 1 and {there}")
+            raise UserError(
+                f"jobs={num_jobs} is not between 1 and {len(cores)}, the number of cores"
+            )
         gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process sees all of them
         names = gpus.names
         if names and num_jobs > len(names):
             raise UserError(
-                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}, and two "
-                "jobs do not fit on one; ask for as many as there are GPUs, or set "
-                "JAX_PLATFORMS=cpu for jobs on the cores alone"
+                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}; ask for at "
+                "most one job for each, or set JAX_PLATFORMS=cpu for jobs on the cores alone"
             )
         self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
         self._gpus = [
@@ -178,10 +172,9 @@ class Local:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
-            cell_program = [sys.executable, "-m", "t2t_jax.sweep.cell"]
             described = str(cell.workdir), str(cell.until), str(os.getpid()), cell.split
             process = subprocess.Popen(
-                [*cell_program, *described, *self._flags],
+                [sys.executable, "-m", "t2t_jax.sweep.cell", *described, *self._flags],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -220,8 +213,7 @@ class _LocalJob:
 
 def last_words(cell: Cell) -> str:
     """Return the last line that a process of a cell printed, here or in a job; "" without any."""
-    stored = cell.workdir.with_suffix(".job")
-    number = _job_id(stored) if stored.is_file() else ""
+    number = _job_id(cell.workdir.with_suffix(".job"))
     errors = cell.workdir.parent.parent / _SUBMITIT / f"{number}_0_log.err"
     files = [path for path in (cell.log, errors) if path.is_file()]
     return _last_line(max(files, key=lambda path: path.stat().st_mtime)) if files else ""
@@ -273,7 +265,7 @@ class Cluster:
     def launch(self, cell: Cell) -> Job | None:
         """Submit a cell, unless its job is in the queue already."""
         stored = cell.workdir.with_suffix(".job")
-        if stored.is_file() and (job_id := _job_id(stored)):
+        if job_id := _job_id(stored):
             job = self._job_class(self._folder, job_id, [0])
             if not job.done():
                 return _ClusterJob(job)
@@ -328,8 +320,8 @@ def _watch_queue() -> None:
 
 
 def _job_id(stored: Path) -> str:
-    """Return the job that a file names; "" if the file is empty, as after a kill."""
-    content = stored.read_bytes().strip()
+    """Return the job that a file names; "" if there is no file, or an empty one after a kill."""
+    content = stored.read_bytes().strip() if stored.is_file() else b""
     if content and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", content):
         raise UserError(
             f"{stored} is damaged: {content[:40]!r} is no job of the cluster; see whether the job "
@@ -342,9 +334,9 @@ def _run_cell(
     config: str,
     workdir: str,
     environment: Mapping[str, str],
-    flags: Sequence[str] = (),
-    until: int | None = None,
-    split: str = SPLIT,
+    flags: Sequence[str],
+    until: int,
+    split: str,
 ) -> Outcome:
     """Train and score a cell on a node of the cluster.
 

@@ -17,15 +17,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Choices, Grid, check_size, checked_grid, product
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.cell import (
-    Cell,
-    GridPlan,
-    Scores,
-    WholeGrid,
-    by_variant,
-    cells,
-    decided,
-)
+from t2t_jax.sweep.cell import Cell, GridPlan, Scores, by_variant, cells, decided
 from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.sampling import Range, SampledGrid
@@ -93,10 +85,11 @@ class PlannedGrid:
         """The configs of each tuned variant so far, by variant and name."""
         if rules.sampler is not None and rules.trials is not None:
             ranges = {path: v for path, v in rules.tune.items() if isinstance(v, Range)}
-            self.plan: GridPlan = SampledGrid(
+            sampled = SampledGrid(
                 grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
             )
-            self.optuna, self.candidates = self.plan.optuna, self.plan.candidates
+            self.plan: GridPlan = sampled.cells
+            self.optuna, self.candidates = sampled.optuna, sampled.candidates
             return
         groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
         if rules.tune:
@@ -105,17 +98,17 @@ class PlannedGrid:
             tuned = {n: c for group in self.candidates.values() for n, c in group.items()}
             self.trained = Grid(tuned, {})
         trained = cells(self.trained, workdir, seeds)
-        self.plan = WholeGrid(trained)
+        self.plan = lambda scores: trained
         if rules.halving is not None:
             halving, leave_out = Halving.of(rules.halving), bool(rules.tune)
-            self.plan = self.halved = HalvedGrid(
+            self.halved = HalvedGrid(
                 by_variant(trained), groups, halving, workdir, leave_out=leave_out
             )
-            self.rungs = self.halved.steps
+            self.plan, self.rungs = self.halved.cells, self.halved.steps
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return the cells of the plan, those of the variants in `first` before the others."""
-        cells, variants = self.plan.cells(scores), self.rows
+        cells, variants = self.plan(scores), self.rows
         places = {name: place for place, name in enumerate(dict.fromkeys(self.first))}
         return sorted(cells, key=lambda c: places.get(variants[c.variant], len(places)))
 
@@ -132,13 +125,10 @@ def _check_tuned(rules: GridRules) -> None:
         raise UserError("--tune has training.seed, which --seeds has; leave it out")
     for path, values in rules.tune.items():
         if path.startswith(("decoding.", "evaluation.")):
-            raise UserError(
-                f"--tune has {path}, of which the perplexity on dev knows nothing; leave it out"
-            )
+            raise UserError(f"--tune has {path}, which changes no perplexity on dev; leave it out")
         if path in OF_SUBWORDS:
             raise UserError(
-                f"--tune has {path}, by which perplexities are of other subwords and cannot be "
-                "compared; give it to --vary"
+                f"--tune has {path}, which changes the subwords of a perplexity; give it to --vary"
             )
         if isinstance(values, Range):
             values.check()
@@ -166,8 +156,7 @@ def _check_together(rules: GridRules) -> None:
         )
     if rules.halving is not None:
         raise UserError(
-            f"--sampler {rules.sampler} learns from trials at their end, which --halving "
-            f"{rules.halving} would not reach; leave one of them out"
+            f"--sampler {rules.sampler} learns from whole trials, unlike --halving; leave one out"
         )
     if rules.trials < 1:
         raise UserError(f"--trials {rules.trials} is not positive")
@@ -224,9 +213,8 @@ def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
             other, first = trained.setdefault(_with_explicit_seeds(config, seed), (name, seed))
             if (other, first) != (name, seed):
                 raise UserError(
-                    f"{other} with seed {first} and {name} with seed {seed} are the same training, "
-                    "which would run twice; leave one of these rows out, or give --seeds 1 if the "
-                    "rows set their seeds"
+                    f"{other} with seed {first} and {name} with seed {seed} are the same training; "
+                    "leave one of these rows out, or give --seeds 1 if the rows set their seeds"
                 )
 
 
@@ -295,9 +283,8 @@ def _replanned(
         )
     if seeds != stored["seeds"] or set(chosen) != set(stored["variants"]):
         raise UserError(
-            f"the rules of {workdir} decide on {stored['seeds']} seed(s) of the variants "
-            f"{', '.join(stored['variants'])}, and on no others; give --seeds "
-            f"{stored['seeds']} and these, or choose another --workdir"
+            f"the rules of {workdir} are for --seeds {stored['seeds']} and the variants "
+            f"{', '.join(stored['variants'])}; give these, or choose another --workdir"
         )
     planned = PlannedGrid(_only(grid, chosen), workdir, known, seeds, stored["at_once"])
     _check_proposals(planned, workdir, stored.get("optuna", ""))

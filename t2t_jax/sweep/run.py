@@ -102,7 +102,7 @@ def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> None:
     is_more = True
     while is_more:
         is_more = False
-        for cell in plan.cells({name: status.scores for name, status in by_name.items()}):
+        for cell in plan({name: status.scores for name, status in by_name.items()}):
             status = by_name.get(cell.name)
             if status is None:
                 status = by_name[cell.name] = _Status(cell)
@@ -131,23 +131,21 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
     before = status.state
     if status.state == "waiting":
         _look_for_scores(status)  # another sweep may have trained it
-        if status.state == "waiting":
-            try:
-                status.job = launcher.launch(status.cell)
-            except (UserError, OSError) as error:
-                status.state, status.message = "failed", str(error)
-            if status.job:
-                status.state, status.started = "running", time.monotonic()
-    elif status.state == "running" and status.job:
-        outcome = status.job.poll()
-        if outcome is not None:
-            status.job = None
-            _look_for_scores(status)
-            if status.state == "running":
-                # One that a signal stopped has left a checkpoint to go on from, and a job that an
-                # earlier sweep submitted may have trained the cell to an earlier step.
-                status.state = "waiting" if outcome.code > 128 or not outcome.code else "failed"
-                status.message = outcome.message or f"it ended with exit code {outcome.code}"
+    if status.state == "waiting":
+        try:
+            status.job = launcher.launch(status.cell)
+        except (UserError, OSError) as error:
+            status.state, status.message = "failed", str(error)
+        if status.job:
+            status.state, status.started = "running", time.monotonic()
+    elif status.job and (outcome := status.job.poll()) is not None:
+        status.job = None
+        _look_for_scores(status)
+        if status.state == "running":
+            # One that a signal stopped has left a checkpoint to go on from, and a job that an
+            # earlier sweep submitted may have trained the cell to an earlier step.
+            status.state = "waiting" if outcome.code > 128 or not outcome.code else "failed"
+            status.message = outcome.message or f"it ended with exit code {outcome.code}"
     if status.state != before and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
 

@@ -19,9 +19,11 @@ from t2t_jax.sweep.cell import Cell, Scores, cells, mean_of, score_at
 _MOST_REFUSED = 100
 """The proposals that a config refuses, one after the other, before the sweep gives up."""
 _FARTHEST = 1e300  # samplers subtract the ends of a range
-_SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler"}
-# The defaults of Optuna 4. Those of Optuna 5 differ.
-_OPTIONS = {"tpe": {"multivariate": False, "constant_liar": False}, "random": {}}
+# The options are defaults of Optuna 4. Those of Optuna 5 differ.
+_SAMPLERS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
+    "optuna:tpe": ("TPESampler", {"multivariate": False, "constant_liar": False}),
+    "optuna:random": ("RandomSampler", {}),
+}
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,8 @@ class Range:
         least = 1e-30 if self.scale == "log" else -_FARTHEST
         if self.scale not in ("log", "lin") or not least <= self.low < self.high <= _FARTHEST:
             raise UserError(
-                f"{self.low}:{self.high}:{self.scale} is an empty range, or has another scale than "
-                f"log and lin, or is a log range from 0 or less, or ends beyond {_FARTHEST}; give "
-                "two ends and a scale, as 0.5, 2 and log"
+                f"{self.low}:{self.high}:{self.scale} is no range; give two ends up to "
+                f"{_FARTHEST}, the lower one first and above 0 for log, and log or lin"
             )
 
     def __str__(self) -> str:
@@ -69,9 +70,8 @@ class SampledGrid:
           ranges: the ranges by the path of a field.
           at_once: the number of trials to request before the first of them is scored.
         """
-        kind, _, name = sampler.partition(":")
-        if kind != "optuna" or name not in _SAMPLERS:
-            known = ", ".join(f"optuna:{known}" for known in _SAMPLERS)
+        if sampler not in _SAMPLERS:
+            known = ", ".join(_SAMPLERS)
             raise UserError(f"there is no --sampler {quote(sampler)}; there are {known}")
         for variant in grid.variants:
             longest = f"{variant}," + ",".join(f"{path}=-1.234e-100" for path in ranges)
@@ -81,21 +81,21 @@ class SampledGrid:
             import optuna
             from optuna.distributions import FloatDistribution, IntDistribution
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._studies = {}
         self.optuna: str = optuna.__version__
         self.candidates: dict[str, dict[str, Config]] = {name: {} for name in grid.variants}
         """The configs of the trials so far, by variant and by trial name."""
+        self._distributions = {
+            path: (IntDistribution if isinstance(values.low, int) else FloatDistribution)(
+                values.low, values.high, log=values.scale == "log"
+            )
+            for path, values in ranges.items()
+        }
+        kind, options = _SAMPLERS[sampler]
+        self._studies = {}
         for variant, config in grid.variants.items():
-            options = _OPTIONS[name] | {"seed": config.training.seed}
-            proposer = getattr(optuna.samplers, _SAMPLERS[name])(**options)
+            proposer = getattr(optuna.samplers, kind)(**options, seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
-            distributions = {
-                path: (IntDistribution if isinstance(values.low, int) else FloatDistribution)(
-                    values.low, values.high, log=values.scale == "log"
-                )
-                for path, values in ranges.items()
-            }
-            self._studies[variant] = _Study(study, distributions)
+            self._studies[variant] = _Study(study)
         self._grid, self._workdir, self._seeds = grid, workdir, seeds
         self._trials, self._at_once = trials, at_once
 
@@ -111,7 +111,7 @@ class SampledGrid:
         """Tell the study the scores before the next trial; return whether they were known."""
         while study.told <= len(study.asked) - self._at_once:
             trial, name = study.asked[study.told]
-            mean = mean_of(score_at(scores.get(c.name, {}), c.until) for c in study.cells[name])
+            mean = mean_of(score_at(scores, c, c.until) for c in study.cells[name])
             if mean is None:
                 return False
             study.study.tell(trial, mean)
@@ -122,7 +122,7 @@ class SampledGrid:
         from optuna.trial import TrialState
 
         for left in range(_MOST_REFUSED, -1, -1):
-            trial = study.study.ask(fixed_distributions=study.distributions)
+            trial = study.study.ask(fixed_distributions=self._distributions)
             # Four digits, so that the name of the directory is short.
             drawn = trial.params.items()
             values = {p: [v if isinstance(v, int) else float(f"{v:.4g}")] for p, v in drawn}
@@ -143,8 +143,8 @@ class SampledGrid:
 class _Study:
     """The trials of a variant."""
 
-    def __init__(self, study: Any, distributions: Mapping[str, Any]) -> None:
-        self.study, self.distributions = study, distributions
+    def __init__(self, study: Any) -> None:
+        self.study = study
         self.asked: list[tuple[Any, str]] = []
         self.told = 0
         self.cells: dict[str, list[Cell]] = {}

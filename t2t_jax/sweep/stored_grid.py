@@ -82,8 +82,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
     known = record.get("written"), _hash(grid.source.encode())
     if grid.source and known[0] and file.is_file() and _hash(file.read_bytes()) not in known:
         raise UserError(
-            f"{file} was edited, and would be lost; leave --config out to go on with it, or "
-            "move it away"
+            f"{file} was edited and would be lost; leave --config out to use it, or move it away"
         )
     started = [name for name in stored if (workdir / name).is_dir()]
     if lost := [name for name in started if name not in grid.variants]:
@@ -240,8 +239,7 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     record = read_record(workdir)
     if not record or isinstance(workdir, BucketPath) or has_rules(workdir):
         raise UserError(
-            f"--rename needs a directory on a disk, with {_ROWS} and without {RULES}, whose rows "
-            f"keep their names; {workdir} is no such directory"
+            f"--rename needs a local directory with {_ROWS} and without {RULES}, unlike {workdir}"
         )
     rows = record["variants"]
     # A name may have an equals sign, as d_ff=512.
@@ -252,8 +250,7 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     old, new = names[: cuts[0]], names[cuts[0] + 1 :]
     if new in rows or not can_name_directory(new) or (workdir / new).exists():
         raise UserError(
-            f"--rename: {quote(new)} is a name in {workdir} already, or cannot name a directory; "
-            "choose another name"
+            f"--rename: {quote(new)} is taken, or cannot name a directory; choose another name"
         )
     if any(map(is_held, [*(workdir / old).glob("*.log"), *(workdir / old).glob("*/.lock")])):
         raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")

@@ -5,9 +5,8 @@ import io
 import math
 import statistics
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -25,6 +24,7 @@ from t2t_jax.sweep.comparison import (
     VariantRow,
     compare,
     factorial,
+    grouped,
     p_text,
     pairs,
 )
@@ -35,9 +35,7 @@ from t2t_jax.system.console import markdown_row
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 _LARGEST_EXPONENT = 50.0  # of a ratio of perplexities that is shown
-_METADATA = {"table.png": {"Software": None}, "table.pdf": {"CreationDate": None}}
-"""Metadata that is omitted, so that equal figures have equal bytes."""
-FIGURES = tuple(_METADATA)
+FIGURES = "table.png", "table.pdf"
 """The files with the figure in a grid's directory."""
 WIDTH_OF_FIGURES = 62
 """The columns that the figures of a grid take in a console of 80 columns."""
@@ -94,17 +92,12 @@ class Beside(NamedTuple):
     """Paragraphs below the table, after those that explain its columns."""
     tables: Sequence[GridTable] = ()
     """Tables that follow it, as of variants that were given up."""
-    over: Collection[str] = ()
-    """The variants of which nothing more is to be trained; others without a result are not
-    finished."""
-    diverged: Mapping[str, int] = MappingProxyType({})
+    diverged: Mapping[str, int] = {}
     """The number of seeds that diverged, by variant."""
-    other_code: Mapping[str, str] = MappingProxyType({})
+    other_code: Mapping[str, str] = {}
     """The differences of code and settings, by variant, as `same_code.other_code` returns them."""
-    budgets: Mapping[str, Budget] = MappingProxyType({})
+    budgets: Mapping[str, Budget] = {}
     """The mean budget of each variant's seeds."""
-    selected: Collection[str] = ()
-    """The variants that these very scores selected, such as finalists of halving scored on dev."""
 
 
 NOTHING = Beside()
@@ -141,7 +134,7 @@ def write_tables(
     rows = [*comparison.rows]
     tables = [grid_table(comparison, beside), *contrast_tables(comparison), *beside.tables]
     notes = _definitions(comparison)[:1]  # the second score is no column of table.tex
-    notes += [*_notes_on_cells(grid, results, beside), *_notes_on_code(rows)]
+    notes += [*beside.notes, *_notes_on_code(rows)]
     main = grid_latex(tables[0].caption, rows, columns, notes)
     records = [
         _values(comparison, row) | beside.budgets.get(row.variant, Budget())._asdict()
@@ -169,12 +162,11 @@ def grid_table(comparison: Comparison, beside: Beside = NOTHING) -> GridTable:
     split = f"{first['corpus']} {first['split']}"
     if comparison.rows[0].measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
-    notes = [*_notes(comparison), *_notes_on_cells(comparison.grid, comparison.results, beside)]
     return GridTable(
         f"Scores on {split}; mean over seeds ± their standard deviation.",
         [head for head, _ in cells[0]],
         [[text for _, text in row] for row in cells],
-        notes,
+        [*_notes(comparison), *beside.notes],
     )
 
 
@@ -293,9 +285,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _by_value(values: Mapping[str, str]) -> str:
     """Return the value of all rows, or each of several values with the names of its rows."""
-    named: dict[str, list[str]] = {}
-    for name, value in values.items():
-        named.setdefault(value, []).append(name)
+    named = grouped((value, name) for name, value in values.items())
     if len(named) == 1:
         return next(iter(named))
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in named.items())
@@ -366,19 +356,6 @@ def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
     return [text(effect.estimate), f"[{low}, {high}]", p_text(effect.p_adjusted)]
 
 
-def _notes_on_cells(grid: Grid, results: Results, beside: Beside) -> list[str]:
-    """Return the notes on variants that are unfinished or selected, and those of `beside`."""
-    notes = []
-    if missing := [name for name in grid.variants if name not in {*results, *beside.over}]:
-        notes.append(f"Not finished: {', '.join(missing)}.")
-    if selected := [name for name in results if name in beside.selected]:
-        notes.append(
-            f"After selection: {', '.join(selected)}. These very scores chose the rows, so their "
-            "differences are too good; score them on a test split (`--split test`)."
-        )
-    return [*notes, *beside.notes]
-
-
 def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
     """Return a note on each row with cells of other code or settings than the table's first one."""
     return [
@@ -425,15 +402,13 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
       The figure as PNG and PDF, by the names in `FIGURES`.
     """
     with needs_extra("plots", FIGURES[0]):
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure  # without pyplot: no display, no global state
         from matplotlib.ticker import PercentFormatter
+    from t2t_jax.system.drawing import canvas, encoded
 
     base = next((row for row in rows if row.variant == grid.base), rows[0])
     compared = [row for row in rows if row.variant != grid.base]
-    inches = 9, max(2.4, 1.5 + 0.3 * len(compared))
-    figure = Figure(figsize=inches, layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = canvas(9, max(2.4, 1.5 + 0.3 * len(compared)), 2)
+    right.sharey(left)
     marks = [paper_marks(grid.published, row.variant, base.variant) for row in compared]
     scale, marks_of_perplexity = 1 / base.perplexity.mean, [mark.perplexity for mark in marks]
     _draw(left, [row.perplexity for row in compared], marks_of_perplexity, scale)
@@ -445,18 +420,12 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     left.set_yticks(range(len(compared)), [row.shown for row in compared])
     # Half a row of room above the first point and below the last; the first row is at the top.
     left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
+    right.label_outer()
     handles: dict[str, Any] = {}
     for axes in (left, right):
-        handles |= {line.get_label(): line for line in axes.get_legend_handles_labels()[0]}
+        handles |= {str(line.get_label()): line for line in axes.get_legend_handles_labels()[0]}
     figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=3)
-    files = {}
-    # Publishers ask for fonts of type 42 (TrueType); matplotlib's default is type 3.
-    with rc_context({"pdf.fonttype": 42}):
-        for name, metadata in _METADATA.items():
-            file = io.BytesIO()
-            figure.savefig(file, format=name[-3:], dpi=120, metadata=metadata)
-            files[name] = file.getvalue()
-    return files
+    return {name: encoded(figure, name[-3:]) for name in FIGURES}
 
 
 def _draw(

@@ -84,10 +84,7 @@ def tuned_results(
     rows = []
     for variant, group in planned.candidates.items():
         ends = {
-            name: [
-                score_at(scores.get(cell.name, {}), cell.config.training.num_train_steps)
-                for cell in cells[name]
-            ]
+            name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
             for name in group
         }
         choice = choose(group, ends, lambda g, out: halved.finalists[out, *g] if halved else g)

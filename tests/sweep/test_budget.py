@@ -8,7 +8,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.run.job import goodput
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.cell_report import DONE, CellReport, mean_budgets
+from t2t_jax.sweep.gathering import DONE, CellReport, mean_budgets
 from t2t_jax.sweep.tables import Budget
 from tests.sweep.test_comparison import result
 

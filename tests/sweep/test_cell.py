@@ -204,8 +204,8 @@ def grid_file(tmp_path):
 @pytest.mark.parametrize(
     ("workdir", "message"),
     [
-        ("grid.py", "grid.py is not a writable directory; choose another directory"),
-        ("grid.py/runs", "grid.py is not a writable directory; choose another directory"),
+        ("grid.py", "grid.py is not a writable directory; choose another"),
+        ("grid.py/runs", "grid.py is not a writable directory; choose another"),
         (os.fsdecode(b"run\xe9"), "is not UTF-8"),
     ],
     ids=["a file", "below a file", "a name that is not UTF-8"],
@@ -239,7 +239,7 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     given = cell.config.to_json(), str(cell.workdir), {}
-    assert launchers._run_cell(*given, ["trackio:demo"]) == ("trackio:demo", "")
+    assert launchers._run_cell(*given, ["trackio:demo"], 1, "dev") == ("trackio:demo", "")
 
 
 def test_a_sweep_refuses_a_tracker_before_it_starts_a_cell(tmp_path):

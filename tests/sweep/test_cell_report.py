@@ -11,7 +11,7 @@ from rich.console import Console
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.cell_report import report_on, write_seeds
+from t2t_jax.sweep.gathering import report_on, write_seeds
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.stored_grid import keep_grid, read_record
 from tests.sweep.conftest import QUIET

@@ -78,7 +78,7 @@ def winners(grid, seeds, truth):
 
 def without_score(wanted, known):
     """The cells that lack their score at the step up to which they are wanted."""
-    return [cell for cell in wanted if score_at(known.get(cell.name, {}), cell.until) is None]
+    return [cell for cell in wanted if score_at(known, cell, cell.until) is None]
 
 
 @given(st.integers(2, 9), st.integers(1, 3), st.randoms(use_true_random=False))
@@ -194,13 +194,13 @@ def test_a_halving_that_is_none_is_refused(text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"training.schedule": "cosine"}, "odd has training.schedule='cosine', which has not"),
+        ({"training.schedule": "cosine"}, "='cosine', whose score at a rung says"),
         ({"training.num_train_steps": 80}, "odd has training.num_train_steps=80 and base 90"),
-        ({"checkpoint.every_steps": None, "checkpoint.average": 1}, "every_steps=None, and"),
+        ({"checkpoint.every_steps": None, "checkpoint.average": 1}, "None; give the steps, at"),
         ({"checkpoint.every_steps": 3}, "odd has checkpoint.every_steps=3 and base 2"),
-        ({"data.vocab_size": 999}, r"odd has other subwords than base \(data\.vocab_size\)"),
-        ({"data.protected_tokens": ("<a>",)}, r"subwords than base \(data\.protected_tokens\)"),
-        ({"training.init_from": "runs/a"}, r"other subwords than base \(training\.init_from\)"),
+        ({"data.vocab_size": 999}, r"odd and base differ in subwords \(data\.vocab_size\)"),
+        ({"data.protected_tokens": ("<a>",)}, r"differ in subwords \(data\.protected_tokens\)"),
+        ({"training.init_from": "runs/a"}, r"differ in subwords \(training\.init_from\)"),
     ],
 )
 def test_variants_that_cannot_be_halved_are_refused_by_name(change, message):
@@ -220,8 +220,8 @@ def test_a_directory_keeps_its_rules(tmp_path):
             (chosen, 2, GridRules("rungs=2,keep=0.5")),
             r"has the rules --halving rungs=3,keep=0\.3+, not --halving rungs=2,keep=0\.5",
         ),
-        ((chosen, 3, rules), r"decide on 2 seed\(s\) of the variants base, v1, v2, v3, and on no"),
-        ((chosen[1:], 2, rules), "and on no others"),
+        ((chosen, 3, rules), r"are for --seeds 2 and the variants base, v1, v2, v3; give these"),
+        ((chosen[1:], 2, rules), "; give these, or choose another --workdir"),
     ):
         with pytest.raises(UserError, match=message):
             planned_grid(grid, tmp_path, *others)
@@ -359,7 +359,7 @@ def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
         record = {"config": to_dict(BASE), "perplexity": score}
         (place / "rung-10.json").write_text(json.dumps(record))
     (tmp_path / "v1" / "seed0" / "rung-10.json").write_text("{}")
-    wanted, scores = decided(plan)
+    wanted, scores = decided(plan.cells)
     assert scores["base/seed0"] == {10: math.inf}
     assert {cell.until for cell in wanted} == {10}
     assert scores["v1/seed0"] == {}

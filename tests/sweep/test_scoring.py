@@ -37,8 +37,8 @@ class Scripted(AtOnce):
         fields = {"split": cell.split, "steps": 90, "provenance": [provenance(cell.config)]}
         fields["perplexity"] = self.perplexities.get(cell.name, 5.0) - (cell.split == "test")
         write_result(cell, **fields)
-        if cell.pause not in (None, 90):
-            cell.result_file.rename(cell.workdir / f"rung-{cell.pause}.json")
+        if cell.until != 90:
+            cell.result_file.rename(cell.workdir / f"rung-{cell.until}.json")
             (cell.workdir / "config.json").write_text(cell.config.to_json())
         return self
 
@@ -92,7 +92,7 @@ def test_a_grid_with_an_unfinished_cell_is_not_scored_on_test(tmp_path):
     outcome = swept(tmp_path, launcher, split="test")
     assert outcome.unfinished == ("wide/seed0",)
     assert {split for _, split in launcher.launched} == {"dev"}
-    with pytest.raises(UserError, match=r"has scores on test; run the sweep with --split test"):
+    with pytest.raises(UserError, match=r"has scores on test; sweep with --split test"):
         collect(GRID, tmp_path, 1, QUIET, split="test")
 
 
@@ -157,7 +157,7 @@ def test_finalists_are_marked_unless_scored_on_test(tmp_path):
 def test_a_corpus_without_a_test_split_is_refused_before_training(tmp_path, tiny_run):
     grid = Grid({"base": BASE.replace({"data.corpus": f"text:{tiny_run.folder / 'corpus'}"})}, {})
     launcher = Scripted()
-    with pytest.raises(UserError, match=r"has no test split to score at the end of the grid"):
+    with pytest.raises(UserError, match=r"has no test split; add one, or leave --split out"):
         swept(tmp_path, launcher, grid, split="test")
     assert launcher.launched == []
 

@@ -24,7 +24,7 @@ from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import run
 from t2t_jax.sweep.__main__ import main
-from t2t_jax.sweep.cell import WholeGrid, cells, check_cells, train_and_score
+from t2t_jax.sweep.cell import cells, check_cells, train_and_score
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
@@ -170,7 +170,7 @@ def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid
 def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid, tmp_path, number):
     (cell, _), launcher, text = cells(grid, tmp_path, 1), Scripted(None), io.StringIO()
     launcher.write = lambda cell: os.kill(os.getpid(), number)
-    assert run_cells(WholeGrid([cell]), launcher, Console(file=text)) == number
+    assert run_cells(lambda _: [cell], launcher, Console(file=text)) == number
     assert launcher.ended == ["stopped", "waited"]
     assert "writes a checkpoint first" in text.getvalue()
 
@@ -230,7 +230,7 @@ def test_a_cell_that_diverges_is_a_result(grid, tmp_path):
     assert train_and_score(cell) == 0
     assert cell.scores(cell.result()) == {20: float("inf")}
     text = io.StringIO()
-    run_cells(WholeGrid([cell]), Local(1), Console(file=text))
+    run_cells(lambda _: [cell], Local(1), Console(file=text))
     assert text.getvalue() == "1 cells, 0 of them finished before\n"
     assert collect(wild, tmp_path, 1, QUIET).unfinished == ()
     said = (tmp_path / "table.md").read_text()
@@ -309,7 +309,7 @@ def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(grid, tmp_pat
     monkeypatch.setattr(run, "_SECONDS_BETWEEN_LINES", 0)
     (cell, _) = cells(grid, tmp_path, 1)
     launcher, text = Scripted(None, None, Outcome(1, "out of memory")), io.StringIO()
-    run_cells(WholeGrid([cell]), launcher, Console(file=text))
+    run_cells(lambda _: [cell], launcher, Console(file=text))
     assert text.getvalue().count("0 waiting, 1 running, 0 done, 0 failed, no step logged yet") == 3
 
 
@@ -332,7 +332,7 @@ def test_a_cell_that_was_stopped_is_started_again(grid, tmp_path):
     """As a cluster stops jobs whose time is up."""
     (cell, _) = cells(grid, tmp_path, 1)
     launcher, text = Scripted(Outcome(128 + 15, ""), Outcome(1, "out of memory")), io.StringIO()
-    run_cells(WholeGrid([cell]), launcher, Console(file=text))
+    run_cells(lambda _: [cell], launcher, Console(file=text))
     assert launcher.outcomes == []
     assert text.getvalue().count("base/seed0 running") == 2
     assert "base/seed0 failed: out of memory" in text.getvalue()
@@ -342,8 +342,8 @@ def test_a_cell_that_cannot_be_started_stops_no_other(grid, tmp_path):
     def full(cell):
         raise OSError(28, "No space left on device")
 
-    plan, text = WholeGrid(cells(grid, tmp_path, 1)), io.StringIO()
-    run_cells(plan, AtOnce(full), Console(file=text, width=200))
+    text = io.StringIO()
+    run_cells(lambda _: cells(grid, tmp_path, 1), AtOnce(full), Console(file=text, width=200))
     for name in ("base/seed0", "wide/seed0"):
         assert f"{name} failed: [Errno 28] No space left on device" in text.getvalue()
 
@@ -354,7 +354,7 @@ def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid, finished
     console = Console(file=text, force_terminal=True, width=120)
     broken = cells(grid, finished, 2)[3]
     broken = dataclasses.replace(broken, config=broken.config.replace({"data.corpus": "text:no"}))
-    run_cells(WholeGrid([*cells(grid, finished, 1), broken]), Local(1), console)
+    run_cells(lambda _: [*cells(grid, finished, 1), broken], Local(1), console)
     seen = Text.from_ansi(text.getvalue()).plain
     assert "dev perplexity per subword; BLEU: nrefs:1" in " ".join(seen.split())
     assert "3 cells, 2 of them finished before" in seen
@@ -488,11 +488,11 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         ([], "a sweep needs a directory; name one with --workdir"),
         (["--dry-run", "--report"], "give one of --dry-run, --report and --rename"),
         (["--columns", "variant", "score"], "add --report to write it"),
-        (["--report", "--columns"], "--columns names no column"),
+        (["--report", "--columns"], "--columns is empty"),
         (["--again"], "--again is for a further scoring on test"),
         (["--again", "--split", "test", "--report"], "--again is for a further scoring on test"),
         (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
-        (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
+        (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is for this machine"),
     ],
 )
 def test_a_bad_command_line_is_refused(grid_file, flags, message):
