@@ -65,6 +65,5 @@ class InitCommand:
         there = [name for name in _FILES if os.path.lexists(self.directory / name)]
         if there:
             raise UserError(
-                f"{self.directory} already has {', '.join(there)}; choose another directory, or "
-                "move these away"
+                f"{self.directory} has {', '.join(there)} already; move these, or name another DIR"
             )

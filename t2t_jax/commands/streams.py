@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded, open_text
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.system.atomic_file import NamedFile, cannot_write, writing_whole
+from t2t_jax.system.atomic_file import NamedFile, cannot_write, errors_named, writing_whole
 from t2t_jax.system.program import is_closed
 
 _LINES_AT_ONCE = 10_000
@@ -61,10 +61,8 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         return
     path = _behind_links(path)
     if _is_special(path):
-        try:
+        with errors_named(path):
             special = io.BufferedWriter(NamedFile(path, "wb"))
-        except OSError as error:
-            raise cannot_write(path, error) from error
         with special as file:
             yield file
         return

@@ -12,7 +12,7 @@ import tyro
 from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import REPEATED, ConfigFields, flags_of_plugins, with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
-from t2t_jax.commands.tables import result_console
+from t2t_jax.commands.tables import print_line, result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
 from t2t_jax.config.file import product_file
@@ -122,9 +122,7 @@ class SweepCommand:
         if self.columns is not None and not self.report:
             raise UserError("--columns chooses columns of table.tex; add --report to write it")
         if self.columns == ():
-            raise UserError(
-                "--columns names no column; name some, as variant score, or leave it out"
-            )
+            raise UserError("--columns is empty; name some, as variant score, or leave it out")
         tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
         rules = GridRules(self.halving, tune, self.sampler, self.trials)
         if self.report and rules != GridRules():
@@ -199,8 +197,7 @@ class SweepCommand:
         if self.workdir is None:
             raise UserError("--rename needs the directory of a grid, as in runs/x --rename a=b")
         old, new = rename_row(self.workdir, names)
-        message = f"{old} is {new} now; change the name in the config file, too"
-        result_console(highlight=False).print(message, markup=False, soft_wrap=True)
+        print_line(f"{old} is {new} now; change the name in the config file, too")
         return 0
 
     def _grid(self) -> "Grid":
@@ -250,9 +247,7 @@ class SweepCommand:
         if self.slurm and self.launcher != "slurm":
             raise UserError("--slurm has settings of jobs, but jobs need --launcher slurm")
         if self.jobs != 1 and self.launcher == "slurm":
-            raise UserError(
-                "--jobs is about this machine; the queue of the cluster has its own limits"
-            )
+            raise UserError("--jobs is for this machine; a cluster's queue has its own limits")
 
 
 def _print(outcome: "GridOutcome", workdir: Path) -> None:

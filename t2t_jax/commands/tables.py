@@ -9,12 +9,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import check_place, write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.progress import Progress, ProgressColumn
     from rich.table import Table
 
     from t2t_jax.system.console import ResultConsole
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 _T = TypeVar("_T")
