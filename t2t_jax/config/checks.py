@@ -6,7 +6,7 @@ Each error names the field and the value.
 import dataclasses
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -23,15 +23,24 @@ NOT_EXPORTED = {"exported": False}
 as it concerns training alone, is part of the vocabulary, or says how the work is laid out. Every
 format refuses any other field until the format claims it; see `interchange.carried`."""
 
-SIZE = {"is_size": True}
-"""Marks a field of type int that is at least 1, and fits into 32 bits."""
-
 INFINITY = float("inf")
 
 # Devices count entries of arrays and steps in integers of 32 bits, and compute in floats of 32
 # bits.
 _MOST = 2**31 - 1
 _LARGEST = 3.4028234e38
+
+FITS = {"fits": True}
+"""Marks a field whose value has to fit into 32 bits. Fields that are only compared, such as
+intervals of steps, need not."""
+
+POSITIVE = {"is_positive": True}
+"""Marks a field whose value has to be above 0, or None."""
+
+
+def within(low: float, high: float = INFINITY) -> dict[str, Any]:
+    """Mark a field whose value has to be within `[low, high]`, or None."""
+    return {"range": (low, high)}
 
 
 def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
@@ -60,14 +69,15 @@ class Section:
     """A section of a config, which is a dataclass: the checks of its fields."""
 
     def __post_init__(self) -> None:
-        """Refuse a value that is not of the type its field declares (an int does for a float).
+        """Refuse a value that is not of the type its field declares, or is out of its bounds.
 
-        A list, as JSON has it, becomes a tuple where the field declares one. A field with the mark
-        `SIZE` is checked for its range, too.
+        An int does for a float. A list, as JSON has it, becomes a tuple where the field declares
+        one.
         """
         section: Any = type(self)
-        for field_name, hint in _field_types(section).items():
-            value, name = getattr(self, field_name), self._path(field_name)
+        for leaf in dataclasses.fields(section):
+            value, name = getattr(self, leaf.name), self._path(leaf.name)
+            hint = _field_types(section)[leaf.name]
             if name in NAMED and isinstance(value, str):
                 if value not in NAMED[name]:
                     run_registering_files()
@@ -75,43 +85,26 @@ class Section:
                 continue
             if isinstance(value, list) and get_origin(hint) is tuple:
                 value = tuple(value)
-                object.__setattr__(self, field_name, value)
+                object.__setattr__(self, leaf.name, value)
             _check_type(name, value, hint)
-        sizes = [leaf.name for leaf in dataclasses.fields(section) if "is_size" in leaf.metadata]
-        self._check_range(1, INFINITY, *sizes)
-        self._check_fits(*sizes)
+            if isinstance(value, int | float):
+                _check_bounds(f"{name}={quote(value)}", value, leaf.metadata)
 
     def _path(self, name: str) -> str:
         """Return the path of a field: the attribute `section`, or the name of the class, and it."""
         by_class = type(self).__name__.removesuffix("Config").lower()
         return f"{getattr(self, 'section', by_class)}.{name}"
 
-    def _labelled(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """Yield the value of each field of these names, after its path and value for errors."""
-        for name in names:
-            value = getattr(self, name)
-            yield f"{self._path(name)}={quote(value)}", value
 
-    def _check_range(self, low: float, high: float, *names: str) -> None:
-        """Refuse a field of these names whose value is neither within `[low, high]` nor None."""
-        for label, value in self._labelled(names):
-            fits = value is None or low <= value <= high
-            require(fits, f"{label} is outside [{low:g}, {high:g}]")
-
-    def _check_fits(self, *names: str) -> None:
-        """Refuse a field of these names whose value does not fit into 32 bits.
-
-        Fields that are only compared, such as intervals of steps, need no such check.
-        """
-        for label, value in self._labelled(names):
-            most = _LARGEST if isinstance(value, float) else _MOST
-            kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
-            require(value is None or value <= most, f"{label} is more than the largest, {kind}")
-
-    def _check_positive(self, *names: str) -> None:
-        """Check that each of these fields is above 0 or None."""
-        for label, value in self._labelled(names):
-            require(value is None or value > 0, f"{label} is not positive; use None")
+def _check_bounds(label: str, value: Any, marks: Mapping[str, Any]) -> None:
+    """Refuse a value that is out of the bounds which the marks of its field give."""
+    low, high = marks.get("range", (-INFINITY, INFINITY))
+    require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
+    most = _LARGEST if isinstance(value, float) else _MOST
+    kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
+    fits = "fits" not in marks or value <= most
+    require(fits, f"{label} is more than the largest, {kind}")
+    require("is_positive" not in marks or value > 0, f"{label} is not positive; use None")
 
 
 @cache

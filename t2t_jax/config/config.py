@@ -207,11 +207,9 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
             "config lacks model.architecture, as runs of version 0.1.0 do, which no longer open; "
             "train them on with version 0.2.0"
         )
-    architecture = values["model"]["architecture"]
-    for name in values["model"].keys() - families.fields_of(architecture).keys():
-        raise families.foreign_field(name, architecture)
-    kinds = get_type_hints(Config) | {"model": families.FAMILIES[architecture].config}
-    return Config(**{name: kind(**values[name]) for name, kind in kinds.items()})
+    network = families.network_config(**values.pop("model"))
+    kinds = get_type_hints(Config)
+    return Config(network, **{name: kinds[name](**fields) for name, fields in values.items()})
 
 
 def _read_fields(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from t2t_jax.config.checks import INFINITY, SIZE, left_open, read_where, require
+from t2t_jax.config.checks import FITS, INFINITY, POSITIVE, left_open, read_where, require, within
 from t2t_jax.config.model import InputProjection, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
@@ -22,9 +22,9 @@ from t2t_jax.errors import UserError
 class WithEncoder(ModelConfig):
     """The fields of networks that have an encoder."""
 
-    num_encoder_layers: int = field(default=6, metadata=SIZE)
+    num_encoder_layers: int = field(default=6, metadata=FITS | within(1))
     """Encoder layers N."""
-    encoder_heads: int | None = None
+    encoder_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
     """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
     after pruning; None means num_heads. The width of a head stays that of num_heads."""
 
@@ -33,9 +33,9 @@ class WithEncoder(ModelConfig):
 class WithDecoder(ModelConfig):
     """The fields of networks that have a decoder."""
 
-    num_decoder_layers: int = field(default=6, metadata=SIZE)
+    num_decoder_layers: int = field(default=6, metadata=FITS | within(1))
     """Decoder layers N."""
-    decoder_heads: int | None = None
+    decoder_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
     """Heads of each layer's self-attention in the decoder; see encoder_heads."""
     start_token: StartToken = "begin"
     """Token before the first token of a target: the id of begin, or, in models that come from
@@ -52,7 +52,8 @@ class WithTokens(ModelConfig):
     """The fields of networks that read tokens."""
 
     max_positions: int = field(
-        default=1024, metadata=SIZE | read_where(lambda model: model.positions.has_table)
+        default=1024,
+        metadata=FITS | within(1) | read_where(lambda model: model.positions.has_table),
     )
     """Rows of the learned position table; other positions have no limit and do not read it."""
     share_embeddings: bool = True
@@ -82,7 +83,7 @@ class WithTokens(ModelConfig):
 class WithSourceTokens(WithTokens):
     """The fields of networks whose sources may have a vocabulary of their own."""
 
-    source_vocab_size: int | None = field(default=None, metadata=left_open(None))
+    source_vocab_size: int | None = field(default=None, metadata=left_open(None) | FITS | POSITIVE)
     """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
     entries for sources than for targets; None means as many as for targets, or for a model that
     predicts labels as many as its vocabulary has for text."""
@@ -90,8 +91,6 @@ class WithSourceTokens(WithTokens):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        self._check_positive("source_vocab_size")
-        self._check_fits("source_vocab_size")
         require(
             not self.share_embeddings or self.source_vocab_size is None,
             f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "
@@ -108,7 +107,7 @@ class WithSourceTokens(WithTokens):
 class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
     """The fields of networks with both stacks, whatever the encoder reads."""
 
-    cross_heads: int | None = None
+    cross_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
     """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
     share_target_embedding: bool = False
     """Where share_embeddings is false: one matrix for target embedding and output projection."""
@@ -203,12 +202,12 @@ class ImageEncoderConfig(EncoderAloneConfig):
     """An encoder alone over the patches of images (ViT, Dosovitskiy et al. 2021)."""
 
     architecture: Literal["image_encoder"] = "image_encoder"
-    patch_size: int = field(default=16, metadata=SIZE)
+    patch_size: int = field(default=16, metadata=FITS | within(1))
     """Side, in pixels, of the square patches of images, which are read behind a learned class
     token."""
-    image_size: int = field(default=224, metadata=SIZE)
+    image_size: int = field(default=224, metadata=FITS | within(1))
     """Pixels of an image on each side."""
-    image_channels: int = field(default=3, metadata=SIZE)
+    image_channels: int = field(default=3, metadata=FITS | within(1))
     """Numbers of a pixel: 3 for colours, 1 for grey."""
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ Part: TypeAlias = Literal["encoder", "decoder", "cross"]
 Side: TypeAlias = Literal["source", "target", "output"]
 PARTS: tuple[Part, ...] = "encoder", "decoder", "cross"
 """The attentions of the paper: self-attention in two stacks, and cross-attention."""
+_RATE = checks.NOT_EXPORTED | checks.within(0, 0.99)
 _ROTARY = checks.read_where(lambda model: model.positions.turns)
 _BASE_D_K = 64  # d_k of the paper, at which scores of attention are alike in all parametrisations
 
@@ -70,19 +71,19 @@ class ModelConfig(checks.Section, ABC):
     """Family of the network (`config.families`), each of which has fields of its own: encoder and
     decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu et
     al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
-    d_model: int = field(default=512, metadata=checks.SIZE)
+    d_model: int = field(default=512, metadata=checks.FITS | checks.within(1))
     """Width of every layer's output (section 3.1)."""
-    num_heads: int = field(default=8, metadata=checks.SIZE)
+    num_heads: int = field(default=8, metadata=checks.FITS | checks.within(1))
     """Attention heads h (section 3.2.2)."""
-    d_k: int | None = None
+    d_k: int | None = field(default=None, metadata=checks.FITS | checks.POSITIVE)
     """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
-    d_v: int | None = None
+    d_v: int | None = field(default=None, metadata=checks.FITS | checks.POSITIVE)
     """Width of a head's values; None means d_model / num_heads, as in the paper."""
-    num_kv_heads: int | None = None
+    num_kv_heads: int | None = field(default=None, metadata=checks.POSITIVE)
     """Heads of keys and values, each shared by equally many of the num_heads heads of queries: 1 is
     multi-query attention (Shazeer 2019), more are grouped-query attention (Ainslie et al. 2023).
     None means num_heads, as in the paper."""
-    attention_window: int | None = None
+    attention_window: int | None = field(default=None, metadata=checks.FITS | checks.POSITIVE)
     """Distance below which self-attention reaches other positions: on both sides in the encoder, to
     the left in the decoder (restricted self-attention, section 4). None means no bound."""
     score_function: str = "scaled_dot_product"
@@ -93,7 +94,7 @@ class ModelConfig(checks.Section, ABC):
     """Add a learned bias in the projections of attention; the paper has none."""
     query_key_norm: bool = False
     """Normalise the queries and the keys of each head (Henry et al. 2020, Dehghani et al. 2023)."""
-    d_ff: int = field(default=2048, metadata=checks.SIZE)
+    d_ff: int = field(default=2048, metadata=checks.FITS | checks.within(1))
     """Width within the feed-forward network (section 3.3). A gated network has three matrices in
     place of two: 2/3 of the width keeps the number of parameters."""
     feed_forward: str = "relu"
@@ -104,7 +105,7 @@ class ModelConfig(checks.Section, ABC):
     """Layer normalisation (the paper: layer), or by the root mean square (rms, Zhang and Sennrich
     2019); or a name that a config file gives to a function of its own
     (t2t_jax.register_normalization)."""
-    norm_epsilon: float = 1e-6
+    norm_epsilon: float = field(default=1e-6, metadata=checks.within(1e-12, 1))
     """Number that a norm adds to the variance or the mean square."""
     parametrisation: Parametrisation = "standard"
     """How first values, factors and learning rates depend on the size of the network: as in the
@@ -112,12 +113,16 @@ class ModelConfig(checks.Section, ABC):
     width (mup: Yang et al. 2021); or of base_depth too (complete: Dey et al. 2025)."""
     base_width: int = field(
         default=512,
-        metadata=checks.SIZE | checks.read_where(lambda model: model.parametrisation != "standard"),
+        metadata=checks.FITS
+        | checks.within(1)
+        | checks.read_where(lambda model: model.parametrisation != "standard"),
     )
     """The d_model at which the parametrisation mup equals the standard one."""
     base_depth: int = field(
         default=6,
-        metadata=checks.SIZE | checks.read_where(lambda model: model.parametrisation == "complete"),
+        metadata=checks.FITS
+        | checks.within(1)
+        | checks.read_where(lambda model: model.parametrisation == "complete"),
     )
     """Layers of a stack whose residual connections the parametrisation complete leaves as they
     are."""
@@ -129,12 +134,14 @@ class ModelConfig(checks.Section, ABC):
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
     first_position: int = field(
-        default=0, metadata=checks.read_where(lambda model: model.positions.sinusoids is not None)
+        default=0,
+        metadata=checks.within(0, 1024)
+        | checks.read_where(lambda model: model.positions.sinusoids is not None),
     )
     """Position of the first token, where positions are sinusoids (the paper: 0; M2M100: 2)."""
-    rotary_base: float = field(default=10_000.0, metadata=_ROTARY)
+    rotary_base: float = field(default=10_000.0, metadata=_ROTARY | checks.FITS | checks.within(2))
     """Base of the wavelengths of rotary positions."""
-    rotary_scale: float = field(default=1.0, metadata=_ROTARY)
+    rotary_scale: float = field(default=1.0, metadata=_ROTARY | checks.FITS | checks.within(1))
     """Factor by which texts may be longer than those of training, for rotary positions."""
     rotary_scaling: tables.ScalingName = field(default="linear", metadata=_ROTARY)
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
@@ -143,12 +150,12 @@ class ModelConfig(checks.Section, ABC):
     """Normalise the sum of embedding and position, ahead of its dropout."""
     output_bias: bool = False
     """Add a learned bias to the logits; the paper has none."""
-    dropout_rate: float = field(default=0.1, metadata=checks.NOT_EXPORTED)
+    dropout_rate: float = field(default=0.1, metadata=_RATE)
     """Dropout rate P_drop (section 5.4), on every sub-layer's output and on the sum of embedding
     and position."""
-    attention_dropout_rate: float = field(default=0.0, metadata=checks.NOT_EXPORTED)
+    attention_dropout_rate: float = field(default=0.0, metadata=_RATE)
     """Dropout on the attention weights; the paper has none."""
-    activation_dropout_rate: float = field(default=0.0, metadata=checks.NOT_EXPORTED)
+    activation_dropout_rate: float = field(default=0.0, metadata=_RATE)
     """Dropout on the feed-forward network's hidden activations; the paper has none."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = field(
         default="auto", metadata=checks.left_open("auto") | checks.NOT_EXPORTED
@@ -161,23 +168,13 @@ class ModelConfig(checks.Section, ABC):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        self._check_fits("d_k", "d_v")
-        self._check_positive("d_k", "d_v")
-        rates = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
-        self._check_range(0, 0.99, *rates)
-        self._check_range(1e-12, 1, "norm_epsilon")
         self._check_heads()
         self._check_positions()
         self._check_parametrisation()
 
     def _check_heads(self) -> None:
-        shared = self.num_kv_heads
-        self._check_positive("num_kv_heads", "attention_window")
-        self._check_fits("attention_window")
         _ = self.attention  # which has checks of its own
         names = [f"{part}_heads" for part in PARTS if self._heads_of(part) is not None]
-        self._check_positive(*names)
-        self._check_fits(*names)
         for name in names:
             checks.require(
                 getattr(self, name) <= self.num_heads,
@@ -185,7 +182,7 @@ class ModelConfig(checks.Section, ABC):
                 f"{self.num_heads}; raise num_heads, and set d_k and d_v",
             )
         checks.require(
-            not names or shared in (None, self.num_heads),
+            not names or self.num_kv_heads in (None, self.num_heads),
             f"model.{names and names[0]} and model.num_kv_heads cannot be given together; leave "
             "one of them out",
         )
@@ -196,10 +193,6 @@ class ModelConfig(checks.Section, ABC):
         )
 
     def _check_positions(self) -> None:
-        self._check_range(0, 1024, "first_position")
-        self._check_range(1, checks.INFINITY, "rotary_scale")
-        self._check_range(2, checks.INFINITY, "rotary_base")
-        self._check_fits("rotary_scale", "rotary_base")
         checks.require(
             self.positions.sinusoids is None or self.d_model % 2 == 0,
             f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from t2t_jax.config.checks import INFINITY, MAY_CHANGE, NOT_EXPORTED, SIZE, Section, require
+from t2t_jax.config.checks import FITS, MAY_CHANGE, NOT_EXPORTED, POSITIVE, Section, require, within
 from t2t_jax.config.tables import TaskName
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
@@ -45,52 +45,45 @@ class DataConfig(Section):
     text_rows: Literal["documents", "run_on"] = field(default="documents", metadata=NOT_EXPORTED)
     """In language modelling, the extent of a sequence: "documents", a document, in parts if it has
     more than max_length subwords; or "run_on", max_length subwords, across ends of documents."""
-    masked_share: float = field(default=0.15, metadata=NOT_EXPORTED)
+    masked_share: float = field(default=0.15, metadata=NOT_EXPORTED | within(0.01, 0.99))
     """In masked language modelling, the share of the subwords that are predicted: 80% of these are
     hidden, 10% replaced by others and 10% left as they are (Devlin et al. 2019, section 3.1)."""
-    vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
+    vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED | FITS | within(8))
     """Entries of the BPE vocabulary (shared by source and target, special ids included)."""
     protected_tokens: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
     """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
     stands in a line: it is never split, and never joined with the text beside it."""
-    max_length: int = field(default=256, metadata=NOT_EXPORTED)
+    max_length: int = field(default=256, metadata=NOT_EXPORTED | FITS | within(8))
     """Longest source or target in subwords, end of sentence included; longer pairs are left out
     of training and counted."""
     batching: Literal["bucket", "pack"] = field(default="bucket", metadata=NOT_EXPORTED)
     """How pairs form batches: of similar length (bucket, the paper), or several in a row (pack)."""
-    source_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
+    source_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED | FITS)
     """Most source positions in one step (padding included, over all devices)."""
-    target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
+    target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED | FITS)
     """Most target positions in one step (padding included, over all devices)."""
-    mixture_temperature: float | None = field(default=None, metadata=NOT_EXPORTED)
+    mixture_temperature: float | None = field(default=None, metadata=NOT_EXPORTED | within(1, 1000))
     """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
     its weight. Without it, an epoch reads each corpus as often as its weight says."""
     fields: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
     """In JSON lines or Parquet, the names of the two fields with source and target, such as
     translation.en translation.de, or of the one with a text; without them, they are the languages,
     or text."""
-    window: int = field(default=16, metadata=NOT_EXPORTED)
+    window: int = field(default=16, metadata=NOT_EXPORTED | within(1, 10_000))
     """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
-    dev_lines: int = field(default=0, metadata=NOT_EXPORTED)
+    dev_lines: int = field(default=0, metadata=NOT_EXPORTED | within(0, 1_000_000))
     """Number of distinct training pairs to hold out as the dev set, if the corpus has none."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
     bucket (s3://, gs://)."""
-    prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED)
+    prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED | within(1, 10_000))
     """Batches made ahead of the step that needs them."""
 
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        self._check_range(8, INFINITY, "vocab_size", "max_length")
-        self._check_range(1, 10_000, "prefetch", "window")  # each takes memory
-        self._check_range(0, 1_000_000, "dev_lines")
-        self._check_range(0.01, 0.99, "masked_share")
-        self._check_range(1, 1000, "mixture_temperature")
-        tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
-        self._check_fits("vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8
-        for name in tokens_per_step:
+        for name in ("source_tokens_per_step", "target_tokens_per_step"):
             tokens = getattr(self, name)
             require(
                 tokens >= padded_length,
@@ -129,20 +122,20 @@ class DataConfig(Section):
 class CheckpointConfig(Section):
     """The times at which training writes checkpoints, and the checkpoints that it keeps."""
 
-    every_steps: int | None = field(default=1400, metadata=MAY_CHANGE)
+    every_steps: int | None = field(default=1400, metadata=MAY_CHANGE | POSITIVE)
     """Steps between the checkpoints that are averaged; the last step has one, too. The paper's are
     10 minutes apart (section 6.1), which were 1,400 steps of its base model and 600 of its big one.
     None is for a run without averages, whose last step alone has a checkpoint."""
-    every_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE)
+    every_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE | POSITIVE)
     """Minutes from a checkpoint to one for safety, which is never averaged and which the next one
     replaces: a run that is killed loses no more than this time. None makes no such checkpoints."""
-    keep: int = field(default=5, metadata=MAY_CHANGE)
+    keep: int = field(default=5, metadata=MAY_CHANGE | within(1))
     """Newest checkpoints to keep, apart from one for safety; averages are made of these. If there
     are averages, only the two newest keep the optimizer state."""
-    keep_every: int | None = field(default=None, metadata=MAY_CHANGE)
+    keep_every: int | None = field(default=None, metadata=MAY_CHANGE | POSITIVE)
     """Steps between the checkpoints that are kept for good, whole, in addition to the newest: a
     multiple of `checkpoint.every_steps`. None keeps none."""
-    average: int = field(default=5, metadata=MAY_CHANGE)
+    average: int = field(default=5, metadata=MAY_CHANGE | within(1))
     """Number of the last checkpoints to average (section 6.1; base: 5, big: 20; Table 3: 1), which
     makes the model that is scored and used once training is over, unless the run has a
     `training.ema_decay`."""
@@ -152,13 +145,11 @@ class CheckpointConfig(Section):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        self._check_range(1, INFINITY, "keep", "average")
         require(
             self.average <= self.keep,
             f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
             "raise checkpoint.keep or lower checkpoint.average",
         )
-        self._check_positive("every_steps", "every_minutes", "keep_every")
         require(
             self.keep_every is None
             or (self.every_steps is not None and self.keep_every % self.every_steps == 0),
@@ -172,35 +163,28 @@ class CheckpointConfig(Section):
 class EvaluationConfig(Section):
     """The evaluation on the dev set during training."""
 
-    every_steps: int = field(default=1000, metadata=MAY_CHANGE)
+    every_steps: int = field(default=1000, metadata=MAY_CHANGE | within(1))
     """Steps between evaluations on dev."""
-    num_sentences: int | None = field(default=None, metadata=MAY_CHANGE)
+    num_sentences: int | None = field(default=None, metadata=MAY_CHANGE | POSITIVE)
     """Dev sentences translated for BLEU, from the first on; None means all. Loss uses all."""
-    num_samples: int = field(default=3, metadata=MAY_CHANGE)
+    num_samples: int = field(default=3, metadata=MAY_CHANGE | within(0))
     """Translations printed at each evaluation."""
-    beam_size: int = field(default=1, metadata=MAY_CHANGE)
+    beam_size: int = field(default=1, metadata=MAY_CHANGE | within(1, _WIDEST_BEAM))
     """Beam size during training; 1 is greedy search and fast."""
     metric: Literal["bleu", "chrf"] | None = field(default=None, metadata=MAY_CHANGE)
     """In translation, the metric that chooses the best checkpoint and says whether dev still gets
     better, and that a grid shows beside BLEU: the mean over sentences of their BLEU or chrF. None
     is BLEU of the corpus."""
 
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        self._check_range(1, INFINITY, "every_steps")
-        self._check_range(1, _WIDEST_BEAM, "beam_size")
-        self._check_range(0, INFINITY, "num_samples")
-        self._check_positive("num_sentences")
-
 
 @dataclass(frozen=True)
 class DecodingConfig(Section):
     """The search for a translation (section 6.1)."""
 
-    beam_size: int = field(default=4, metadata=MAY_CHANGE)
+    beam_size: int = field(default=4, metadata=MAY_CHANGE | within(1, _WIDEST_BEAM))
     """Hypotheses kept alive per sentence; 1 is greedy search."""
-    length_penalty: float = field(default=0.6, metadata=MAY_CHANGE)
+    # Beyond 10, float32 cannot hold the penalty of a long output.
+    length_penalty: float = field(default=0.6, metadata=MAY_CHANGE | within(0, 10))
     """Exponent alpha of the length penalty: scores are log-probabilities divided by
     ((5 + length) / 6) ** alpha."""
     beam_rule: Literal["paper", "transformers"] = field(default="paper", metadata=MAY_CHANGE)
@@ -210,30 +194,34 @@ class DecodingConfig(Section):
     beam_size best continuations, and the search is over when beam_size hypotheses have ended and no
     unfinished one is better at its present length. At the limit, unfinished hypotheses compete with
     those that ended; by the rule of the paper they only count if none has ended."""
-    max_extra_length: int = field(default=50, metadata=MAY_CHANGE)
+    max_extra_length: int = field(default=50, metadata=MAY_CHANGE | within(1, 100_000))
     """Number of subwords by which an output may be longer than its source."""
-    max_source_length: int = field(default=1024, metadata=MAY_CHANGE | NOT_EXPORTED)
+    max_source_length: int = field(
+        default=1024, metadata=MAY_CHANGE | NOT_EXPORTED | within(8, 100_000)
+    )
     """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
     long_lines: Literal["split", "refuse"] = field(
         default="split", metadata=MAY_CHANGE | NOT_EXPORTED
     )
     """Treatment of a line that is longer, or has no learned positions: "split" it, if possible at
     the ends of sentences, decode the parts and join their outputs; or "refuse" it by its number."""
-    temperature: float = field(default=0.0, metadata=MAY_CHANGE)
+    temperature: float = field(default=0.0, metadata=MAY_CHANGE | within(0))
     """0 searches for the best translation; above 0, sample from the model at this temperature."""
-    top_k: int = field(default=0, metadata=MAY_CHANGE)
+    top_k: int = field(default=0, metadata=MAY_CHANGE | within(0))
     """When sampling, draw from the k most probable subwords; 0 means all."""
-    top_p: float = field(default=1.0, metadata=MAY_CHANGE)
+    top_p: float = field(default=1.0, metadata=MAY_CHANGE | within(0, 1))
     """When sampling, draw from the smallest set of subwords that holds this probability."""
-    tokens_per_batch: int = field(default=8192, metadata=MAY_CHANGE | NOT_EXPORTED)
+    tokens_per_batch: int = field(
+        default=8192, metadata=MAY_CHANGE | NOT_EXPORTED | within(1, 100_000_000)
+    )
     """Positions decoded together, padding included: those of the sources or those of the outputs,
     whichever are more. Each hypothesis of a beam keeps keys and values for as many."""
     quantize: Quantize = field(default="none", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Round weights, and the activations that they multiply, to integers of 8 bits: faster on CPUs,
     and a little less exact."""
-    min_length: int = field(default=0, metadata=MAY_CHANGE)
+    min_length: int = field(default=0, metadata=MAY_CHANGE | within(0, 100_000))
     """Fewest subwords of an output before its end of sentence."""
-    no_repeat_ngram_size: int = field(default=0, metadata=MAY_CHANGE)
+    no_repeat_ngram_size: int = field(default=0, metadata=MAY_CHANGE | within(0, 100))
     """Length of the sequences of subwords that occur at most once in an output; 0 allows any."""
     forbidden: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
     """Words and phrases that no output contains at its beginning or after a space, in whatever
@@ -244,17 +232,8 @@ class DecodingConfig(Section):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        self._check_range(0, 100_000, "min_length")
-        self._check_range(0, 100, "no_repeat_ngram_size")
         blank = any(not phrase.strip() for phrase in self.forbidden)
         require(not blank, "decoding.forbidden has a blank phrase; leave it out")
-        self._check_range(1, _WIDEST_BEAM, "beam_size")
-        self._check_range(1, 100_000, "max_extra_length")
-        self._check_range(8, 100_000, "max_source_length")
-        self._check_range(1, 100_000_000, "tokens_per_batch")
-        self._check_range(0, INFINITY, "temperature", "top_k")
-        self._check_range(0, 10, "length_penalty")  # more than float32 can hold of a long output
-        self._check_range(0, 1, "top_p")
         require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
 
 
@@ -264,12 +243,12 @@ class MeshConfig(Section):
 
     section = "parallel"  # the name that errors give to these fields, as flags do
 
-    data: int = field(default=-1, metadata=MAY_CHANGE)
+    data: int = field(default=-1, metadata=MAY_CHANGE | FITS)
     """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
     as many as there are devices for."""
-    fsdp: int = field(default=1, metadata=MAY_CHANGE | SIZE)
+    fsdp: int = field(default=1, metadata=MAY_CHANGE | FITS | within(1))
     """Devices that share one copy of parameters (and optimiser state), and take different rows."""
-    tensor: int = field(default=1, metadata=MAY_CHANGE | SIZE)
+    tensor: int = field(default=1, metadata=MAY_CHANGE | FITS | within(1))
     """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
 
     def __post_init__(self) -> None:
@@ -279,7 +258,6 @@ class MeshConfig(Section):
             self.data == -1 or self.data >= 1,
             f"parallel.data={self.data} is not a number of devices; use -1 for all",
         )
-        self._check_fits("data")
 
 
 @dataclass(frozen=True)
@@ -293,7 +271,9 @@ class ParallelConfig(MeshConfig):
     backend: Literal["jit", "pmap"] = field(default="jit", metadata=MAY_CHANGE)
     """Compiler of the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
     parallelism in one process."""
-    tokens_per_device: int | Literal["auto"] | None = field(default=None, metadata=MAY_CHANGE)
+    tokens_per_device: int | Literal["auto"] | None = field(
+        default=None, metadata=MAY_CHANGE | FITS | POSITIVE
+    )
     """Most positions, of source or target, whichever is longer, that a device computes at once: it
     takes a larger share of a batch in several passes, whose sums are added before the one division.
     None means one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by an
@@ -304,9 +284,9 @@ class ParallelConfig(MeshConfig):
     loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=MAY_CHANGE)
     """Parts in which logits and loss are computed. More parts take less memory for logits and their
     gradient, and a third more work on the output projection than 1 part."""
-    rendezvous_minutes: float = field(default=30.0, metadata=MAY_CHANGE)
+    rendezvous_minutes: float = field(default=30.0, metadata=MAY_CHANGE | POSITIVE)
     """Minutes that a process waits for the others when a run of several processes starts."""
-    hang_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE)
+    hang_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE | POSITIVE)
     """Minutes without the end of a step after which every process writes what it was doing to the
     run directory and ends with exit code 75; 12 times as many for compilation, an evaluation and a
     checkpoint. None waits for ever, as where somebody debugs."""
@@ -319,10 +299,6 @@ class ParallelConfig(MeshConfig):
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
-        self._check_positive("rendezvous_minutes", "hang_minutes")
-        if self.tokens_per_device != "auto":
-            self._check_positive("tokens_per_device")
-            self._check_fits("tokens_per_device")
 
     @property
     def pass_tokens(self) -> int | None:

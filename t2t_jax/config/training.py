@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from t2t_jax.config.checks import INFINITY, MAY_CHANGE, SIZE, Section, left_open, require
+from t2t_jax.config.checks import FITS, MAY_CHANGE, POSITIVE, Section, left_open, require, within
 from t2t_jax.config.tables import OPTIMIZERS, OptimizerName
 
 _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
+# At a beta of 1 or an epsilon of 0 an update is 0 / 0.
+_BETA, _EPSILON = within(0, 0.999999), FITS | within(1e-30)
+_SEED = within(0, 2**31 - 1)
 
 SeedField = Literal["init_seed", "order_seed", "dropout_seed"]
 SEED_FIELDS: tuple[SeedField, ...] = "init_seed", "order_seed", "dropout_seed"
@@ -17,40 +20,40 @@ SEED_FIELDS: tuple[SeedField, ...] = "init_seed", "order_seed", "dropout_seed"
 class TrainingConfig(Section):
     """The optimiser, schedule and regularisation (sections 5.3 and 5.4, and docs/recipe.md)."""
 
-    num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE | SIZE)
+    num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE | FITS | within(1))
     """Steps to train (base: 100,000; big: 300,000)."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] = "inverse_sqrt"
     """How the learning rate falls after the warmup: with the inverse square root of the step
     (equation 3), as a cosine, linearly, not at all, or linearly at the end alone (wsd)."""
-    warmup_steps: int = field(default=4000, metadata=SIZE)
+    warmup_steps: int = field(default=4000, metadata=FITS | within(1))
     """Steps of linear warmup (equation 3), after which the learning rate has its peak."""
-    learning_rate_factor: float = 1.0
+    learning_rate_factor: float = field(default=1.0, metadata=FITS | within(0))
     """Factor on equation 3, which gives every schedule its peak; the paper has 1."""
-    peak_learning_rate: float | None = None
+    peak_learning_rate: float | None = field(default=None, metadata=FITS | POSITIVE)
     """Learning rate at the end of the warmup; None leaves it to equation 3."""
-    schedule_steps: int | None = field(default=None, metadata=left_open(None))
+    schedule_steps: int | None = field(default=None, metadata=left_open(None) | FITS | POSITIVE)
     """Step at which cosine, linear and wsd reach 0; None is the num_train_steps with which the run
     starts, and a run that goes on for more steps keeps it."""
-    decay_fraction: float = 0.1
+    decay_fraction: float = field(default=0.1, metadata=within(1e-6, 1))
     """Share of schedule_steps, at their end, in which wsd falls to 0."""
     optimizer: OptimizerName = "adam"
     """Rule by which gradients become updates; the paper has Adam."""
-    weight_decay: float = 0.0
+    weight_decay: float = field(default=0.0, metadata=FITS | within(0))
     """Share of every matrix of the layers that a step takes away, times the learning rate; the
     optimizer "adam" has no weight decay."""
-    adam_beta1: float = 0.9
+    adam_beta1: float = field(default=0.9, metadata=_BETA)
     """Adam's beta_1, and Lion's."""
-    adam_beta2: float = 0.98
+    adam_beta2: float = field(default=0.98, metadata=_BETA)
     """Adam's beta_2, and Lion's."""
-    adam_epsilon: float = 1e-9
+    adam_epsilon: float = field(default=1e-9, metadata=_EPSILON)
     """Adam's epsilon."""
-    clip_gradient_norm: float | None = None
+    clip_gradient_norm: float | None = field(default=None, metadata=FITS | POSITIVE)
     """Largest norm of the gradient of the mean loss, over all parameters: a longer gradient is
     scaled down to it; None leaves gradients as they are."""
     ema_decay: float | None = None
     """Decay of a moving average of the parameters, which evaluation and use then read instead of
     the parameters; None keeps no such average."""
-    label_smoothing: float = 0.1
+    label_smoothing: float = field(default=0.1, metadata=within(0, 0.99))
     """Probability mass epsilon_ls that is spread evenly over the vocabulary."""
     source_loss: bool = False
     """For a decoder alone that translates or parses: learn to predict the sources too, after their
@@ -64,32 +67,28 @@ class TrainingConfig(Section):
     """Parameters that are not trained: paths of parameters or modules as in
     `t2t_jax.load(RUN).params`, such as embedding or encoder/*, in which * stands for anything. The
     layers of a stack are one parameter."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=_SEED)
     """Seed of all that is random: initialisation, dropout and the order of the data."""
-    init_seed: int | None = None
+    init_seed: int | None = field(default=None, metadata=_SEED)
     """Seed of the initial parameters; None is training.seed."""
-    order_seed: int | None = None
+    order_seed: int | None = field(default=None, metadata=_SEED)
     """Seed of the order of the data, how examples share rows, and which subwords masked language
     modelling hides; None is training.seed."""
-    dropout_seed: int | None = None
+    dropout_seed: int | None = field(default=None, metadata=_SEED)
     """Seed of dropout; None is training.seed."""
-    max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
+    max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE | within(1))
     """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
-    log_every_steps: int = field(default=100, metadata=MAY_CHANGE)
+    log_every_steps: int = field(default=100, metadata=MAY_CHANGE | within(1))
     """Steps between lines of the log."""
-    stop_after_evaluations_without_gain: int | None = field(default=None, metadata=MAY_CHANGE)
+    stop_after_evaluations_without_gain: int | None = field(
+        default=None, metadata=MAY_CHANGE | POSITIVE
+    )
     """Evaluations on dev in a row without a better score after which the run ends early; None
     trains all num_train_steps."""
 
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        self._check_range(1, INFINITY, "log_every_steps", "max_nonfinite_steps")
-        self._check_fits("learning_rate_factor", "adam_epsilon")
-        self._check_range(0, 0.99, "label_smoothing")
-        self._check_range(0, 2**31 - 1, "seed", *SEED_FIELDS)
-        self._check_positive("clip_gradient_norm", "stop_after_evaluations_without_gain")
-        self._check_fits("clip_gradient_norm")
         require(
             self.ema_decay is None or 0 < self.ema_decay < 1,
             f"training.ema_decay={self.ema_decay} is outside (0, 1); use None to keep no average",
@@ -103,10 +102,6 @@ class TrainingConfig(Section):
         self._check_optimizer()
 
     def _check_schedule(self) -> None:
-        self._check_range(0, INFINITY, "learning_rate_factor")
-        self._check_range(1e-6, 1, "decay_fraction")
-        self._check_positive("peak_learning_rate", "schedule_steps")
-        self._check_fits("peak_learning_rate", "schedule_steps")
         require(
             self.peak_learning_rate is None or self.learning_rate_factor == 1,
             f"training.learning_rate_factor={self.learning_rate_factor} has no effect beside "
@@ -134,11 +129,6 @@ class TrainingConfig(Section):
         )
 
     def _check_optimizer(self) -> None:
-        # At a beta of 1 or an epsilon of 0 an update is 0 / 0.
-        self._check_range(0, 0.999999, "adam_beta1", "adam_beta2")
-        self._check_range(1e-30, INFINITY, "adam_epsilon")
-        self._check_range(0, INFINITY, "weight_decay")
-        self._check_fits("weight_decay")
         facts = OPTIMIZERS[self.optimizer]
         require(
             self.weight_decay == 0 or facts.decays,

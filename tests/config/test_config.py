@@ -1,6 +1,7 @@
 import ast
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 
@@ -253,7 +254,12 @@ def test_refused_value_is_explained_in_one_line(section, values, message):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path, leaf, _ in walk(Config()) if "is_size" in leaf.metadata]
+    "path",
+    [
+        path
+        for path, leaf, _ in walk(Config())
+        if {"fits": True, "range": (1, math.inf)}.items() <= leaf.metadata.items()
+    ],
 )
 def test_a_size_is_positive_and_fits_into_32_bits(path):
     most = "is more than the largest, 2**31 - 1, 2,147,483,647"
