@@ -126,6 +126,7 @@ class TrainJob:
 
         shared = {
             **vars(self),
+            "name": shlex.quote(self.title(training)),
             "directory": shlex.quote(str(Path.cwd())),
             "setup": "\n".join(self.setup),
             "train": self.train_command(training),

@@ -139,7 +139,6 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
         manifest = self.filled(
             training,
             path,
-            name=name,
             annotations=_EXCLUSIVE if self.slices > 1 else "",
             service_account=f"serviceAccountName: {json.dumps(account)}" if account else "",
             selectors=f"nodeSelector: {json.dumps(labels)}" if labels else "",

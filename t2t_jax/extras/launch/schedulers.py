@@ -80,7 +80,6 @@ class Slurm(job.GpuHosts, job.TrainJob):
         return self.filled(
             training,
             path,
-            name=shlex.quote(self.title(training)),
             nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
             share=share,
             log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
@@ -200,7 +199,6 @@ class Tpu(job.TrainJob):
         return self.filled(
             training,
             path,
-            name=self.title(training),
             zone=shlex.quote(str(self.zone)),
             accelerator=shlex.quote(str(self.accelerator)),
             runtime=shlex.quote(str(self.runtime)),

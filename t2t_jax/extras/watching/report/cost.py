@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,50 +19,6 @@ from t2t_jax.tasks.task import PublishedExperiment
 _NOT_LOGGED = "not logged, taken as 1"
 
 
-class _Training(NamedTuple):
-    """The inputs of a training's cost."""
-
-    model: ModelConfig
-    """The network."""
-    vocab_size: int
-    """The number of entries of the shared vocabulary."""
-    source_tokens: float
-    """The number of source tokens in a step."""
-    target_tokens: float
-    """The number of target tokens in a step."""
-    steps: int
-    """The number of steps of the whole training."""
-    devices: str
-    """The number of devices; several numbers if the run was resumed with more or fewer."""
-    seconds: float | None
-    """Wall time of all steps; None if it is not known."""
-    device_seconds: float | None
-    """Wall time of all steps, summed over the devices that took part; None if it is not known."""
-    flops_per_second: float | None
-    """Operations per second that one device sustains; None if it is not known."""
-
-    def figures(self) -> dict[str, str]:
-        """Return the rows of the table of costs, as names and values."""
-        tokens = self.source_tokens, self.target_tokens
-        per_step = model_flops_per_step(self.model, self.vocab_size, *tokens)
-        total, time, rate, estimate = per_step * self.steps, UNKNOWN, UNKNOWN, UNKNOWN
-        if self.seconds:
-            time, rate = duration(self.seconds), power(total / self.seconds)
-        if self.device_seconds and self.flops_per_second:
-            estimate = power(paper.training_flops(self.device_seconds, self.flops_per_second))
-        return {
-            "parameters": f"{num_parameters(self.model, self.vocab_size):,}",
-            "target tokens a step": f"{self.target_tokens:,.0f}",
-            "model FLOPs a step": power(per_step),
-            "steps": f"{self.steps:,}",
-            "devices": self.devices,
-            "time": time,
-            "model FLOPs": power(total),
-            "model FLOP/s": rate,
-            "time × devices × sustained FLOP/s": estimate,
-        }
-
-
 def cost_section(
     experiment: PublishedExperiment,
     config: Config,
@@ -75,8 +31,8 @@ def cost_section(
     Args:
       published: the paper's settings, by attribute of `Config`.
     """
-    theirs = _published_training(published, experiment.model).figures()
-    ours = _training(config, log, sustained_tflops).figures()
+    theirs = _published_training(published, experiment.model)
+    ours = _training(config, log, sustained_tflops)
     notes = [
         "Model FLOPs are 6 × (source tokens × weights they meet + target tokens × weights they "
         "meet): the matrix products, forward and backward, without attention's own and padding.",
@@ -92,11 +48,13 @@ def cost_section(
     return Section("Cost of training", notes, ("", "the paper", "this run"), rows)
 
 
-def _training(config: Config, log: Sequence[Record], sustained_tflops: float | None) -> _Training:
-    """Return the training of a run so far, or as its config plans it if no step is logged."""
+def _training(
+    config: Config, log: Sequence[Record], sustained_tflops: float | None
+) -> dict[str, str]:
+    """Return the figures of a run so far, or as its config plans it if no step is logged."""
     data, steps = config.data, config.training.num_train_steps
     tokens: float = data.target_tokens_per_step
-    seconds = device_seconds = None
+    seconds = estimate = None
     assumed = max(config.parallel.data, 1)
     records = [{"devices": assumed} | record for record in log]
     names = "step", "target_tokens", "target_tokens_per_second", "devices"
@@ -107,37 +65,61 @@ def _training(config: Config, log: Sequence[Record], sustained_tflops: float | N
         tokens = float(np.median(counts / np.maximum(np.diff(ends, prepend=0), 1)))
         steps = int(ends[-1])
         times = counts / rates * (steps * tokens / counts.sum())
-        seconds, device_seconds = float(times.sum()), float(devices @ times)
+        seconds = float(times.sum())
+        if sustained_tflops is not None:
+            estimate = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
     logged = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
-    return _Training(
-        config.model,
-        data.vocab_size,
-        tokens * data.source_tokens_per_step / data.target_tokens_per_step,
-        tokens,
-        steps,
-        ", then ".join(logged) or (str(assumed) if config.parallel.data > 0 else _NOT_LOGGED),
-        seconds,
-        device_seconds,
-        None if sustained_tflops is None else sustained_tflops * 1e12,
-    )
+    used = ", then ".join(logged) or (str(assumed) if config.parallel.data > 0 else _NOT_LOGGED)
+    sides = tokens * data.source_tokens_per_step / data.target_tokens_per_step, tokens
+    return _figures(config.model, data.vocab_size, sides, steps, used, seconds, estimate)
 
 
-def _published_training(published: Mapping[str, Any], model: str) -> _Training:
-    """Return the training of a model of the paper; unpublished times and rates are None."""
+def _published_training(published: Mapping[str, Any], model: str) -> dict[str, str]:
+    """Return the figures of a model of the paper; unpublished times and rates are unknown."""
     fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
     stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
-    trained = paper.TRAINING.get(model)
-    return _Training(
-        network_config(**{fields[path]: value for path, value in stated.items()}),
-        published["data.vocab_size"],
-        published["data.source_tokens_per_step"],
-        published["data.target_tokens_per_step"],
-        published["training.num_train_steps"],
-        str(trained.devices) if trained else UNKNOWN,
-        trained.seconds if trained else None,
-        trained.seconds * trained.devices if trained else None,
-        paper.P100_FLOPS if trained else None,
-    )
+    network = network_config(**{fields[path]: value for path, value in stated.items()})
+    devices, seconds, estimate = UNKNOWN, None, None
+    if trained := paper.TRAINING.get(model):
+        devices, seconds = str(trained.devices), trained.seconds
+        estimate = paper.training_flops(seconds * trained.devices, paper.P100_FLOPS)
+    vocab_size, steps = published["data.vocab_size"], published["training.num_train_steps"]
+    sides = published["data.source_tokens_per_step"], published["data.target_tokens_per_step"]
+    return _figures(network, vocab_size, sides, steps, devices, seconds, estimate)
+
+
+def _figures(
+    model: ModelConfig,
+    vocab_size: int,
+    tokens: tuple[float, float],
+    steps: int,
+    devices: str,
+    seconds: float | None,
+    estimate: float | None,
+) -> dict[str, str]:
+    """Return the rows of the table of costs, as names and values.
+
+    Args:
+      vocab_size: the number of entries of the shared vocabulary.
+      tokens: the numbers of source and target tokens in a step.
+      steps: the number of steps of the whole training.
+      devices: the number of devices; several if the run was resumed with more or fewer.
+      seconds: the wall time of all steps; None if it is not known.
+      estimate: the operations by the time of all devices and their rate; None if not known.
+    """
+    per_step = model_flops_per_step(model, vocab_size, *tokens)
+    total = per_step * steps
+    return {
+        "parameters": f"{num_parameters(model, vocab_size):,}",
+        "target tokens a step": f"{tokens[1]:,.0f}",
+        "model FLOPs a step": power(per_step),
+        "steps": f"{steps:,}",
+        "devices": devices,
+        "time": duration(seconds) if seconds else UNKNOWN,
+        "model FLOPs": power(total),
+        "model FLOP/s": power(total / seconds) if seconds else UNKNOWN,
+        "time × devices × sustained FLOP/s": power(estimate) if estimate else UNKNOWN,
+    }
 
 
 _BETWEEN_JOBS = (
