@@ -40,7 +40,7 @@ import numpy as np
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.extras.shards.prepared import PreparedPieces
+from t2t_jax.extras.shards.pieces import PreparedPieces
 from t2t_jax.run.preparing import training_parts
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of

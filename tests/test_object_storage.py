@@ -23,7 +23,7 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.shards import prepared
+from t2t_jax.extras.shards import pieces as shard_pieces
 from t2t_jax.run.dry_run import rehearsed_start
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.loading import load
@@ -303,7 +303,7 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
 def test_shards_and_their_pieces_may_be_in_a_bucket(
     store, tiny_run, place, config, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(prepared, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(shard_pieces, "_RETRY_SECONDS", 0.01)
     found = []
     tiny_run.in_shards(tmp_path / "text")
     _put(tmp_path / "text", place / "text")

@@ -41,7 +41,7 @@ class DataPrepareCommand:
         """Tokenise the shards, print what was kept, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
         from t2t_jax.data.parts import Engine, Parts
-        from t2t_jax.extras.shards.preparing import on_ray
+        from t2t_jax.extras.shards.pieces import on_ray
         from t2t_jax.run.preparing import training_parts
         from t2t_jax.tasks import task_of
 

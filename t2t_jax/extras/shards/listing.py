@@ -1,4 +1,4 @@
-"""The shards that a pattern names, and the hashes by which they are known.
+"""The shards that a pattern names, in any format, and the hashes by which they are known.
 
 The place after `shards:` is a path with wildcards. `{split}` in it stands for train, dev and test
 (or validation), and `{language}` for the source language, and then for the target language::
@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -23,11 +24,10 @@ from typing import Any
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
-from t2t_jax.data.pair_files import Faults, Shard, fields_of
+from t2t_jax.data.pair_files import Faults, Shard, Sides, fields_of, format_of, texts_of, value_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, digest
-from t2t_jax.errors import UserError
-from t2t_jax.extras.shards.parquet import shard_of
-from t2t_jax.extras.shards.preparing import open_shards
+from t2t_jax.errors import UserError, did_you_mean, needs_extra
+from t2t_jax.extras.shards.pieces import open_shards
 from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.hub import fetch_dataset
 from t2t_jax.system.sums import digest_of
@@ -35,6 +35,9 @@ from t2t_jax.system.sums import digest_of
 _OTHER_NAMES = {"dev": ("validation", "valid")}
 _MOST_SAMPLED = 128
 _WILDCARD = re.compile(r"[*?]|\[[^]]+\]")
+_BATCH_ROWS = 10_000
+_BINARY = "binary", "large_binary", "binary_view"
+_TEXT_TYPES = "string", "large_string", "string_view", *_BINARY, "null"
 _HASHES = records.schema({"hashes": dict[str, list]})
 
 
@@ -173,3 +176,50 @@ def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:
         return [*version, digest_of(path, "blake2b")]
     except OSError as error:
         raise UserError(f"shard {path} cannot be read: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class ParquetShard(Shard):
+    """A table of which two columns are the sides of pairs, or one has documents."""
+
+    def texts(self, faults: Faults) -> Iterator[Sides]:
+        """Yield the sides of each pair, or each document; binary columns are read as UTF-8."""
+        [path] = self.files
+        with needs_extra("shards", str(path)):
+            import pyarrow
+            from pyarrow import parquet
+        roots = list(dict.fromkeys(name.partition(".")[0] for name in self.fields))
+        number = 0
+        with bucket.local_copy(path) as copy:
+            try:
+                table = parquet.ParquetFile(copy)
+                for name in self.fields:
+                    _check_column(path, name, pyarrow.struct(table.schema_arrow))
+                for batch in table.iter_batches(_BATCH_ROWS, columns=roots):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield from texts_of(
+                            [value_of(row, name) for name in self.fields], path, number, faults
+                        )
+            except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+                raise OSError(str(error)) from error
+
+
+def shard_of(path: Path, fields: tuple[str, ...]) -> Shard:
+    """Return the shard in a file, of any format."""
+    return (ParquetShard if format_of(path) == ".parquet" else Shard)((path,), fields)
+
+
+def _check_column(path: Path, name: str, kind: Any) -> None:
+    """Refuse a Parquet file whose rows, of some kind of struct, have no text of a name."""
+    from pyarrow import types
+
+    for part in name.split("."):
+        known = [one.name for one in kind] if types.is_struct(kind) else []
+        if not types.is_map(kind) and known.count(part) != 1:
+            hint = did_you_mean(part, known, f"it has {', '.join(known) or kind}")
+            raise UserError(f"{path} has no column {part!r}, which data.fields names; {hint}")
+        kind = kind.item_type if types.is_map(kind) else kind.field(part).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if str(kind) not in _TEXT_TYPES:
+        raise UserError(f"{path} has no text in the column {name!r}, but {kind}; name another one")

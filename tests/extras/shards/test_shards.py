@@ -19,8 +19,9 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.pair_files import Faults, Shard
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.shards import listing, prepared, preparing
-from t2t_jax.extras.shards.parquet import shard_of
+from t2t_jax.extras.shards import listing
+from t2t_jax.extras.shards import pieces as shard_pieces
+from t2t_jax.extras.shards.listing import shard_of
 from t2t_jax.tasks import task_of
 from tests.data.test_batching import pairs_in
 
@@ -141,7 +142,7 @@ def test_packed_rows_are_counted_once(config, capsys, monkeypatch):
     expected = epoch(Batches(opened(config)[0], config.data, 0))
     [folder] = Path(config.data.cache_dir).glob("pieces-*")
     assert [*folder.glob("packed-*.json")] == []
-    monkeypatch.setattr(prepared, "_MANY_PIECES", 2)
+    monkeypatch.setattr(shard_pieces, "_MANY_PIECES", 2)
     packing = config.replace({"data.batching": "pack"})
     for said in (1, 0):
         assert epoch(Batches(opened(packing)[0], packing.data, 0)) == expected
@@ -161,13 +162,13 @@ def test_tokenising_goes_on_where_it_was_stopped_and_gives_the_same_bytes(config
     [folder] = Path(config.data.cache_dir).glob("pieces-*")
     made = {path.name: path.read_bytes() for path in folder.iterdir()}
     tokenised = []
-    make = preparing.ShardJob.make
+    make = shard_pieces.ShardJob.make
 
     def counted(self, *arguments):
         tokenised.append(self.number)
         return make(self, *arguments)
 
-    monkeypatch.setattr(preparing.ShardJob, "make", counted)
+    monkeypatch.setattr(shard_pieces.ShardJob, "make", counted)
     opened(config)
     assert tokenised == []
     for gone in (["prepared.json"], ["00001.json", "prepared.json"], ["00002-0.npy"]):
