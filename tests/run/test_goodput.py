@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t_jax.extras.watching.report.cost import goodput_sections
+from t2t_jax.extras.watching.report import goodput_sections
 from t2t_jax.run.job import goodput, read_goodput
 
 _ROOT = Path(__file__).parents[2]

@@ -22,8 +22,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.interchange.formats import write_model
 from t2t_jax.extras.interchange.portable import portable_model
 from t2t_jax.extras.interchange.publish_command import PublishCommand
-from t2t_jax.extras.watching.report import build_report
-from t2t_jax.extras.watching.report.build import software_section
+from t2t_jax.extras.watching.report import build_report, software_section
 from t2t_jax.run import provenance as module
 from t2t_jax.run.evaluation import score_record
 from t2t_jax.run.provenance import (

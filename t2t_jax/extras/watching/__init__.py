@@ -10,5 +10,5 @@ PLUGIN = Plugin(
             "compare a run with the paper, and show its time and curves",
         ),
     },
-    remarks={"the paper": "t2t_jax.extras.watching.report.build:beside_the_paper"},
+    remarks={"the paper": "t2t_jax.extras.watching.report:beside_the_paper"},
 )

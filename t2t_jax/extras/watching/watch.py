@@ -19,7 +19,7 @@ from rich.text import Text
 from t2t_jax.commands.tables import grid
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.extras.watching.report.page import UNKNOWN, series
+from t2t_jax.extras.watching.page import UNKNOWN, series
 from t2t_jax.run.history import History, plateau, score_name
 from t2t_jax.run.job import Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles

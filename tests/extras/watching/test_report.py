@@ -16,8 +16,8 @@ import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.extras.watching.page import deviations, plot_curves
 from t2t_jax.extras.watching.report import beside_the_paper, build_report
-from t2t_jax.extras.watching.report.page import deviations, plot_curves
 from t2t_jax.paper import TABLE_3
 
 _CONFIGS = Path(t2t_jax.__file__).parents[1] / "configs"

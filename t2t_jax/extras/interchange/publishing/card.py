@@ -18,8 +18,7 @@ from t2t_jax.data.corpus_name import components_of, public_name
 from t2t_jax.data.languages import language_of
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.extras.interchange.portable import PortableModel
-from t2t_jax.extras.watching.report import build_report
-from t2t_jax.extras.watching.report.build import last_evaluation, scored_test_set
+from t2t_jax.extras.watching.report import build_report, last_evaluation, scored_test_set
 from t2t_jax.run.job import BETWEEN, read_goodput
 from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record, read_object, schema

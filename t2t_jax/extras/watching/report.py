@@ -4,20 +4,25 @@ Its settings and scores stand beside those of the paper, with every deviation ma
 """
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t2t_jax import paper
-from t2t_jax.config import Config
+from t2t_jax.config import Config, ModelConfig, network_config
+from t2t_jax.config.cost import model_flops_per_step, num_parameters
+from t2t_jax.config.families import fields_of
 from t2t_jax.data.corpus_name import public_name
-from t2t_jax.extras.watching.report import page
-from t2t_jax.extras.watching.report.cost import cost_section, goodput_sections
+from t2t_jax.extras.watching import page
 from t2t_jax.run.history import History
-from t2t_jax.run.job import read_goodput
+from t2t_jax.run.job import BETWEEN, BUCKETS, Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
 from t2t_jax.run.provenance import COMPUTING, changes, read_provenance
+from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.bleu import name_of_test_set
@@ -25,6 +30,11 @@ from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Task
 from t2t_jax.workdir import read_config, read_log, read_scores
 
+_NOT_LOGGED = "not logged, taken as 1"
+_BETWEEN_JOBS = (
+    "The time between jobs is from the last record of a job to the begin of the next job that took "
+    "up the run. It includes what a kill left unrecorded: some 2 s."
+)
 _PERPLEXITY = Measure("perplexity", "perplexity")
 
 
@@ -79,12 +89,11 @@ def health_sections(
     """Return the section with a run's warnings, its early end and its profiles; [] without any."""
     history = History.of(log)
     rows: list[page.Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
-    end = history.end
-    is_early = end is not None and end["step"] < config.training.num_train_steps
-    notes = [end.get("text", "")] if end is not None and is_early else []
-    notes += [f"A profile, for xprof and Perfetto: {place}" for place in profiles]
-    header = ("step", "warning") if rows else ()
-    return [page.Section("What the training said", notes, header, rows)] if rows or notes else []
+    notes = [f"A profile, for xprof and Perfetto: {place}" for place in profiles]
+    if history.end is not None and history.end["step"] < config.training.num_train_steps:
+        notes.insert(0, history.end.get("text", ""))
+    section = page.Section("What the training said", notes, ("step", "warning"), rows)
+    return [section] if rows or notes else []
 
 
 def software_section(software: Sequence[Record]) -> page.Section:
@@ -288,4 +297,168 @@ def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> page.R
         else page.UNKNOWN,
         *[search] * task.searches,
         *(page.UNKNOWN if figure is None else page.shown(figure) for figure in figures),
+    )
+
+
+def cost_section(
+    experiment: PublishedExperiment,
+    config: Config,
+    published: Mapping[str, Any],
+    log: Sequence[Record],
+    sustained_tflops: float | None,
+) -> page.Section:
+    """Return the section with the cost of the run so far beside the cost in the paper.
+
+    Args:
+      published: the paper's settings, by attribute of `Config`.
+    """
+    theirs = _published_training(published, experiment.model)
+    ours = _training(config, log, sustained_tflops)
+    notes = [
+        "Model FLOPs are 6 × (source tokens × weights they meet + target tokens × weights they "
+        "meet): the matrix products, forward and backward, without attention's own and padding.",
+        "The log counts no source tokens; their ratio to target tokens is taken from the config.",
+    ]
+    if trained := paper.TRAINING.get(experiment.model):
+        notes.append(
+            "The paper multiplies time, devices and the FLOP/s that a device sustains: "
+            f"{duration(trained.seconds)} × {trained.devices} P100 × "
+            f"{page.power(paper.P100_FLOPS)}; Table 2 has "
+            f"{page.power(paper.TABLE_2[experiment.model].training_flops)}."
+        )
+    rows: list[page.Row] = [(name, theirs[name], ours[name]) for name in ours]
+    return page.Section("Cost of training", notes, ("", "the paper", "this run"), rows)
+
+
+def _training(
+    config: Config, log: Sequence[Record], sustained_tflops: float | None
+) -> dict[str, str]:
+    """Return the figures of a run so far, or as its config plans it if no step is logged."""
+    data, steps = config.data, config.training.num_train_steps
+    tokens: float = data.target_tokens_per_step
+    seconds = estimate = None
+    assumed = max(config.parallel.data, 1)
+    records = [{"devices": assumed} | record for record in log]
+    names = "step", "target_tokens", "target_tokens_per_second", "devices"
+    figures = page.series(records, "train", *names)
+    ends, counts, rates, devices = figures[:, figures[2] > 0]
+    if len(ends):
+        # After a restart, the first record counts fewer steps than lie between it and the last.
+        tokens = float(np.median(counts / np.maximum(np.diff(ends, prepend=0), 1)))
+        steps = int(ends[-1])
+        times = counts / rates * (steps * tokens / counts.sum())
+        seconds = float(times.sum())
+        if sustained_tflops is not None:
+            estimate = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
+    logged = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
+    used = ", then ".join(logged) or (str(assumed) if config.parallel.data > 0 else _NOT_LOGGED)
+    sides = tokens * data.source_tokens_per_step / data.target_tokens_per_step, tokens
+    return _figures(config.model, data.vocab_size, sides, steps, used, seconds, estimate)
+
+
+def _published_training(published: Mapping[str, Any], model: str) -> dict[str, str]:
+    """Return the figures of a model of the paper; unpublished times and rates are unknown."""
+    fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
+    stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
+    network = network_config(**{fields[path]: value for path, value in stated.items()})
+    devices, seconds, estimate = page.UNKNOWN, None, None
+    if trained := paper.TRAINING.get(model):
+        devices, seconds = str(trained.devices), trained.seconds
+        estimate = paper.training_flops(seconds * trained.devices, paper.P100_FLOPS)
+    vocab_size, steps = published["data.vocab_size"], published["training.num_train_steps"]
+    sides = published["data.source_tokens_per_step"], published["data.target_tokens_per_step"]
+    return _figures(network, vocab_size, sides, steps, devices, seconds, estimate)
+
+
+def _figures(
+    model: ModelConfig,
+    vocab_size: int,
+    tokens: tuple[float, float],
+    steps: int,
+    devices: str,
+    seconds: float | None,
+    estimate: float | None,
+) -> dict[str, str]:
+    """Return the rows of the table of costs, as names and values.
+
+    Args:
+      vocab_size: the number of entries of the shared vocabulary.
+      tokens: the numbers of source and target tokens in a step.
+      steps: the number of steps of the whole training.
+      devices: the number of devices; several if the run was resumed with more or fewer.
+      seconds: the wall time of all steps; None if it is not known.
+      estimate: the operations by the time of all devices and their rate; None if not known.
+    """
+    per_step = model_flops_per_step(model, vocab_size, *tokens)
+    total = per_step * steps
+    return {
+        "parameters": f"{num_parameters(model, vocab_size):,}",
+        "target tokens a step": f"{tokens[1]:,.0f}",
+        "model FLOPs a step": page.power(per_step),
+        "steps": f"{steps:,}",
+        "devices": devices,
+        "time": duration(seconds) if seconds else page.UNKNOWN,
+        "model FLOPs": page.power(total),
+        "model FLOP/s": page.power(total / seconds) if seconds else page.UNKNOWN,
+        "time × devices × sustained FLOP/s": page.power(estimate) if estimate else page.UNKNOWN,
+    }
+
+
+def goodput_sections(
+    found: Goodput, price: float | None, watts: float | None
+) -> list[page.Section]:
+    """Return the sections with a run's time by bucket, and with its jobs."""
+    figures = found.figures(price, watts)
+    rows = [_part_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
+    rows.append(_part_row("in all", figures | {"share": 1.0}))
+    costs: page.Row = () if price is None else ("cost",)
+    notes = [
+        f"Productive steps: {figures['steps']:,}. Restarts: {len(found.jobs) - 1:,}. Steps that "
+        f"were repeated after a restart: {figures['repeated_steps']:,}.",
+        _about_mfu(found),
+        *(f"Note: {notice}." for notice in found.notices),
+    ]
+    if watts is not None:
+        notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
+    if len(found.jobs) > 1:
+        notes.append(_BETWEEN_JOBS)
+    header: page.Row = ("", "time", "share", "device hours", *costs)
+    jobs = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
+    titles: page.Row = ("", "begun (UTC)", "on", "steps", "repeated", "time", "end")
+    return [
+        page.Section("Where the time went", notes, header, rows),
+        page.Section("Jobs", ["A job is one start of the training."], titles, jobs),
+    ]
+
+
+def _part_row(name: str, values: Mapping[str, Any]) -> page.Row:
+    cost: page.Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
+    hours = f"{values['device_hours']:,.2f}"
+    return name, duration(round(values["seconds"], 3)), f"{values['share']:.1%}", hours, *cost
+
+
+def _about_mfu(found: Goodput) -> str:
+    if found.mfu is None:
+        accounts = [job.account for job in found.jobs if not job.account.get("peak")]
+        kinds = sorted({account.get("kind", "a device") for account in accounts})
+        reason = (
+            f"the peak of {' and '.join(kinds)} is not known" if kinds else "no step counts yet"
+        )
+        return f"MFU is not known, as {reason}."
+    return (
+        f"MFU, of the devices' published peak in bfloat16: {found.mfu[0]:.1%} over the productive "
+        f"steps, {found.mfu[1]:.1%} over the whole time."
+    )
+
+
+def _job_row(number: int, job: Record) -> page.Row:
+    first, last = job["first_step"], job["step"]
+    return (
+        str(number),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(job["begun"])),
+        f"{job.get('host', page.UNKNOWN)}, {job['devices']} × {job.get('kind', page.UNKNOWN)}",
+        f"{first + 1:,} to {last:,}" if last > first else "none",
+        f"{job['repeated']:,}",
+        duration(sum(job["seconds"].values()) - job["seconds"][BETWEEN]),
+        job["ended"] or "not recorded: killed or under way",
     )
