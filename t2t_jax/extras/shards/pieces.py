@@ -103,13 +103,9 @@ def write_piece(
 def read_piece(content: Integer[np.ndarray, " n"], record: Mapping[str, Any]) -> TokenizedSplit:
     """Return the token arrays of a piece, which are views of its array."""
     count, sources = record["num_examples"], record["source_tokens"]
-    lengths = content[: 2 * count].reshape(2, count)
+    source, target = map(rows.offsets_of, content[: 2 * count].reshape(2, count))
     tokens = content[2 * count :]
-    sides = (
-        (tokens[:sources], rows.offsets_of(lengths[0])),
-        (tokens[sources:], rows.offsets_of(lengths[1])),
-    )
-    return TokenizedSplit(*sides[0], *sides[1], {}, count)
+    return TokenizedSplit(tokens[:sources], source, tokens[sources:], target, {}, count)
 
 
 @dataclass(frozen=True)
@@ -340,10 +336,8 @@ def open_shards(
     place = bucket.as_path(config.cache_dir)
     root = place if isinstance(place, bucket.BucketPath) else cache.cache_root(config)
     out = root / f"pieces-{whole[:24]}"
-    jobs = [
-        ShardJob(number, shard, own, out)
-        for number, (shard, own) in enumerate(zip(shards, of_shards, strict=True))
-    ]
+    numbered = enumerate(zip(shards, of_shards, strict=True))
+    jobs = [ShardJob(number, shard, own, out) for number, (shard, own) in numbered]
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()
     found = [job.done(there) for job in jobs]
     if PREPARED in there and None not in found:
