@@ -13,8 +13,7 @@ from t2t_jax.commands.help import wrapped
 from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError, did_you_mean, quote, warn
 from t2t_jax.extras.launch.job import LaunchedTraining, TrainJob
-from t2t_jax.extras.launch.kubernetes import Kubernetes
-from t2t_jax.extras.launch.schedulers import SkyPilot, Slurm, Ssh, Tpu
+from t2t_jax.extras.launch.schedulers import Kubernetes, SkyPilot, Slurm, Ssh, Tpu
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 
