@@ -43,7 +43,7 @@ class ServeCommand(DecodingFlags):
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag} {value} is outside [{low}, {most:,}]; choose another")
         with needs_extra("serve", "the server"):
-            from t2t_jax.extras.serving import app, engine, server
+            from t2t_jax.extras.serving import engine, server
         from t2t_jax.decoding.open_search import Limits
 
         with server.bound_socket(self.host, self.port) as bound:
@@ -53,7 +53,7 @@ class ServeCommand(DecodingFlags):
             translations.search.warm_up()
             source, target = translations.languages
             server.write_log()
-            application = app.Application(
+            application = server.Application(
                 translations, max_body_bytes=self.max_body_bytes, timeout=self.timeout
             )
             try:

@@ -20,8 +20,8 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange.formats import read_model
 from t2t_jax.extras.interchange.runs import write_run
 from t2t_jax.extras.serving import server
-from t2t_jax.extras.serving.app import Application
 from t2t_jax.extras.serving.engine import Engine, split_sentences
+from t2t_jax.extras.serving.server import Application
 from tests.extras.interchange.models import portable, translator_of
 from tests.programs import ROOT, wait_until
 
