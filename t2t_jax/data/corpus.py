@@ -22,7 +22,7 @@ from t2t_jax.config import DataConfig, tasks
 from t2t_jax.data import text_files
 from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
-from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, parse_trees
+from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, parse_trees
 from t2t_jax.errors import UserError, quote
 
 _BUNDLED = "bundled:"
@@ -257,5 +257,5 @@ def _survey_trees(*files: text_files.TextFile) -> str:
 def _read_trees(*files: text_files.TextFile) -> Iterator[Chunk]:
     """Yield the cleaned trees of files, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(parse_trees(file.lines(), file.path) for file in files)
-    flat = (linearise(clean_tree(tree)) for tree in trees)
-    return chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
+    cleaned = map(clean_tree, trees)
+    return chunks((" ".join(words), " ".join(symbols)) for words, symbols in cleaned)

@@ -12,17 +12,17 @@ become a source of words and a target of symbols, one part-of-speech tag for eac
 The outermost bracket is left out. The tags are written, where Vinyals et al. write XX for each,
 because scoring leaves out punctuation by its tag. A closing bracket repeats its label: it tells
 the decoder what is still open, and it tells `build_tree` which bracket was meant. Words and
-symbols together are the tree, so everything here except `Tree` itself works on that flat form, in
-linear time and at any depth.
+symbols together are the tree, so a `Tree` has this flat form, and everything here works in linear
+time and at any depth.
 """
 
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from t2t_jax.errors import UserError
 
@@ -68,109 +68,34 @@ _NEVER_A_WORD = PUNCTUATION_TAGS | {"-LRB-", "-RRB-", EMPTY_ELEMENT, TOP}
 _WORD = "NN"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tree:
-    """A constituent with its children, or a part-of-speech tag with its word.
+class Tree(NamedTuple):
+    """A tree with the root `TOP`: its words, and the symbols that hold its structure.
 
-    The functions of this module make whole trees, whose root is `TOP`. Only a root may have no
-    children: the tree of no words.
+    Every constituent has a word. The tree of no words has no symbols either.
     """
 
-    label: str
-    children: tuple["Tree", ...] = ()
-    word: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse labels and words that could not be written in brackets."""
-        atoms = [self.label] if self.word is None else [self.label, self.word]
-        if not all(map(_ATOM.fullmatch, atoms)):
-            raise ValueError(f"{atoms} are empty or have white space or brackets")
-        is_empty = self.word is None and not self.children
-        if (self.word is not None and self.children) or (is_empty and self.label != TOP):
-            raise ValueError(f"{self.label} needs either children or a word")
-
-    def __repr__(self) -> str:
-        """Return `Tree(...)` with the tree in the brackets of `format_tree`."""
-        return f"Tree({format_tree(self)})"
-
-    # A dataclass's own methods would recurse, and trees may be deeper than Python's stack.
-    def __eq__(self, other: object) -> bool:
-        """Return whether labels, words and structure are the same."""
-        return isinstance(other, Tree) and format_tree(self) == format_tree(other)
+    words: list[str]
+    """The words of the sentence. No word or symbol has white space in it."""
+    symbols: list[str]
+    """For each constituent below the root `(LABEL`, its contents and `)LABEL`; for each word its
+    tag."""
 
 
 def format_tree(tree: Tree) -> str:
     """Return the tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
-    words, symbols = _flatten(tree)
-    remaining = iter(words)
+    remaining = iter(tree.words)
 
     def written(symbol: str) -> str:
         if is_tag(symbol):
             return f" ({symbol} {next(remaining)})"
         return ")" if symbol[0] == ")" else f" {symbol}"
 
-    return "".join(map(written, symbols)).lstrip()
-
-
-def linearise(tree: Tree) -> tuple[list[str], list[str]]:
-    """Return the words of a whole tree, and the symbols that hold its structure.
-
-    Returns:
-      The words, and the symbols: for each constituent below the root `(LABEL`, its contents and
-      `)LABEL`; for each word its tag. No word or symbol has white space in it.
-    """
-    if tree.label != TOP or tree.word is not None:
-        raise ValueError(f"the root of {tree} is not {TOP}")
-    words, symbols = _flatten(tree)
-    return words, symbols[1:-1]
+    return f"({TOP}{''.join(map(written, tree.symbols))})"
 
 
 def is_tag(symbol: str) -> bool:
-    """Return whether a symbol of `linearise` is the tag of a word, and no bracket."""
+    """Return whether a symbol of a tree is the tag of a word, and no bracket."""
     return symbol[0] not in "()"
-
-
-def _flatten(tree: Tree) -> tuple[list[str], list[str]]:
-    words: list[str] = []
-    symbols: list[str] = []
-    pending: list[Tree | str] = [tree]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            symbols.append(item)
-        elif item.word is not None:
-            symbols.append(item.label)
-            words.append(item.word)
-        else:
-            symbols.append(f"({item.label}")
-            pending.append(f"){item.label}")
-            pending.extend(reversed(item.children))
-    return words, symbols
-
-
-def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
-    """Return the tree of words and symbols: the inverse of `linearise`.
-
-    Raises:
-      ValueError: words and symbols make no tree; `build_tree` repairs any symbols.
-    """
-    remaining = iter(words)
-    levels: list[tuple[str, list[Tree]]] = [(TOP, [])]
-    for symbol in symbols:
-        if symbol.startswith("("):
-            levels.append((symbol[1:], []))
-            continue
-        if symbol.startswith(")"):
-            label, children = levels.pop()
-            if not levels or label != symbol[1:]:
-                raise ValueError(f"{symbol} closes what is not open")
-            subtree = Tree(label, tuple(children))
-        else:
-            subtree = Tree(symbol, word=next(remaining, ""))
-        levels[-1][1].append(subtree)
-    if len(levels) > 1 or next(remaining, None) is not None:
-        raise ValueError("a bracket is not closed, or a word has no tag")
-    return Tree(TOP, tuple(levels[0][1]))
 
 
 def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
@@ -225,7 +150,7 @@ def _parse(text: str) -> Tree:
       ValueError: a part of the text is neither a constituent nor a word with its tag.
     """
     if text.strip("()" + string.whitespace) in _OUTERMOST:
-        return Tree(TOP)
+        return Tree([], [])
     words: list[str] = []
     symbols: list[str] = []
     open_labels: list[str] = []
@@ -243,7 +168,7 @@ def _parse(text: str) -> Tree:
             open_labels.append(label)
             symbols.append(f"({label}")
     has_root = symbols[0] in [f"({label}" for label in _OUTERMOST]
-    return delinearise(words, symbols[1:-1] if has_root else symbols)
+    return Tree(words, symbols[1:-1] if has_root else symbols)
 
 
 def clean_tree(tree: Tree) -> Tree:
@@ -253,11 +178,11 @@ def clean_tree(tree: Tree) -> Tree:
     function tags and co-indices of constituents (`NP-SBJ-1` and `NP=2` become `NP`). Words and
     their tags stay.
     """
-    words, symbols = linearise(tree)
+    words, symbols = tree
     tags = filter(is_tag, symbols)
     kept = [word for word, tag in zip(words, tags, strict=True) if tag != EMPTY_ELEMENT]
     bare = [_FUNCTION_TAGS.sub(r"\1", symbol) for symbol in symbols if symbol != EMPTY_ELEMENT]
-    return delinearise(kept, _without_empty(bare))
+    return Tree(kept, _without_empty(bare))
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:
@@ -299,15 +224,12 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
     whether the word is punctuation, EVALB finds other words in the two trees and reports an error.
 
     Args:
-      words: the sentence; brackets in it are escaped.
-      symbols: the model's output, as `linearise` writes it.
+      words: the sentence; brackets in it are escaped. No word is empty or has white space in it.
+      symbols: the model's output, any strings.
 
     Returns:
-      The tree, and the number of repairs: 0 for what `linearise` made of a clean tree (if its
-      punctuation is tagged as the rule above has it).
-
-    Raises:
-      ValueError: a word is empty or has white space in it.
+      The tree, and the number of repairs: 0 for the symbols of a clean tree (if its punctuation is
+      tagged as the rule above has it).
     """
     words = [escape_brackets(word) for word in words]
     fitted, rest, repairs = _fit_tags(words, symbols)
@@ -318,7 +240,7 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
         closing = [balanced.pop()]
     complete = [*balanced, *rest, *closing]
     filled = _without_empty(complete)
-    return delinearise(words, filled), repairs + (len(complete) - len(filled)) // 2
+    return Tree(words, filled), repairs + (len(complete) - len(filled)) // 2
 
 
 def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], list[str], int]:

@@ -33,7 +33,7 @@ class Parsing(TextToText):
     def answer(self, source: str, output: str) -> tuple[str, bool]:
         """Return the tree in a model's output, and whether it had to be repaired."""
         tree, repairs = build_tree(source.split(), output.split())
-        return format_tree(tree) if tree.children else "", repairs > 0
+        return format_tree(tree) if tree.words else "", repairs > 0
 
     def score_outputs(
         self,

@@ -11,7 +11,7 @@ import pytest
 from t2t_jax.commands import streams
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.evaluate import which_average
-from t2t_jax.data.trees import linearise, parse_trees
+from t2t_jax.data.trees import parse_trees
 from t2t_jax.errors import UserError
 from t2t_jax.workdir import read_scores
 from tests.commands.untrained import SOURCES, TARGETS, make_run
@@ -85,7 +85,7 @@ def test_every_sentence_gets_a_tree_of_exactly_its_words(parser, tmp_path, capfd
     assert len(lines) == len(SENTENCES) + 1
     assert lines[1] == ""
     expected = [["The", "dog", "sleeps", "."], ["Rain", "-LRB-", "wind", "-RRB-", "barks"]]
-    assert [linearise(tree)[0] for tree in parse_trees(lines, output)] == [*expected, ["Cats"]]
+    assert [tree.words for tree in parse_trees(lines, output)] == [*expected, ["Cats"]]
     assert re.search(r"[1-3] of 4 trees were repaired", capfd.readouterr().err)
 
 

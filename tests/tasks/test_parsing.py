@@ -5,7 +5,7 @@ import random
 import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
-from t2t_jax.data.trees import linearise, parse_trees
+from t2t_jax.data.trees import parse_trees
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.transformer import Transformer
@@ -43,7 +43,7 @@ def parse(parser, sentences, **settings):
 
 def _words(parsed):
     trees = parse_trees([text for text, _ in parsed], "parses")
-    return [" ".join(linearise(tree)[0]) for tree in trees]
+    return [" ".join(tree.words) for tree in trees]
 
 
 def test_every_sentence_has_a_tree_over_exactly_its_words(parser):

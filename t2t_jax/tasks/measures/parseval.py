@@ -124,7 +124,7 @@ def parseval(gold: Sequence[trees.Tree], predicted: Sequence[trees.Tree]) -> Par
 
 
 def _analyse(tree: trees.Tree) -> _Parse:
-    all_words, symbols = trees.linearise(tree)
+    all_words, symbols = tree
     remaining = iter(all_words)
     words: list[str] = []
     tags: list[str] = []
@@ -183,7 +183,7 @@ def parse_scores(
 
     Args:
       sentences: sentences as words with spaces between them.
-      outputs: the model's output for each sentence: symbols as `data.trees.linearise` returns them,
+      outputs: the model's output for each sentence: symbols as those of a `Tree`,
         or any other text.
       references: the right symbols for each sentence.
 
@@ -192,7 +192,7 @@ def parse_scores(
     """
     words = [sentence.split() for sentence in sentences]
     built = [trees.build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
-    gold = [trees.delinearise(ws, r.split()) for ws, r in zip(words, references, strict=True)]
+    gold = [trees.Tree(ws, r.split()) for ws, r in zip(words, references, strict=True)]
     predicted = [tree for tree, _ in built]
     repaired = sum(repairs > 0 for _, repairs in built)
     scores = replace(parseval(gold, predicted), num_repaired=repaired)

@@ -48,8 +48,3 @@ def test_a_word_that_the_treebank_tags_as_punctuation_makes_an_error():
     scores, _, _ = parse_scores(SENTENCES, gold, gold)
     assert (scores.num_errors, scores.num_repaired) == (1, 1)
     assert scores.f1 == 100  # of the other two
-
-
-def test_brackets_that_the_references_do_not_close_are_a_mistake_of_the_caller():
-    with pytest.raises(ValueError, match="not closed"):
-        parse_scores(["It rains"], [""], ["(S PRP VBZ"])

@@ -2,6 +2,7 @@
 
 import json
 import string
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.data.trees import Tree, build_tree, linearise, parse_trees
+from t2t_jax.data.trees import Tree, build_tree, is_tag, parse_trees
 from t2t_jax.tasks.measures.parseval import parseval
 from tests.refusals import refused
 
@@ -61,17 +62,15 @@ symbols = st.lists(
 )
 
 
-def brackets(tree: Tree, start: int = 0) -> list[tuple[str, int, int]]:
-    """Every constituent below the root, found by recursion over the tree itself."""
-    found, end = [], start
-    for child in tree.children:
-        if child.word is not None:
-            end += 1
-        else:
-            inner = brackets(child, end)
-            width = len(linearise(Tree("TOP", (child,)))[0])
-            found += [(child.label.replace("PRT", "ADVP"), end, end + width), *inner]
-            end += width
+def brackets(tree: Tree) -> list[tuple[str, int, int]]:
+    """Every constituent below the root: each opening bracket, up to the one that closes it."""
+    found = []
+    for index, symbol in enumerate(tree.symbols):
+        if symbol[0] == "(":
+            depth = accumulate((x[0] == "(") - (x[0] == ")") for x in tree.symbols[index:])
+            end = index + list(depth).index(0)
+            start, stop = (sum(map(is_tag, tree.symbols[:n])) for n in (index, end))
+            found.append((symbol[1:].replace("PRT", "ADVP"), start, stop))
     return found
 
 
