@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from t2t_jax.config import Config, walk
+from t2t_jax.config import Config
 from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
@@ -136,7 +136,7 @@ def planned(config: Config, workdir: Path) -> Plan:
         )
     stored = check_workdir(config, workdir)
     mesh = training_mesh(config.parallel)
-    config = _settled(config, mesh, stored)
+    config = settled(config, mesh, stored)
     _check_functions(config, workdir, goes_on=stored is not None)
     if stored is None or config.checkpoint != stored.checkpoint:
         check_average(config)
@@ -249,26 +249,6 @@ def _check_functions(config: Config, workdir: Path, *, goes_on: bool) -> None:
         if not goes_on:
             raise UserError(problem)
         warn(f"{workdir}: {problem}")
-
-
-def _settled(config: Config, mesh: Mesh, stored: Config | None) -> Config:
-    """Return the config with its open choices made: the best ones, or those of a run to resume.
-
-    Args:
-      stored: the config of the run to resume; None for a new run.
-    """
-    if stored is None:
-        return settled(config, mesh)
-    chosen = {
-        path: stored.value(path)
-        for path, leaf, value in walk(config)
-        if "left_open" in leaf.metadata and value == leaf.metadata["left_open"]
-    }
-    # None means one pass, which fitted the earlier devices, so "auto" chooses again.
-    passes = stored.parallel.tokens_per_device
-    if config.parallel.tokens_per_device == "auto" and passes is not None:
-        chosen["parallel.tokens_per_device"] = passes
-    return settled(config.replace(chosen), mesh)
 
 
 def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:

@@ -4,7 +4,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, walk
 from t2t_jax.kernels.choice import fast_compute_dtype
 from t2t_jax.parallel.hardware import usable_memory
 from t2t_jax.parallel.mesh import row_parts
@@ -16,15 +16,18 @@ _SAFETY = 2.2
 """Factor from the estimated memory of a step to the memory it may need: XLA takes up to twice."""
 
 
-def settled(config: Config, mesh: Mesh) -> Config:
+def settled(config: Config, mesh: Mesh, stored: Config | None = None) -> Config:
     """Return a config in which all open choices are made.
 
     The end of the schedule then stays fixed, even if the run is later trained for more steps.
 
     Args:
-      config: the config of a new run; `model.compute_dtype` and `parallel.tokens_per_device` may be
+      config: the config of a run; `model.compute_dtype` and `parallel.tokens_per_device` may be
         "auto", and `training.schedule_steps` may be None.
+      stored: the config of the run to resume, whose choices stay; None for a new run.
     """
+    if stored is not None:
+        config = _as_stored(config, stored)
     end = config.training.schedule_end
     if config.training.schedule_steps != end:
         config = config.replace({"training.schedule_steps": end})
@@ -33,6 +36,19 @@ def settled(config: Config, mesh: Mesh) -> Config:
     if config.parallel.tokens_per_device == "auto":
         config = config.replace({"parallel.tokens_per_device": _tokens_per_device(config, mesh)})
     return config
+
+
+def _as_stored(config: Config, stored: Config) -> Config:
+    chosen = {
+        path: stored.value(path)
+        for path, leaf, value in walk(config)
+        if "left_open" in leaf.metadata and value == leaf.metadata["left_open"]
+    }
+    # None means one pass, which fitted the earlier devices, so "auto" chooses again.
+    passes = stored.parallel.tokens_per_device
+    if config.parallel.tokens_per_device == "auto" and passes is not None:
+        chosen["parallel.tokens_per_device"] = passes
+    return config.replace(chosen)
 
 
 def _tokens_per_device(config: Config, mesh: Mesh) -> int:
