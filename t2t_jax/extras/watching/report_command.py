@@ -48,31 +48,26 @@ class ReportCommand:
                 )
         check_picture("output", self.output)
         from t2t_jax.extras.watching.report import build_report
+        from t2t_jax.run.job import read_goodput
+        from t2t_jax.workdir import read_config
 
         if self.json or self.output is not None:
-            self._show_time()
-        if self.json:
-            return 0
+            read_config(self.workdir)  # refuses a directory without a run
+            goodput = read_goodput(self.workdir)
+            if goodput is None:
+                raise UserError(
+                    f"{self.workdir} has no accounts of its time (jobs/*.json); trainings write "
+                    "them"
+                )
+            if self.output is not None:
+                from t2t_jax.extras.watching.job_bars import job_bars
+
+                write_picture(self.output, job_bars(goodput))
+            if self.json:
+                print(as_line(goodput.figures(self.price, self.watts)))
+                return 0
         report = build_report(self.workdir, self.sustained_tflops, self.price, self.watts)
         result_console(highlight=False).print(report.terminal())
         with suppress(UserError):  # a published run cannot be written to
             write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0
-
-    def _show_time(self) -> None:
-        """Draw the picture of the time, and print the JSON object, if they are asked for."""
-        from t2t_jax.run.job import read_goodput
-        from t2t_jax.workdir import read_config
-
-        read_config(self.workdir)  # refuses a directory without a run
-        goodput = read_goodput(self.workdir)
-        if goodput is None:
-            raise UserError(
-                f"{self.workdir} has no accounts of its time (jobs/*.json); trainings write them"
-            )
-        if self.output is not None:
-            from t2t_jax.extras.watching.job_bars import job_bars
-
-            write_picture(self.output, job_bars(goodput))
-        if self.json:
-            print(as_line(goodput.figures(self.price, self.watts)))

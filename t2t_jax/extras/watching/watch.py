@@ -1,8 +1,6 @@
 """Plot the curves of runs in a terminal, once or whenever a log has grown, by plotext."""
 
-import itertools
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
@@ -202,13 +200,12 @@ def _seconds_left(run: WatchedRun) -> float | None:
 
     The median of their times per step is robust to a few evaluations or pauses.
     """
-    lines = [(r["step"], r["time"]) for r in run.history.training if r.get("time") is not None]
-    lines = lines[-_TIMED_LINES - 1 :]
-    pairs = itertools.pairwise(lines)
-    per_step = [(t - u) / (s - r) for (r, u), (s, t) in pairs if s > r]
-    if not per_step:
+    steps, times = series(run.log, "train", "step", "time")[:, -_TIMED_LINES - 1 :]
+    gaps = np.diff(steps)
+    per_step = np.diff(times)[gaps > 0] / gaps[gaps > 0]
+    if not len(per_step):
         return None
-    return statistics.median(per_step) * (run.config.training.num_train_steps - lines[-1][0])
+    return float(np.median(per_step)) * (run.config.training.num_train_steps - float(steps[-1]))
 
 
 def _told(runs: Sequence[WatchedRun]) -> list[Text]:
