@@ -18,6 +18,7 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import fields_of
 from t2t_jax.data.corpus_name import public_name
 from t2t_jax.extras.watching import page
+from t2t_jax.extras.watching.page import DEVIATES, UNKNOWN, Row, RunReport, Section, shown
 from t2t_jax.run.history import History
 from t2t_jax.run.job import BETWEEN, BUCKETS, Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
@@ -57,7 +58,7 @@ def build_report(
     sustained_tflops: float | None = None,
     price: float | None = None,
     watts: float | None = None,
-) -> page.RunReport:
+) -> RunReport:
     """Build the report on a run, which may be in training or at step 0.
 
     Args:
@@ -70,85 +71,70 @@ def build_report(
     scores, time_spent = read_scores(workdir), read_goodput(workdir)
     task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
-    published = published_settings(experiment, config, scores)
     sections = [
         settings_section(task, experiment, config, scores),
-        cost_section(experiment, config, published, log, sustained_tflops),
+        cost_section(experiment, config, log, sustained_tflops),
         *(goodput_sections(time_spent, price, watts) if time_spent else []),
         page.curves_section(log),
         software_section(read_provenance(workdir)),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]
-    return page.RunReport(f"Report on {workdir}", sections)
+    return RunReport(f"Report on {workdir}", sections)
 
 
 def health_sections(
     config: Config, log: Sequence[Record], profiles: Sequence[Path]
-) -> list[page.Section]:
+) -> list[Section]:
     """Return the section with a run's warnings, its early end and its profiles; [] without any."""
     history = History.of(log)
-    rows: list[page.Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
+    rows: list[Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
     notes = [f"A profile, for xprof and Perfetto: {place}" for place in profiles]
     if history.end is not None and history.end["step"] < config.training.num_train_steps:
         notes.insert(0, history.end.get("text", ""))
-    section = page.Section("What the training said", notes, ("step", "warning"), rows)
+    section = Section("What the training said", notes, ("step", "warning"), rows)
     return [section] if rows or notes else []
 
 
-def software_section(software: Sequence[Record]) -> page.Section:
+def software_section(software: Sequence[Record]) -> Section:
     """Return the section with the code and the packages that trained a run."""
     if not software:
-        return page.Section("Software", ["The software of the training is not recorded."])
+        return Section("Software", ["The software of the training is not recorded."])
     notes = [
         f"From step {now['first_step'] + 1:,} on, other software continued the training: "
         f"{', '.join(changes(before, now))}."
         for before, now in pairwise(software)
     ]
     rows = [_software_row(one) for one in software]
-    return page.Section(
-        "Software", notes, ("from step", "t2t-jax", "commit", "code", *COMPUTING), rows
-    )
+    return Section("Software", notes, ("from step", "t2t-jax", "commit", "code", *COMPUTING), rows)
 
 
-def _software_row(software: Record) -> page.Row:
-    numbers, commit = software["versions"], software.get("commit", "")[:12] or page.UNKNOWN
+def _software_row(software: Record) -> Row:
+    numbers, commit = software["versions"], software.get("commit", "")[:12] or UNKNOWN
     return (
         f"{software['first_step'] + 1:,}",
-        numbers.get("t2t-jax", page.UNKNOWN),
+        numbers.get("t2t-jax", UNKNOWN),
         f"{commit} (modified)" if software.get("dirty") else commit,
         software["code"],
-        *(numbers.get(name, page.UNKNOWN) for name in COMPUTING),
+        *(numbers.get(name, UNKNOWN) for name in COMPUTING),
     )
-
-
-def published_settings(
-    experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
-) -> dict[str, Any]:
-    """Return the paper's settings in an experiment, by attribute of `Config`.
-
-    Args:
-      config: the config of the run. If all scores are on dev and it averages as many checkpoints as
-        the paper does on dev, the settings are the paper's for dev.
-    """
-    changes = _changes(experiment, scores)
-    if config.checkpoint.average == changes.get("checkpoint.average"):
-        return {**experiment.settings, **changes}
-    return experiment.settings
 
 
 def settings_section(
     task: Task, experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
-) -> page.Section:
+) -> Section:
     """Return the section with the paper's settings, the scored sets, and the searches."""
-    published = published_settings(experiment, config, scores)
+    published, on_dev = experiment.settings, _changes(experiment, scores)
+    # If all scores are on dev, and the run averages as many checkpoints as the paper does there.
+    if config.checkpoint.average == on_dev.get("checkpoint.average"):
+        published |= on_dev
     rows = [
         *_settings(task, experiment, config, published),
         *_test_sets(experiment, scores),
         *_searches(experiment, published, scores),
     ]
     if kind := task.kind_of_measure(scores):
-        mark, ours = page.DEVIATES if kind.deviates else "", kind.ours or page.UNKNOWN
+        mark, ours = DEVIATES if kind.deviates else "", kind.ours or UNKNOWN
         rows.append((mark, kind.name, kind.section, kind.published, ours))
     notes = [
         f"Beside the paper's {experiment.name}. Deviations: "
@@ -156,9 +142,7 @@ def settings_section(
         f"Computed in {config.model.compute_dtype}; the paper counts single precision.",
         *experiment.unchecked.values(),
     ]
-    return page.Section(
-        "Settings", notes, ("", "setting", "section", "the paper", "this run"), rows
-    )
+    return Section("Settings", notes, ("", "setting", "section", "the paper", "this run"), rows)
 
 
 def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, Any]:
@@ -169,9 +153,9 @@ def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mappi
 
 def _settings(
     task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
-) -> list[page.Row]:
+) -> list[Row]:
     """Return a row for every constant of the paper in the task, marked where the run deviates."""
-    rows: list[page.Row] = []
+    rows: list[Row] = []
     for constant in paper.CONSTANTS:
         name, _, values = constant
         if not task.searches and all(path.startswith("decoding.") for path in values):
@@ -181,7 +165,7 @@ def _settings(
         ours = {path: config.value(path) for path in stated or values}
         known = {path: public_name(ours[path]) for path in ours.keys() & {"data.corpus"}}
         same = {**ours, **known} == theirs or name in experiment.unchecked
-        mark = page.DEVIATES if stated and not same else ""
+        mark = DEVIATES if stated and not same else ""
         cell = page.all_shown(theirs) if stated else paper.UNPUBLISHED
         rows.append((mark, name, _section(experiment, constant), cell, page.all_shown(ours)))
     return rows
@@ -193,17 +177,17 @@ def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
     return experiment.section if changed and experiment.section else constant.section
 
 
-def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[page.Row]:
+def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[Row]:
     """Return a row for every scored set, marked where its version differs from the paper's.
 
     On another corpus than the paper's, no set is marked, as the row on the data has the mark.
     """
-    rows: dict[str, page.Row] = {}
+    rows: dict[str, Row] = {}
     for score in scores:
         name, split = scored_test_set(score), _split(experiment, score)
         other = split != "train" and name not in experiment.comparable
-        mark = page.DEVIATES if experiment.comparable and other else ""
-        theirs = experiment.test_sets.get(split, page.UNKNOWN)
+        mark = DEVIATES if experiment.comparable and other else ""
+        theirs = experiment.test_sets.get(split, UNKNOWN)
         rows[name] = (mark, f"{split} set", experiment.test_sets_section, theirs, name)
     return list(rows.values())
 
@@ -217,25 +201,25 @@ def _split(experiment: PublishedExperiment, score: Record) -> str:
 
 def _searches(
     experiment: PublishedExperiment, published: Mapping[str, Any], scores: Sequence[Record]
-) -> list[page.Row]:
+) -> list[Row]:
     """Return a row for every search setting of a score that differs from the paper's."""
-    rows: dict[page.Row, None] = {}
+    rows: dict[Row, None] = {}
     for score in scores:
         used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
         used["checkpoint.average"] = averaged(score)
-        changes = _changes(experiment, [score])
+        on_dev = _changes(experiment, [score])
         for constant in paper.CONSTANTS:
             for path in constant.values.keys() & used.keys():
                 ours, theirs = used[path], published[path]
-                if ours not in (theirs, changes.get(path, theirs)):
+                if ours not in (theirs, on_dev.get(path, theirs)):
                     name, section = f"{constant.name} in scoring", _section(experiment, constant)
-                    rows[page.DEVIATES, name, section, page.shown(theirs), page.shown(ours)] = None
+                    rows[DEVIATES, name, section, shown(theirs), shown(ours)] = None
     return list(rows)
 
 
 def scores_section(
     task: Task, experiment: PublishedExperiment, scores: Sequence[Record]
-) -> page.Section:
+) -> Section:
     """Return the section with a row for each evaluation, and its scores in the task's measures."""
     measures = [
         measure
@@ -251,7 +235,7 @@ def scores_section(
     names = (measure.name for measure in measures)
     header = ("set", task.inputs, "checkpoints", *["search"] * task.searches, *names)
     rows = [_score_row(task, measures, score) for score in scores]
-    return page.Section("Scores", [*experiment.figures, *sorted(signatures)], header, rows)
+    return Section("Scores", [*experiment.figures, *sorted(signatures)], header, rows)
 
 
 def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
@@ -281,38 +265,31 @@ def averaged(score: Record) -> int | str:
     return f"moving average, decay {of}" if decays else len(score.get("checkpoints", []))
 
 
-def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> page.Row:
+def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> Row:
     steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
     stated = ["beam_size", "length_penalty"]
     if decoding.get("quantize", "none") != "none":
         stated.append("quantize")
-    search = " ".join(f"{name}={page.shown(decoding.get(name))}" for name in stated)
+    search = " ".join(f"{name}={shown(decoding.get(name))}" for name in stated)
     values = (score.get(measure.field) for measure in measures)
     figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
     return (
         scored_test_set(score),
-        page.shown(score.get("num_sentences")),
-        f"{page.shown(averaged(score))}, to step {page.shown(steps[-1])}"
-        if steps
-        else page.UNKNOWN,
+        shown(score.get("num_sentences")),
+        f"{shown(averaged(score))}, to step {shown(steps[-1])}" if steps else UNKNOWN,
         *[search] * task.searches,
-        *(page.UNKNOWN if figure is None else page.shown(figure) for figure in figures),
+        *(UNKNOWN if figure is None else shown(figure) for figure in figures),
     )
 
 
 def cost_section(
     experiment: PublishedExperiment,
     config: Config,
-    published: Mapping[str, Any],
     log: Sequence[Record],
     sustained_tflops: float | None,
-) -> page.Section:
-    """Return the section with the cost of the run so far beside the cost in the paper.
-
-    Args:
-      published: the paper's settings, by attribute of `Config`.
-    """
-    theirs = _published_training(published, experiment.model)
+) -> Section:
+    """Return the section with the cost of the run so far beside the cost in the paper."""
+    theirs = _published_training(experiment.settings, experiment.model)
     ours = _training(config, log, sustained_tflops)
     notes = [
         "Model FLOPs are 6 × (source tokens × weights they meet + target tokens × weights they "
@@ -326,8 +303,8 @@ def cost_section(
             f"{page.power(paper.P100_FLOPS)}; Table 2 has "
             f"{page.power(paper.TABLE_2[experiment.model].training_flops)}."
         )
-    rows: list[page.Row] = [(name, theirs[name], ours[name]) for name in ours]
-    return page.Section("Cost of training", notes, ("", "the paper", "this run"), rows)
+    rows: list[Row] = [(name, theirs[name], ours[name]) for name in ours]
+    return Section("Cost of training", notes, ("", "the paper", "this run"), rows)
 
 
 def _training(
@@ -361,7 +338,7 @@ def _published_training(published: Mapping[str, Any], model: str) -> dict[str, s
     fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
     stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
     network = network_config(**{fields[path]: value for path, value in stated.items()})
-    devices, seconds, estimate = page.UNKNOWN, None, None
+    devices, seconds, estimate = UNKNOWN, None, None
     if trained := paper.TRAINING.get(model):
         devices, seconds = str(trained.devices), trained.seconds
         estimate = paper.training_flops(seconds * trained.devices, paper.P100_FLOPS)
@@ -397,21 +374,19 @@ def _figures(
         "model FLOPs a step": page.power(per_step),
         "steps": f"{steps:,}",
         "devices": devices,
-        "time": duration(seconds) if seconds else page.UNKNOWN,
+        "time": duration(seconds) if seconds else UNKNOWN,
         "model FLOPs": page.power(total),
-        "model FLOP/s": page.power(total / seconds) if seconds else page.UNKNOWN,
-        "time × devices × sustained FLOP/s": page.power(estimate) if estimate else page.UNKNOWN,
+        "model FLOP/s": page.power(total / seconds) if seconds else UNKNOWN,
+        "time × devices × sustained FLOP/s": page.power(estimate) if estimate else UNKNOWN,
     }
 
 
-def goodput_sections(
-    found: Goodput, price: float | None, watts: float | None
-) -> list[page.Section]:
+def goodput_sections(found: Goodput, price: float | None, watts: float | None) -> list[Section]:
     """Return the sections with a run's time by bucket, and with its jobs."""
     figures = found.figures(price, watts)
     rows = [_part_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
     rows.append(_part_row("in all", figures | {"share": 1.0}))
-    costs: page.Row = () if price is None else ("cost",)
+    costs: Row = () if price is None else ("cost",)
     notes = [
         f"Productive steps: {figures['steps']:,}. Restarts: {len(found.jobs) - 1:,}. Steps that "
         f"were repeated after a restart: {figures['repeated_steps']:,}.",
@@ -422,17 +397,17 @@ def goodput_sections(
         notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
     if len(found.jobs) > 1:
         notes.append(_BETWEEN_JOBS)
-    header: page.Row = ("", "time", "share", "device hours", *costs)
+    header: Row = ("", "time", "share", "device hours", *costs)
     jobs = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
-    titles: page.Row = ("", "begun (UTC)", "on", "steps", "repeated", "time", "end")
+    titles: Row = ("", "begun (UTC)", "on", "steps", "repeated", "time", "end")
     return [
-        page.Section("Where the time went", notes, header, rows),
-        page.Section("Jobs", ["A job is one start of the training."], titles, jobs),
+        Section("Where the time went", notes, header, rows),
+        Section("Jobs", ["A job is one start of the training."], titles, jobs),
     ]
 
 
-def _part_row(name: str, values: Mapping[str, Any]) -> page.Row:
-    cost: page.Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
+def _part_row(name: str, values: Mapping[str, Any]) -> Row:
+    cost: Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
     hours = f"{values['device_hours']:,.2f}"
     return name, duration(round(values["seconds"], 3)), f"{values['share']:.1%}", hours, *cost
 
@@ -451,12 +426,12 @@ def _about_mfu(found: Goodput) -> str:
     )
 
 
-def _job_row(number: int, job: Record) -> page.Row:
+def _job_row(number: int, job: Record) -> Row:
     first, last = job["first_step"], job["step"]
     return (
         str(number),
         time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(job["begun"])),
-        f"{job.get('host', page.UNKNOWN)}, {job['devices']} × {job.get('kind', page.UNKNOWN)}",
+        f"{job.get('host', UNKNOWN)}, {job['devices']} × {job.get('kind', UNKNOWN)}",
         f"{first + 1:,} to {last:,}" if last > first else "none",
         f"{job['repeated']:,}",
         duration(sum(job["seconds"].values()) - job["seconds"][BETWEEN]),
