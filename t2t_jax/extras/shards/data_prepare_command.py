@@ -64,15 +64,9 @@ class DataPrepareCommand:
         assert isinstance(pieces, Parts)  # as there are shards
         content = pieces.content
         table = grid("shards", "pieces", "read", "kept", "source tokens", "target tokens")
-        figures = (
-            len(shards),
-            len(pieces),
-            content.num_pairs_read,
-            content.num_examples,
-            content.source.total,
-            content.target.total,
-        )
-        table.add_row(*(f"{figure:,}" for figure in figures))
+        counts = len(shards), len(pieces), content.num_pairs_read, content.num_examples
+        tokens = content.source.total, content.target.total
+        table.add_row(*(f"{figure:,}" for figure in (*counts, *tokens)))
         print_result(table)
         for reason, count in content.skipped.items():
             print(f"left out as {reason.replace('_', ' ')}: {count:,}")
