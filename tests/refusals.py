@@ -14,6 +14,6 @@ def refused(
     text: str = "", *, match: str | None = None
 ) -> Iterator[pytest.ExceptionInfo[UserError]]:
     """Expect a `UserError` of one line that has a text, or matches a regular expression."""
-    with pytest.raises(UserError, match=match or re.escape(text)) as refusal:
+    with pytest.raises(UserError, match=match or re.escape(text) or None) as refusal:
         yield refusal
     assert len(str(refusal.value).splitlines()) == 1

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
+import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -41,6 +42,11 @@ class TinyRun(NamedTuple):
 def stored_run(workdir):
     """Read a run that has checkpoints and a config, but no vocabulary."""
     return StoredRun(workdir, read_config(workdir), Mock(spec=Vocabulary), {})
+
+
+def like(tree):
+    """Describe the arrays of a tree, as reading a checkpoint asks for them."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
 
 @pytest.fixture(scope="session")

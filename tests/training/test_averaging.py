@@ -3,7 +3,6 @@
 import shutil
 import threading
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
@@ -16,7 +15,7 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
-from tests.training.conftest import stored_run
+from tests.training.conftest import like, stored_run
 
 KEEP = 3
 
@@ -26,9 +25,7 @@ def _state(step):
     return TrainState(jnp.int32(step), params, {}, jnp.int32(0), jnp.int32(0))
 
 
-LIKE = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _state(0).params
-)
+LIKE = like(_state(0))
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def test_a_run_is_loaded_while_its_trainer_replaces_its_checkpoints(tmp_path, ch
     trainer.start()
     try:
         for _ in range(25):
-            params, steps = load_parameters(stored_run(tmp_path), LIKE)
+            params, steps = load_parameters(stored_run(tmp_path), LIKE.params)
             np.testing.assert_allclose(params["kernel"], np.mean(steps))
             assert steps[1] == steps[0] + 1
     finally:
@@ -83,7 +80,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_gives_way_to_those_that_are_the
         return restore(manager, directory, step, **items)
 
     monkeypatch.setattr(averaging, "restore", going)
-    assert load_parameters(stored_run(tmp_path), LIKE)[1] == [3, 4]
+    assert load_parameters(stored_run(tmp_path), LIKE.params)[1] == [3, 4]
 
 
 REFUSALS = [
@@ -101,13 +98,9 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(
 
     monkeypatch.setattr(ocp.CheckpointManager, "restore", refuse)
     with pytest.raises(UserError, match=r"may not be read.*it is not damaged"):
-        load_parameters(stored_run(tmp_path), LIKE)
+        load_parameters(stored_run(tmp_path), LIKE.params)
     with pytest.raises(UserError, match=r"may not be read.*it is not damaged"):
-        checkpoints.restore(
-            jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _state(0)
-            )
-        )
+        checkpoints.restore(LIKE)
     assert not (tmp_path / "damaged").exists()
 
 
@@ -122,4 +115,4 @@ def test_an_interrupt_that_orbax_wraps_is_not_called_damage(tmp_path, checkpoint
 
     monkeypatch.setattr(ocp.CheckpointManager, "restore", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        load_parameters(stored_run(tmp_path), LIKE)
+        load_parameters(stored_run(tmp_path), LIKE.params)

@@ -26,8 +26,9 @@ from t2t_jax.training.origin import Identity, checksum
 from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import reason_of, steps_in
+from tests.refusals import refused
 from tests.selection import thorough_after
-from tests.training.conftest import stored_run
+from tests.training.conftest import like, stored_run
 
 MEASURE = {"beam_size": 4}
 
@@ -40,12 +41,6 @@ def _state(step, value):
     return TrainState(jnp.int32(step), params, moments, jnp.int32(1), jnp.int32(2))
 
 
-def _like(state):
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
-
-
 def _checkpoints(workdir, num_train_steps=100_000, **settings):
     """The checkpoints of a run with these settings: all are due, and none averaged, by default."""
     defaults = {"average": 1, "keep": 5, "every_steps": 1}
@@ -56,23 +51,26 @@ def _checkpoints(workdir, num_train_steps=100_000, **settings):
 
 
 def _save(workdir, steps, **config):
-    checkpoints = _checkpoints(workdir, **config)
-    for step in steps:
-        checkpoints.save(_state(step, step))
-    checkpoints.close()
+    with _checkpoints(workdir, **config) as checkpoints:
+        for step in steps:
+            checkpoints.save(_state(step, step))
 
 
 def _load(workdir, **asked):
     """The parameters that a run of `_state` gives, and the steps that they are of."""
-    return load_parameters(stored_run(workdir), _like(_state(0, 0).params), **asked)
+    return load_parameters(stored_run(workdir), like(_state(0, 0).params), **asked)
 
 
 def _save_if_best(workdir, step, score, value=None, measure=MEASURE, **config):
     """Whether the state of a step, saved by a process of its own, counts as the best."""
-    checkpoints = _checkpoints(workdir, **config)
-    saved = checkpoints.save_if_best(_state(step, step if value is None else value), score, measure)
-    checkpoints.close()
-    return saved
+    state = _state(step, step if value is None else value)
+    with _checkpoints(workdir, **config) as checkpoints:
+        return checkpoints.save_if_best(state, score, measure)
+
+
+def _resume(workdir):
+    with _checkpoints(workdir) as checkpoints:
+        return checkpoints.restore(like(_state(0, 0)))
 
 
 def _kept(workdir):
@@ -80,8 +78,7 @@ def _kept(workdir):
 
 
 def _assert_equal(one, other):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 # A restore that fails leaves unfinished coroutines of Orbax behind, which complain when collected.
@@ -97,32 +94,26 @@ def collected():
 
 def test_a_state_comes_back_bit_for_bit_and_of_the_same_types(tmp_path):
     _save(tmp_path, [3])
-    state = _state(3, 3)
-    checkpoints = _checkpoints(tmp_path)
-    restored = checkpoints.restore(_like(state))
-    checkpoints.close()
+    state, restored = _state(3, 3), _resume(tmp_path)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     _assert_equal(restored, state)
 
 
 def test_what_is_saved_is_the_state_before_later_steps_that_reuse_its_memory(tmp_path):
     step = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
-    checkpoints = _checkpoints(tmp_path, keep=4)
     state = _state(0, 0)
-    for _ in range(4):
-        checkpoints.save(state)
-        state = step(step(step(state)))
-    checkpoints.close()
+    with _checkpoints(tmp_path, keep=4) as checkpoints:
+        for _ in range(4):
+            checkpoints.save(state)
+            state = step(step(step(state)))
     for number in (0, 3, 6, 9):
-        params, _ = load_parameters(stored_run(tmp_path), _like(state.params), step=number)
+        params, _ = _load(tmp_path, step=number)
         expected = jax.tree.map(lambda x, n=number: x + n, _state(0, 0).params)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), params, expected)
 
 
 def test_nothing_saved_restores_nothing(tmp_path):
-    checkpoints = _checkpoints(tmp_path)
-    assert checkpoints.restore(_like(_state(0, 0))) is None
-    checkpoints.close()
+    assert _resume(tmp_path) is None
 
 
 def test_every_so_many_steps_a_checkpoint_is_kept_for_good(tmp_path):
@@ -293,20 +284,18 @@ def test_what_a_kill_left_half_written_is_removed_at_the_start(tmp_path, directo
     _save(tmp_path, [12])
     rest = tmp_path / directory / "12.orbax-checkpoint-tmp"
     shutil.copytree(tmp_path / "checkpoints" / "12", rest)
-    checkpoints = _checkpoints(tmp_path, keep_best=keep_best)
-    assert not rest.exists()
-    checkpoints.close()
+    with _checkpoints(tmp_path, keep_best=keep_best):
+        assert not rest.exists()
     assert _kept(tmp_path) == [12]
 
 
 def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
     scores = {1: 10.0, 2: 30.0, 3: 20.0, 4: 30.0}
     for step, score in scores.items():  # each in a process of its own, as it were
-        checkpoints = _checkpoints(tmp_path, keep=1)
-        checkpoints.restore(_like(_state(0, 0)))
-        checkpoints.save(_state(step, step))
-        assert checkpoints.save_if_best(_state(step, step), score, MEASURE) == (step in (1, 2))
-        checkpoints.close()
+        with _checkpoints(tmp_path, keep=1) as checkpoints:
+            checkpoints.restore(like(_state(0, 0)))
+            checkpoints.save(_state(step, step))
+            assert checkpoints.save_if_best(_state(step, step), score, MEASURE) == (step in (1, 2))
     params, steps = _load(tmp_path, step="best")
     assert steps == [2]
     _assert_equal(params, _state(2, 2).params)
@@ -320,10 +309,9 @@ def test_a_worse_model_does_not_replace_a_best_that_is_still_being_written(tmp_p
         await write(*arguments)
 
     monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", slowly)
-    checkpoints = _checkpoints(tmp_path)
-    assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
-    assert not checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
-    checkpoints.close()
+    with _checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
+        assert not checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
     assert _load(tmp_path, step="best")[1] == [1]
 
 
@@ -402,10 +390,9 @@ def test_a_best_whose_score_is_damaged_is_replaced(tmp_path):
 def test_a_best_that_a_resumed_run_comes_past_again_is_forgotten(tmp_path):
     _save(tmp_path, [3])
     assert _save_if_best(tmp_path, 5, 30.0)
-    checkpoints = _checkpoints(tmp_path)
-    checkpoints.restore(_like(_state(0, 0)))
-    assert checkpoints.save_if_best(_state(4, 4), 20.0, MEASURE)
-    checkpoints.close()
+    with _checkpoints(tmp_path) as checkpoints:
+        checkpoints.restore(like(_state(0, 0)))
+        assert checkpoints.save_if_best(_state(4, 4), 20.0, MEASURE)
     assert _load(tmp_path, step="best")[1] == [4]
 
 
@@ -424,7 +411,6 @@ def test_keep_best_can_be_turned_off(tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"average": 3}, "average=3"),
         ({"average": 0}, "average=0"),
         ({"step": 9}, "no step 9"),
         ({"step": "best"}, "best"),
@@ -446,10 +432,10 @@ def _damage(checkpoint: Path) -> None:
 
 
 def _refusal(work):
-    """The message of the error, and none of the frames that it holds: see `orbax_gives_up`."""
-    with pytest.raises(UserError) as refused:
+    """The line of the error, and none of the frames that it holds: see `orbax_gives_up`."""
+    with refused() as refusal:
         work()
-    return str(refused.value)
+    return str(refusal.value)
 
 
 def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
@@ -468,22 +454,13 @@ def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
         _load(tmp_path, average=3, step="best")
 
 
-def _resume(workdir):
-    checkpoints = _checkpoints(workdir)
-    try:
-        return checkpoints.restore(_like(_state(0, 0)))
-    finally:
-        checkpoints.close()
-
-
 def test_a_copied_checkpoint_is_refused_by_both_names(tmp_path):
     _save(tmp_path, [200, 300])
     shutil.copytree(tmp_path / "checkpoints" / "300", tmp_path / "checkpoints" / "350")
     averages = [partial(_load, tmp_path, average=average) for average in (1, 3)]
     for read in (*averages, lambda: _resume(tmp_path)):
-        with pytest.raises(UserError, match=r"/350 is of step 300.*copy of .*/300,") as refused:
+        with refused(match=r"/350 is of step 300.*copy of .*/300,"):
             read()
-        assert "\n" not in str(refused.value)
     assert _load(tmp_path, average=2, step=300)[1] == [200, 300]
     shutil.rmtree(tmp_path / "checkpoints" / "350")
     assert _resume(tmp_path).step == 300
@@ -493,9 +470,8 @@ def test_a_run_does_not_go_on_from_a_checkpoint_of_another_run(tmp_path):
     (tmp_path / "other").mkdir()
     _save(tmp_path, [1])
     seven = Config().replace({"training.seed": 7})
-    checkpoints = Checkpoints(tmp_path / "other", Identity(seven, {}))
-    checkpoints.save(_state(2, 2))
-    checkpoints.close()
+    with Checkpoints(tmp_path / "other", Identity(seven, {})) as checkpoints:
+        checkpoints.save(_state(2, 2))
     shutil.copytree(tmp_path / "other" / "checkpoints" / "2", tmp_path / "checkpoints" / "2")
     with pytest.raises(UserError, match=r"checkpoints/2 is of a run .*training\.seed 0 -> 7"):
         _resume(tmp_path)
@@ -506,10 +482,9 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
     _save(tmp_path, [1])
     by_steps = {"checkpoint.every_steps": 1}
     stranger = Config().replace({"model.dropout_rate": 0.3, "training.seed": 7, **by_steps})
-    checkpoints = Checkpoints(tmp_path, Identity(stranger, {}))
-    checkpoints.save(_state(2, 2))
-    checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
-    checkpoints.close()
+    with Checkpoints(tmp_path, Identity(stranger, {})) as checkpoints:
+        checkpoints.save(_state(2, 2))
+        checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
     fields = r"model\.dropout_rate 0\.1 -> 0\.3, training\.seed 0 -> 7"
     with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
         _load(tmp_path, average=2)
@@ -545,9 +520,6 @@ ORIGINS = {
     ),
     "no checksums": lambda text: _without(text, "sums"),
     "no hash": lambda text: _without(text, "sha256"),
-    "nothing": lambda text: b"",
-    "a number": lambda text: b"7",
-    "null": lambda text: b"null",
     "a list": lambda text: b"[]",
     "no step": lambda text: json.dumps({**json.loads(text), "step": None}).encode(),
     "a config that is a list": lambda text: json.dumps({**json.loads(text), "config": []}).encode(),
@@ -583,7 +555,6 @@ def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path)
     shutil.rmtree(tmp_path / "checkpoints" / "1" / "origin")
     message = _refusal(lambda: _load(tmp_path))
     assert "checkpoints/1 cannot be read" in message
-    assert "\n" not in message
 
 
 @orbax_gives_up
@@ -602,7 +573,6 @@ def test_a_damaged_checkpoint_that_is_asked_for_is_refused_and_left_alone(
     message = _refusal(lambda: _load(tmp_path, step=damaged))
     assert f"checkpoints/{damaged} cannot be read" in message
     assert message.endswith(way_out)
-    assert "\n" not in message
     assert _kept(tmp_path) == [1, 2]
 
 
@@ -665,7 +635,6 @@ def test_where_no_checkpoint_can_be_read_a_run_does_not_start_anew(tmp_path, cap
     message = _refusal(lambda: _resume(tmp_path))
     assert "checkpoints/2 cannot be read (" in message
     assert "none before it that can" in message
-    assert "\n" not in message
     assert _kept(tmp_path) == [1, 2]
     assert not (tmp_path / "damaged").exists()
     assert capfd.readouterr().err == ""

@@ -139,36 +139,28 @@ def test_directions_equal_a_reference_in_numpy(name):
     gradients = _by_name(GRADIENTS)
     for parameter, found in _directions(config).items():
         exact = [np.float64(g) for g in gradients[parameter]]
-        for direction, expected in zip(found, _REFERENCES[name](exact, parameter), strict=True):
-            np.testing.assert_allclose(
-                direction, expected, rtol=2e-4, atol=1e-5, err_msg=f"{name} {parameter}"
-            )
+        expected = [*_REFERENCES[name](exact, parameter)]
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5, err_msg=parameter)
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
 def test_updates_of_a_wider_and_deeper_network_are_those_of_its_base_by_the_rules(name):
     sizes = {"d_model": 32, "d_k": 64, "base_width": 8, "base_depth": 2}
     training = TrainingConfig(optimizer=name, adam_epsilon=0.5, weight_decay=0.25)
-    rates = {  # four times as wide; half as much by the root
-        "adamw": {"layers/kernel": 1 / 4},
-        "lion": {"layers/kernel": 1 / 4},
-        "muon": {"layers/kernel": 1 / 2},
-    }[name]
+    # Four times as wide; half as much by the root.
+    rates = {"layers/kernel": 1 / 2 if name == "muon" else 1 / 4}
     gradients = _by_name(GRADIENTS)
-    for parameter, found in _directions(
-        training, parametrisation="complete", norm_order="pre", **sizes
-    ).items():
+    directions = _directions(training, parametrisation="complete", norm_order="pre", **sizes)
+    for parameter, found in directions.items():
         exact = [np.float64(g) for g in gradients[parameter]]
         of_adam = name == "adamw" or (name == "muon" and parameter != "layers/kernel")
         depth = 3 / 2 if parameter.startswith("layers") else 1
         epsilon = {"epsilon": 0.5 / 4 / depth} if of_adam else {}
         rule = _adam if of_adam else _REFERENCES[name]
         decay = 0.25 * PARAMS["layers"]["kernel"] if parameter == "layers/kernel" else 0
-        for direction, one in zip(found, rule(exact, parameter, **epsilon), strict=True):
-            expected = rates.get(parameter, 1) * one + decay
-            np.testing.assert_allclose(
-                direction, expected, rtol=2e-4, atol=1e-5, err_msg=f"{name} {parameter}"
-            )
+        scale = rates.get(parameter, 1)
+        expected = [scale * one + decay for one in rule(exact, parameter, **epsilon)]
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5, err_msg=parameter)
 
 
 def test_an_update_of_muon_changes_the_outputs_of_a_wider_network_as_much():
@@ -190,11 +182,10 @@ def test_an_update_of_muon_changes_the_outputs_of_a_wider_network_as_much():
 def test_weight_decay_takes_a_share_of_matrices_of_layers_and_of_nothing_else(name):
     plain = _directions(TrainingConfig(optimizer=name))
     decayed = _directions(TrainingConfig(optimizer=name, weight_decay=0.25))
-    kernel = PARAMS["layers"]["kernel"]
     for parameter, found in decayed.items():
-        for one, other in zip(found, plain[parameter], strict=True):
-            taken = 0.25 * kernel if parameter == "layers/kernel" else 0.0
-            np.testing.assert_allclose(one, other + taken, rtol=1e-5, atol=1e-6)
+        taken = 0.25 * PARAMS["layers"]["kernel"] if parameter == "layers/kernel" else 0.0
+        expected = [one + taken for one in plain[parameter]]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_matrices_of_layers_of_a_transformer_are_its_kernels():

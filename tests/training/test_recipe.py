@@ -117,11 +117,6 @@ def largest_difference(one, other):
     return max(float(np.abs(a - b).max() / (np.abs(a).max() or 1)) for a, b in pairs)
 
 
-def same_bits(one, other):
-    pairs = zip(jax.tree.leaves(on_host(one)), jax.tree.leaves(on_host(other)), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
 def try_out(optimizer):
     """What the tests below say of an optimiser."""
     one, eight = Run(make_config(optimizer, **ONE)), Run(make_config(optimizer, **EIGHT))
@@ -136,10 +131,10 @@ def try_out(optimizer):
     kept = jax.tree.leaves((eight.like.optimizer, eight.like.ema))
     split = [x for x in kept if not x.sharding.is_fully_replicated]
     return {
-        "resumed": same_bits(eight.steps(resumed, 2), after),
+        "resumed": largest_difference(eight.steps(resumed, 2), after),
         "on one device": largest_difference(one.steps(one.start(), 4), after),
         "from eight to one": largest_difference(one.steps(moved, 2), after),
-        "skipped": same_bits(_kept(skipped), _kept(begun)) and int(skipped.nonfinite_total) == 1,
+        "skipped": [largest_difference(_kept(skipped), _kept(begun)), int(skipped.nonfinite_total)],
         "split": sum(x.size for x in split) / sum(x.size for x in kept),
         "norm": float(one.metrics.gradient_norm),
     }
@@ -160,10 +155,10 @@ def tried():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_goes_on_from_a_checkpoint_and_on_other_devices(tried, optimizer):
     found = tried[optimizer]
-    assert found["resumed"]
+    assert found["resumed"] == 0
     assert found["on one device"] < 1e-4
     assert found["from eight to one"] < 1e-4
-    assert found["skipped"]
+    assert found["skipped"] == [0, 1]
     assert found["split"] > 0.8  # all but short vectors and counts
     assert found["norm"] > 20  # that of the gradient before it is clipped
 
@@ -206,16 +201,8 @@ def test_the_memory_of_a_state_is_that_of_its_arrays(tiny, optimizer, variant, e
     assert training_memory(run.config, 13).state == sum(4 * x.size for x in arrays)
 
 
-def test_a_default_state_has_the_arrays_that_it_always_had(tiny):
+def test_a_default_state_has_the_moments_of_adam_and_no_moving_average(tiny):
     state = abstract_state(*tiny)
-    assert state._fields == (
-        "step",
-        "params",
-        "optimizer",
-        "nonfinite_in_a_row",
-        "nonfinite_total",
-        "ema",
-    )
     assert state.ema is None
     assert state.evaluated is state.params
     assert type(state.optimizer).__name__ == "ScaleByAdamState"

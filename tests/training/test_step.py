@@ -53,8 +53,11 @@ def _leaves(tree):
 
 
 def _assert_equal(one, other):
-    for a, b in zip(_leaves(one), _leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def _assert_near(one, other, atol=1e-5):
+    jax.tree.map(partial(np.testing.assert_allclose, atol=atol), one, other)
 
 
 def _loss_sums(model, params, batch):
@@ -133,8 +136,7 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
     limit = options.pop("tokens_per_device", None)
     parts, parts_metrics = _train(calm.changed(**options), batch, 3, limit, _state(calm))
     np.testing.assert_allclose(parts_metrics.losses, whole_metrics.losses, rtol=1e-5)
-    for a, b in zip(_leaves(whole.params), _leaves(parts.params), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-5)
+    _assert_near(parts.params, whole.params)
 
 
 @pytest.mark.thorough
@@ -152,8 +154,7 @@ def test_a_step_in_the_forms_for_accelerators_moves_parameters_alike(
         for _ in range(2):
             state, metrics = step(state, calm.put(batch, tokens))
         np.testing.assert_allclose(metrics.losses, expected_metrics.losses, rtol=1e-5)
-        for a, b in zip(_leaves(state.params), _leaves(expected.params), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+        _assert_near(state.params, expected.params)
 
 
 @pytest.mark.thorough
@@ -253,12 +254,11 @@ def test_a_recipe_with_everything_is_the_same_under_pmap(tiny, batch):
     _assert_equal(first.ema, first.params)  # before the first update it has no weight
     after, metrics = _train(run, batch, 2)
     mean = jax.tree.map(lambda one, two: (one + 2 * two) / 3, first.params, after.params)
-    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), after.ema, mean)
+    _assert_near(after.ema, mean, atol=1e-6)
     assert metrics.gradient_norm > 0.5  # before it is clipped
     assert float(metrics.learning_rate) == pytest.approx(0.1 * 2 / 10)
     mapped, _ = _train(run.changed(parallel__backend="pmap"), batch, 2, state=before)
-    for a, b in zip(_leaves(after), _leaves(mapped), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-5)
+    _assert_near(mapped, after)
 
 
 @pytest.mark.thorough
@@ -288,8 +288,7 @@ def test_train_step_runs_outside_jit_as_the_pure_function_it_is(tiny, batch):
         tiny.config, tiny.model, state, jax.tree.map(lambda x: jnp.asarray(x[None]), batch)
     )
     compiled, _ = _train(tiny, batch)
-    for a, b in zip(_leaves(plain), _leaves(compiled), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-5)
+    _assert_near(compiled, plain)
 
 
 def test_abstract_state_and_batch_are_those_that_the_step_takes(tiny, batch):
