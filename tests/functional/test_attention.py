@@ -16,12 +16,9 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.kernels.attention import attention_with_new, cached_attention, fused_cached_attention
+from tests.kernels.comparison import normal
 
 _jitted_attention = jax.jit(scaled_dot_product_attention)
-
-
-def _normal(seed, *shape):
-    return jnp.array(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 def _attention64(query, key, value, mask):
@@ -57,7 +54,7 @@ def test_two_queries_and_two_keys_worked_by_hand():
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), density=st.sampled_from([0.0, 0.3, 0.8, 1.0]))
 def test_attention_equals_equation_1_under_any_mask(seed, density):
-    query, key, value = _normal(seed, 2, 3, 2, 4), _normal(seed, 2, 5, 2, 4), _normal(1, 2, 5, 2, 6)
+    query, key, value = normal(seed, 2, 3, 2, 4), normal(seed, 2, 5, 2, 4), normal(1, 2, 5, 2, 6)
     mask = np.random.default_rng(seed).random((2, 2, 3, 5)) < density
     output = _jitted_attention(query, key, value, jnp.array(mask))
     expected = _attention64(query, key, value, mask)
@@ -65,7 +62,7 @@ def test_attention_equals_equation_1_under_any_mask(seed, density):
 
 
 def test_no_mask_allows_everything_and_masks_broadcast_over_heads_and_queries():
-    query, key, value = _normal(0, 2, 3, 2, 4), _normal(1, 2, 5, 2, 4), _normal(2, 2, 5, 2, 6)
+    query, key, value = normal(0, 2, 3, 2, 4), normal(1, 2, 5, 2, 4), normal(2, 2, 5, 2, 6)
     full = _attention64(query, key, value, np.ones((2, 2, 3, 5), bool))
     output = scaled_dot_product_attention(query, key, value)
     np.testing.assert_allclose(output, full, rtol=1e-5, atol=1e-6)
@@ -86,7 +83,7 @@ def test_masked_keys_have_no_weight_at_all_whatever_the_scores(size):
 
 
 def test_query_without_keys_gives_zeros_and_finite_gradients():
-    query, key, value = _normal(0, 1, 2, 1, 4), _normal(1, 1, 3, 1, 4), _normal(2, 1, 3, 1, 4)
+    query, key, value = normal(0, 1, 2, 1, 4), normal(1, 1, 3, 1, 4), normal(2, 1, 3, 1, 4)
     mask = jnp.array([[[[True, True, False], [False, False, False]]]])
     assert np.all(scaled_dot_product_attention(query, key, value, mask)[:, 1] == 0)
     np.testing.assert_allclose(attention_weights(query, key, mask).sum(-1), [[[1, 0]]], rtol=1e-6)
@@ -107,7 +104,7 @@ def test_scores_have_variance_1_whatever_d_k():
     # and a softmax over them has hardly any gradient left where d_k is large.
     variances, derivatives = {}, {}
     for d_k in (4, 512):
-        query, key = _normal(d_k, 4, 32, 1, d_k), _normal(d_k + 1, 4, 32, 1, d_k)
+        query, key = normal(d_k, 4, 32, 1, d_k), normal(d_k + 1, 4, 32, 1, d_k)
         for divided, factor in ((True, 1), (False, d_k**0.5)):
             weights = np.asarray(attention_weights(factor * query, key), np.float64)
             scores = np.log(np.maximum(weights, 1e-300))
@@ -124,7 +121,7 @@ def test_scores_have_variance_1_whatever_d_k():
 
 
 def test_bfloat16_inputs_give_float32_weights_and_a_bfloat16_result():
-    query, key, value = (jnp.array(_normal(i, 1, 4, 2, 8), jnp.bfloat16) for i in range(3))
+    query, key, value = (jnp.array(normal(i, 1, 4, 2, 8), jnp.bfloat16) for i in range(3))
     weights = attention_weights(query, key)
     assert weights.dtype == jnp.float32
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
@@ -136,7 +133,7 @@ def test_bfloat16_inputs_give_float32_weights_and_a_bfloat16_result():
 
 def test_dropout_zeroes_single_weights_and_scales_the_others():
     # Values are unit vectors, so the output is the dropped and scaled weights themselves.
-    query, key = _normal(0, 1, 64, 1, 4), _normal(1, 1, 64, 1, 4)
+    query, key = normal(0, 1, 64, 1, 4), normal(1, 1, 64, 1, 4)
     value = jnp.eye(64)[None, :, None]
     weights = attention_weights(query, key)[0, 0]
     dropped = scaled_dot_product_attention(
@@ -156,7 +153,7 @@ def test_heads_are_consecutive_slices_of_the_last_axis():
 
 
 def test_attention_to_a_cache_is_attention():
-    query, key, value = _normal(0, 2, 3, 2, 4), _normal(1, 2, 5, 2, 4), _normal(2, 2, 5, 2, 6)
+    query, key, value = normal(0, 2, 3, 2, 4), normal(1, 2, 5, 2, 4), normal(2, 2, 5, 2, 6)
     mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6)
     expected = scaled_dot_product_attention(query, key, value, mask)
     cached = cached_attention(query, key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask)
@@ -167,7 +164,7 @@ def test_attention_to_a_cache_is_attention():
 def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
     """Of one query whose own position is not yet written, and of several, with cuDNN's formula."""
     query, key, value = (
-        np.asarray(_normal(seed, *shape))
+        np.asarray(normal(seed, *shape))
         for seed, shape in enumerate([(2, 3, 2, 8), (2, 5, groups, 8), (2, 5, groups, 8)])
     )
     mask = np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6
@@ -180,7 +177,7 @@ def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
     unwritten, new = [x.copy() for x in both], [x[:, :, 3:4] for x in both]
     for x in unwritten:
         x[:, :, 3] = 1e6
-    bias = np.asarray(_normal(4, 2, 1, 5))
+    bias = np.asarray(normal(4, 2, 1, 5))
     with_new = jax.jit(attention_with_new, static_argnums=3)
     found = with_new(query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias)
     expected = jax.jit(cached_attention)(query[:, :1], *turned, mask[:, :, :1], bias=bias)
@@ -188,7 +185,7 @@ def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
 
 
 def test_a_query_that_may_attend_to_nothing_gets_zeros_of_values_that_are_zero():
-    query, key = _normal(0, 2, 1, 2, 8), _normal(1, 2, 5, 2, 8)
+    query, key = normal(0, 2, 1, 2, 8), normal(1, 2, 5, 2, 8)
     mask = jnp.zeros((2, 1, 1, 5), bool)
     value = jnp.zeros_like(key)
     found = fused_cached_attention(query, key, value, mask, implementation="xla")
@@ -200,7 +197,7 @@ def test_the_derivative_of_a_masked_softmax_is_that_of_its_definition():
         exponentials = jnp.where(mask, jnp.exp(scores), 0)
         return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), 1e-30)
 
-    scores, cotangent = _normal(0, 2, 2, 3, 5), _normal(1, 2, 2, 3, 5)
+    scores, cotangent = normal(0, 2, 2, 3, 5), normal(1, 2, 2, 3, 5)
     mask = jnp.ones((2, 1, 3, 5), bool).at[0, 0, 1].set(False).at[1, 0, :, 3:].set(False)
     value, pull_back = jax.vjp(lambda x: masked_softmax(x, mask), scores)
     expected, plain_pull_back = jax.vjp(lambda x: by_definition(x, mask), scores)

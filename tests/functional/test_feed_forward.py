@@ -11,6 +11,7 @@ from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_fe
 
 _GATED = "glu", "reglu", "geglu", "geglu_tanh", "swiglu"
 _EYE, _ZEROS = jnp.eye(4), jnp.zeros(4)
+_DROPOUT = {"dropout_rate": 0.5, "dropout_key": DropoutKey(jax.random.key(0))}
 
 
 def test_one_position_worked_by_hand():
@@ -41,15 +42,7 @@ def test_equation_2_holds_at_every_position():
 def test_dropout_is_on_the_hidden_activations_before_the_second_product():
     # With identity kernels and b_2 = 1, dropped activations leave exactly b_2.
     x = jnp.full((8, 32, 4), 3.0)
-    output = position_wise_feed_forward(
-        x,
-        _EYE,
-        _ZEROS,
-        _EYE,
-        jnp.ones(4),
-        dropout_rate=0.5,
-        dropout_key=DropoutKey(jax.random.key(0)),
-    )
+    output = position_wise_feed_forward(x, _EYE, _ZEROS, _EYE, jnp.ones(4), **_DROPOUT)
     assert set(np.unique(output)) == {1.0, 7.0}
 
 
@@ -82,17 +75,15 @@ _FUNCTIONS = {
 def test_activations_are_those_of_their_definitions(kind):
     x = np.linspace(-6, 6, 49)
     expected = [_FUNCTIONS[kind](each) for each in x]
+    found = ACTIVATIONS[kind].load()(jnp.array(x, jnp.float32))
     # The approximation of gelu by tanh is off by 5e-4.
-    np.testing.assert_allclose(
-        ACTIVATIONS[kind].load()(jnp.array(x, jnp.float32)), expected, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_activation_of_equation_2_may_be_another():
     hidden = jnp.array([[[-1.0, 0.5, 2.0, -3.0]]])
-    output = position_wise_feed_forward(
-        hidden, _EYE, _ZEROS, _EYE, jnp.ones(4), activation=jax.nn.silu
-    )
+    layer = _EYE, _ZEROS, _EYE, jnp.ones(4)
+    output = position_wise_feed_forward(hidden, *layer, activation=jax.nn.silu)
     expected = [_silu(x) + 1 for x in (-1.0, 0.5, 2.0, -3.0)]
     np.testing.assert_allclose(output[0, 0], expected, rtol=1e-6)
 
@@ -109,15 +100,7 @@ def test_a_gated_network_is_equation_6_at_every_position(kind):
 
 def test_dropout_of_a_gated_network_is_on_the_product_with_the_gate():
     x = jnp.full((8, 32, 4), 3.0)
-    output = gated_feed_forward(
-        x,
-        _EYE,
-        _EYE,
-        _EYE,
-        activation=jax.nn.relu,
-        dropout_rate=0.5,
-        dropout_key=DropoutKey(jax.random.key(0)),
-    )
+    output = gated_feed_forward(x, _EYE, _EYE, _EYE, activation=jax.nn.relu, **_DROPOUT)
     assert set(np.unique(output)) == {0.0, 18.0}
 
 
@@ -128,8 +111,7 @@ def test_it_is_two_convolutions_with_kernels_of_size_1():
 
     def convolution(x, kernel, bias):
         layout = ("NWC", "WIO", "NWC")
-        padding = "VALID"
-        y = jax.lax.conv_general_dilated(x, kernel[None], (1,), padding, dimension_numbers=layout)
+        y = jax.lax.conv_general_dilated(x, kernel[None], (1,), "VALID", dimension_numbers=layout)
         return y + bias
 
     expected = convolution(jnp.maximum(0, convolution(x, w_1, b_1)), w_2, b_2)

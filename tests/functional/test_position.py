@@ -15,10 +15,7 @@ from t2t_jax.functional.position import (
     sinusoidal_positions,
     tensor2tensor_sinusoids,
 )
-
-
-def _normal(seed, *shape):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+from tests.kernels.comparison import normal
 
 
 @pytest.mark.parametrize("d_model", [4, 512])
@@ -96,7 +93,7 @@ def test_a_rotation_worked_by_hand():
 
 
 def test_position_0_turns_nothing_and_the_dtype_stays():
-    x = jnp.array(_normal(0, 2, 3, 2, 8), jnp.bfloat16)
+    x = normal(0, 2, 3, 2, 8).astype(jnp.bfloat16)
     frequencies = rotary_frequencies(8)
     turned = rotate(x, jnp.zeros((2, 3), int), frequencies)
     assert turned.dtype == jnp.bfloat16

@@ -105,11 +105,8 @@ def test_the_embedding_is_rounded_for_the_logits_and_its_gradient_has_its_dtype(
 
 @pytest.mark.parametrize(("positions", "width"), [((1, 1), 16), ((1, 1), 1), ((4, 9), 20)])
 def test_a_bias_is_added_everywhere_and_its_gradient_is_the_sum(positions, width):
-    x, bias, cotangent = (
-        _normal(0, *positions, width),
-        _normal(1, width),
-        _normal(2, *positions, width),
-    )
+    shapes = (*positions, width), (width,), (*positions, width)
+    x, bias, cotangent = (_normal(seed, *shape) for seed, shape in enumerate(shapes))
     compute = jax.jit(partial(_value_and_gradients, bfloat16.add_bias))
     value, x_bar, bias_bar = compute(x, bias, cotangent)
     np.testing.assert_array_equal(value, x + bias)
@@ -117,8 +114,13 @@ def test_a_bias_is_added_everywhere_and_its_gradient_is_the_sum(positions, width
     _assert_is_rounded(bias_bar, "btd,o->d", cotangent, np.ones(1))
 
 
-def _layers(x, embedding, stacked, *, linear, add_bias, logits, remat):
+_OURS = bfloat16.linear, bfloat16.add_bias, bfloat16.pre_softmax_logits
+_PLAIN = jnp.matmul, jnp.add, lambda x, embedding: x @ embedding.T
+
+
+def _layers(functions, remat, x, embedding, stacked):
     """Two layers in a scan, of two products each, and logits; their sum is a loss."""
+    linear, add_bias, logits = functions
 
     def layer(x, params):
         inward, bias, outward = params
@@ -131,11 +133,6 @@ def _layers(x, embedding, stacked, *, linear, add_bias, logits, remat):
 
 def _gradients_of_layers(positions, d_model, d_ff, remat):
     """The function that computes gradients of the layers, and its operands."""
-    ours = {
-        "linear": bfloat16.linear,
-        "add_bias": bfloat16.add_bias,
-        "logits": bfloat16.pre_softmax_logits,
-    }
     shapes = (
         (*positions, d_model),
         (24 if d_model % 16 else 32, d_model),
@@ -147,7 +144,7 @@ def _gradients_of_layers(positions, d_model, d_ff, remat):
         _normal(seed, *shape) / jnp.sqrt(shape[-1]).astype(jnp.bfloat16)
         for seed, shape in enumerate(shapes)
     )
-    loss = partial(_layers, **ours, remat=remat)
+    loss = partial(_layers, _OURS, remat)
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2))), (x, embedding, tuple(stacked))
 
 
@@ -159,13 +156,7 @@ def _gradients_of_layers(positions, d_model, d_ff, remat):
 def test_layers_in_a_scan_run_and_have_the_gradients_of_float32(positions, d_model, d_ff, remat):
     compute, operands = _gradients_of_layers(positions, d_model, d_ff, remat)
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), operands)
-    plain = partial(
-        _layers,
-        linear=jnp.matmul,
-        add_bias=jnp.add,
-        logits=lambda x, embedding: x @ embedding.T,
-        remat=False,
-    )
+    plain = partial(_layers, _PLAIN, False)
     expected = jax.jit(jax.grad(plain, argnums=(0, 1, 2)))(*wide)
     for got, want in zip(*map(jax.tree.leaves, (compute(*operands), expected)), strict=True):
         assert got.dtype == jnp.bfloat16

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from t2t_jax.kernels import products
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
 from t2t_jax.kernels.int8 import quantize as quantize_by_operation
+from tests.kernels.comparison import normal
 
 linear, next_token_logits = jax.jit(products.linear), jax.jit(products.next_token_logits)
 quantize = jax.jit(quantize_by_operation, static_argnames="axis")
-
-
-def _normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape)
 
 
 def _quantized(matrix, axis):
@@ -49,8 +46,8 @@ def test_no_element_is_off_by_more_than_half_a_step(x):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("rows", [(1, 1), (3, 1), (2, 5)])
 def test_a_product_is_the_exact_product_of_the_integers_times_their_scales(axis, rows):
-    x = _normal(0, *rows, 300)
-    matrix = _quantized(_normal(1, *((300, 7) if axis == 0 else (7, 300))), axis)
+    x = normal(0, *rows, 300)
+    matrix = _quantized(normal(1, *((300, 7) if axis == 0 else (7, 300))), axis)
     integers, scales = quantize(x, -1)
     weights = np.int64(matrix.values) if axis == 0 else np.int64(matrix.values).T
     exact = (np.int64(integers) @ weights) * np.float64(scales) * np.ravel(matrix.scales)
@@ -66,7 +63,7 @@ def test_sums_do_not_overflow_where_all_elements_are_greatest():
 def test_products_are_near_those_of_floats():
     # Rounding to 127ths of about four standard deviations: an error of 1/110 of one, uniform, in
     # each factor. Of a sum of independent products the relative error is that of one.
-    x, kernel = _normal(0, 4, 32, 512), _normal(1, 512, 256)
+    x, kernel = normal(0, 4, 32, 512), normal(1, 512, 256)
     exact = np.float64(x) @ np.float64(kernel)
     error = np.float64(linear(x, _quantized(kernel, 0))) - exact
     assert 0.005 < error.std() / exact.std() < 0.02
@@ -74,7 +71,7 @@ def test_products_are_near_those_of_floats():
 
 
 def test_a_vector_has_the_same_product_in_any_company():
-    x, matrix = _normal(0, 4, 3, 64), _quantized(_normal(1, 10, 64), 1)
+    x, matrix = normal(0, 4, 3, 64), _quantized(normal(1, 10, 64), 1)
     together = next_token_logits(x, matrix)
     for b in range(4):
         np.testing.assert_array_equal(next_token_logits(x[b : b + 1], matrix)[0], together[b])
@@ -83,13 +80,13 @@ def test_a_vector_has_the_same_product_in_any_company():
 
 
 def test_results_have_the_dtype_of_the_vectors_and_logits_are_float32():
-    x = _normal(0, 1, 2, 8).astype(jnp.bfloat16)
-    assert linear(x, _quantized(_normal(1, 8, 4), 0)).dtype == jnp.bfloat16
-    assert next_token_logits(x, _quantized(_normal(1, 4, 8), 1)).dtype == jnp.float32
+    x = normal(0, 1, 2, 8).astype(jnp.bfloat16)
+    assert linear(x, _quantized(normal(1, 8, 4), 0)).dtype == jnp.bfloat16
+    assert next_token_logits(x, _quantized(normal(1, 4, 8), 1)).dtype == jnp.float32
 
 
 def test_what_is_not_finite_does_not_become_a_number():
     x = jnp.ones((1, 2, 4)).at[0, 0, 1].set(jnp.nan)
-    product = linear(x, _quantized(_normal(1, 4, 3), 0))
+    product = linear(x, _quantized(normal(1, 4, 3), 0))
     assert np.isnan(product[0, 0]).all()
     assert np.isfinite(product[0, 1]).all()

@@ -68,10 +68,8 @@ def test_values_and_derivatives_are_those_of_float32(queries, keys, width):
 
 
 def test_a_mask_of_all_queries_alike_is_spread():
-    arrays, mask = (
-        _arrays(2, 8, 8),
-        jnp.arange(8)[None, None, None] < jnp.array([3, 8])[:, None, None, None],
-    )
+    arrays = _arrays(2, 8, 8)
+    mask = jnp.arange(8)[None, None, None] < jnp.array([3, 8])[:, None, None, None]
     with on_mesh(make_mesh(ParallelConfig(data=1))):
         assert short_rows.fits(*arrays, mask)
         found = jax.jit(lambda *x: short_rows.short_attention(*x, mask))(*arrays)

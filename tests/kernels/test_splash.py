@@ -55,10 +55,10 @@ def mesh_of_axes(**axes):
     return make_mesh(ParallelConfig(**{"data": 1} | axes))
 
 
-def in_the_kernel(mask, mesh):
+def in_the_kernel(mask, mesh, **options):
     def attend(*arrays):
         with on_mesh(mesh):
-            return attention(*arrays, mask, kernels=_SPLASH)
+            return attention(*arrays, mask, **{"kernels": _SPLASH} | options)
 
     return attend
 
@@ -131,12 +131,7 @@ def mapped():
 
 def _number(mesh, mask, arrays, **options):
     """How often an attention calls the kernel."""
-
-    def attend(*arrays):
-        with on_mesh(mesh):
-            return attention(*arrays, mask, **{"kernels": _SPLASH} | options)
-
-    return _pallas_calls(attend, *arrays)
+    return _pallas_calls(in_the_kernel(mask, mesh, **options), *arrays)
 
 
 def undivided():
