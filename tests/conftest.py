@@ -123,6 +123,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
     folder = tmp_path_factory.mktemp("tiny_run")
     (folder / "corpus").mkdir()
     from t2t_jax.data.corpus import open_corpus
+    from tests.tiny import tiny_sizes
 
     bundled = open_corpus(t2t_jax.config.DataConfig())
     for split, count in (("train", 400), ("dev", 8)):
@@ -130,11 +131,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
             text = "".join(f"{line}\n" for line in lines[:count])
             (folder / "corpus" / f"{split}.{language}").write_text(text, encoding="utf-8")
     fields = {
-        "model.d_model": 16,
-        "model.num_heads": 4,
-        "model.d_ff": 32,
-        "model.num_encoder_layers": 1,
-        "model.num_decoder_layers": 1,
+        **tiny_sizes(16, (1, 1), num_heads=4),
         "model.dropout_rate": 0.2,
         "model.compute_dtype": "float32",  # also where bfloat16 is faster
         "data.corpus": f"text:{folder / 'corpus'}",
@@ -197,6 +194,13 @@ class TinyRun(NamedTuple):
     folder: Path
 
     @property
+    def config(self) -> t2t_jax.config.Config:
+        """The config that the file describes."""
+        from t2t_jax.config.file import load_config
+
+        return load_config(str(self.folder / "tiny.py"))
+
+    @property
     def without_dev(self) -> dict[str, str]:
         """The field that leaves evaluations away, which take longer than a few steps."""
         return {"data.corpus": f"text:{self.folder / 'without_dev'}"}
@@ -205,17 +209,8 @@ class TinyRun(NamedTuple):
         self, workdir: Path, *flags: str, devices: int = 1, processes: int = 1
     ) -> list[subprocess.Popen[str]]:
         """Start `train.py`, in one or several processes with so many devices each."""
-        environment = {
-            **os.environ,
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "PYTHONUNBUFFERED": "1",
-        }
-        command = [
-            "train.py",
-            f"--config={self.folder / 'tiny.py'}",
-            f"--workdir={workdir}",
-            *flags,
-        ]
+        environment = {"JAX_NUM_CPU_DEVICES": str(devices), "PYTHONUNBUFFERED": "1"}
+        command = ["train.py", f"--config={self.folder / 'tiny.py'}", f"--workdir={workdir}"]
         place = f"127.0.0.1:{free_port()}"
         started = []
         for number in range(processes):
@@ -223,9 +218,9 @@ class TinyRun(NamedTuple):
             together = [*meet, f"--process-id={number}"] if processes > 1 else []
             started.append(
                 subprocess.Popen(
-                    [sys.executable, *command, *together],
+                    [sys.executable, *command, *flags, *together],
                     cwd=ROOT,
-                    env=environment,
+                    env=os.environ | environment,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

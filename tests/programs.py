@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,9 +64,10 @@ def free_port(ports: Iterable[int] = (0,)) -> int:
     raise AssertionError("no port is free")
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until a condition holds."""
+def wait_until(holds: Callable[[], Any], seconds: float = 60) -> Any:
+    """Wait until a condition holds, and return what makes it true."""
     latest = time.monotonic() + seconds
-    while not holds():
+    while not (found := holds()):
         assert time.monotonic() < latest, "what the test waits for does not come"
         time.sleep(0.02)
+    return found

@@ -6,11 +6,10 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.programs import ROOT, run_python
+from tests.programs import ROOT, run_python, wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -79,9 +78,7 @@ def test_a_signal_leaves_what_was_measured_and_ends_the_part(tmp_path):
     command = [sys.executable, *PROGRAM, "--out", tmp_path, "--parts", "devices", "training"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
         file = tmp_path / "figures.jsonl"
-        while not (file.is_file() and file.read_text()):
-            assert program.poll() is None
-            time.sleep(0.1)
+        wait_until(lambda: file.is_file() and file.read_text())
         program.send_signal(signal.SIGTERM)
         page, _ = program.communicate(timeout=60)
         assert program.returncode == 128 + signal.SIGTERM

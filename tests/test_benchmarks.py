@@ -17,19 +17,12 @@ import pytest
 
 from t2t_jax.config import network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
-from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import XLA_KERNELS
 from t2t_jax.system.host import instruction_sets, processor_name
 from tests.programs import run_python
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(scope="module")
-def config(tiny_run):
-    """The config of the tiny run."""
-    return load_config(str(tiny_run.folder / "tiny.py"))
 
 
 def _rows(*command):
@@ -59,14 +52,14 @@ def _agrees_with_rate(column, amount, rate):
     return column[rate] * column["seconds_median"] == pytest.approx(amount)
 
 
-def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
+def test_training_steps_are_counted_in_tokens_and_operations(tiny_run):
     flags = ["--shapes", "4x8", "--repeats", "3", "--model.dropout-rate", "0"]
     (column,) = _columns(tiny_run, "train_step", *flags)
     assert (column["rows"], column["length"]) == (4, 8)
     assert (column["target_tokens"], column["tokens"]) == (32, 64)
-    assert column["parameters"] == num_parameters(config.model, 300)
+    assert column["parameters"] == num_parameters(tiny_run.config.model, 300)
     assert column["model_flops"] == model_flops_per_step(
-        config.model, 300, 32, 32, source_length=8, target_length=8
+        tiny_run.config.model, 300, 32, 32, source_length=8, target_length=8
     )
     peak_seconds = column["model_flops"] / column["matrix_flops_per_second"]
     assert column["mfu"] * column["seconds_median"] == pytest.approx(peak_seconds)
@@ -106,11 +99,12 @@ def test_a_benchmark_prints_a_row_for_each_thing_that_it_measures(tiny_run, tmp_
 )
 def test_every_variant_of_a_grid_is_measured(tmp_path, program, flags, rows):
     sizes = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32, "data.vocab_size": 50}
-    (tmp_path / "grid.py").write_text(
-        "from t2t_jax import Config\n"
-        f"BASE = Config().replace({sizes})\n"
-        "VARIANTS = {'base': BASE, 'other': BASE.replace({'model.score_function': 'additive'})}\n"
-    )
+    (tmp_path / "grid.py").write_text(f"""
+from t2t_jax import Config
+
+BASE = Config().replace({sizes})
+VARIANTS = {{"base": BASE, "other": BASE.replace({{"model.score_function": "additive"}})}}
+""")
     found = _rows(f"benchmarks/{program}.py", f"--config={tmp_path / 'grid.py'}", *flags)
     assert [row["variant"] for row in found] == ["base"] * rows + ["other"] * rows
 

@@ -20,11 +20,8 @@ def program(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def add(name, printed, code=0):
-        (tmp_path / f"{name}.out").write_bytes(printed)
-        script = (
-            f"#!/bin/sh\ncat {tmp_path}/{name}.out\ncat {tmp_path}/{name}.out >&2\nexit {code}\n"
-        )
-        (tmp_path / name).write_text(script)
+        (out := tmp_path / f"{name}.out").write_bytes(printed)
+        (tmp_path / name).write_text(f"#!/bin/sh\ncat {out}\ncat {out} >&2\nexit {code}\n")
         (tmp_path / name).chmod(0o755)
         return str(tmp_path / name)
 

@@ -3,7 +3,6 @@
 Minutes of real programs; run by hand: python -m pytest -m faults
 """
 
-import json
 import random
 import shutil
 import signal
@@ -15,7 +14,9 @@ import numpy as np
 import pytest
 
 from t2t_jax.system.exit_codes import HUNG
-from tests.trained import bits, records_of, timeless_log, wait_for_step
+from t2t_jax.training.storage import steps_of_run
+from tests.programs import wait_until
+from tests.trained import bits, checksums, records_of, timeless_log, wait_for_step
 
 pytestmark = pytest.mark.faults
 
@@ -34,8 +35,7 @@ def undisturbed(tiny_run, tmp_path_factory):
 
 def _complete(workdir):
     """Steps of the checkpoints that have their names."""
-    names = (path.name for path in (workdir / "checkpoints").glob("*"))
-    return sorted(int(name) for name in names if name.isdigit())
+    return steps_of_run(workdir, "checkpoints")
 
 
 def _end_with(code, programs):
@@ -43,12 +43,6 @@ def _end_with(code, programs):
     ended = [program.communicate(timeout=300) for program in programs]
     assert [program.returncode for program in programs] == [code] * len(programs), ended
     return ended
-
-
-def _checksums(workdir):
-    """Checksums of all arrays of the last checkpoint: parameters, moments and moving averages."""
-    origin = workdir / "checkpoints" / str(STEPS) / "origin" / "metadata"
-    return json.loads(origin.read_text())["sums"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +67,7 @@ def test_a_run_in_shards_killed_many_times_ends_with_the_same_bits(tiny_run, tmp
     tiny_run.finish(tmp_path / "undisturbed", *flags)
     assert not any("tmp" in path.name for path in (workdir / "checkpoints").iterdir())
     assert bits(workdir) == bits(tmp_path / "undisturbed")
-    assert _checksums(workdir) == _checksums(tmp_path / "undisturbed")
+    assert checksums(workdir) == checksums(tmp_path / "undisturbed")
     assert timeless_log(workdir) == timeless_log(tmp_path / "undisturbed")
     assert list(tiny_run.losses(workdir)) == list(range(1, STEPS + 1))
 
@@ -117,8 +111,7 @@ def test_a_run_waits_while_the_disk_is_full_and_goes_on_once_there_is_room(
     workdir, where = disk / "run", {"processes": processes, "devices": processes}
     flags = [*LONG, f"--training.log-every-steps={log_every_steps}"]
     programs = tiny_run.start(workdir, *flags, **where)
-    while len(_complete(workdir)) < 2:
-        time.sleep(0.01)
+    wait_until(lambda: len(_complete(workdir)) == 2)
     _fill(disk)
     warnings = [program.stderr.readline() for program in programs]
     assert any("No space left on device" in warning for warning in warnings)
@@ -173,8 +166,7 @@ def test_a_signal_ends_an_evaluation_of_two_processes_between_its_batches(tiny_r
         *("--decoding.tokens-per-batch=64", "--decoding.max-extra-length=50"),
     ]
     programs = tiny_run.start(workdir, *flags, "--evaluation.num-sentences=400", **TWO)
-    while 7 not in _complete(workdir):
-        time.sleep(0.1)
+    wait_until(lambda: 7 in _complete(workdir))
     time.sleep(2.0)
     programs[1].send_signal(signal.SIGTERM)
     ended = _end_with(128 + signal.SIGTERM, programs)

@@ -2,7 +2,6 @@
 
 import gzip
 import signal
-import subprocess
 import sys
 import time
 from itertools import count
@@ -17,7 +16,6 @@ from rich.console import Console
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
-from t2t_jax.config.file import load_config
 from t2t_jax.data import cache
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
@@ -43,6 +41,7 @@ from t2t_jax.tasks import task_of
 from t2t_jax.training.storage import steps_in
 from tests.object_stores import *  # noqa: F403
 from tests.object_stores import FAILURES, forget_connections, in_bucket, on_gs, on_s3
+from tests.programs import run_python
 from tests.refusals import refused
 from tests.trained import account, bits
 from tests.training.test_checkpoint import _checkpoints, _state
@@ -59,7 +58,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="session")
 def config(tiny_run):
     fields = {"training.num_train_steps": STEPS, "evaluation.every_steps": 2}
-    return load_config(str(tiny_run.folder / "tiny.py")).replace(fields)
+    return tiny_run.config.replace(fields)
 
 
 @pytest.fixture(scope="session")  # for both stores
@@ -75,9 +74,8 @@ def trained(store, config):
     """The same run after kills and failures, in a bucket."""
     there = in_bucket(store, "trained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            RunLog, "evaluation", Mock(side_effect=Killed)
-        )  # the best is in the store, its record is not
+        # The best is in the store, its record is not.
+        patch.setattr(RunLog, "evaluation", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             train(config, there)
     with pytest.MonkeyPatch.context() as patch:
@@ -239,11 +237,14 @@ def test_a_lock_keeps_others_out_and_goes_with_its_owner(place):
 
 
 def test_the_lock_of_a_process_that_was_killed_here_is_taken_over(place):
-    program = (
-        "import os, sys; from t2t_jax.system import lock, bucket\n"
-        "with lock.holding(bucket.as_path(sys.argv[1]), '7'): os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(place / "lock")], check=False)
+    program = """
+import os, sys
+from t2t_jax.system import bucket, lock
+
+with lock.holding(bucket.as_path(sys.argv[1]), "7"):
+    os.kill(os.getpid(), 9)
+"""
+    run_python("-c", program, place / "lock", code=-9)
     assert (place / "lock").exists()
     with lock.holding(place / "lock", "8"):
         assert (place / "lock").read_text().split()[0] == "8"

@@ -33,6 +33,12 @@ def records_of(workdir: Path, of: str) -> list[dict[str, Any]]:
     return [record for line in lines if (record := json.loads(line))["of"] == of]
 
 
+def checksums(workdir: Path) -> Any:
+    """Return the checksums of all arrays of the newest state, the optimizer's among them."""
+    newest = workdir / "checkpoints" / str(steps_in(workdir / "checkpoints")[-1])
+    return json.loads((newest / "origin" / "metadata").read_text())["sums"]
+
+
 def timeless_log(workdir: Path) -> list[str]:
     """Return the sorted records of a run's log without the figures of the clock and of memory.
 

@@ -6,10 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from t2t_jax.config.file import load_config
 from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.trainer import train
 from t2t_jax.training.storage import steps_in
+from tests.programs import wait_until
 
 GCE = "/computeMetadata/v1/instance"
 AWS = "/latest/meta-data/spot/instance-action"
@@ -41,24 +41,14 @@ def server(monkeypatch):
         place = f"localhost:{server.server_port}"
         monkeypatch.setenv("GCE_METADATA_HOST", place)
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{place}/")
-        monkeypatch.setenv(
-            "http_proxy", "http://localhost:1"
-        )  # which clusters set for all programs
+        # Clusters set a proxy for all programs.
+        monkeypatch.setenv("http_proxy", "http://localhost:1")
         monkeypatch.setenv("no_proxy", "")
         monkeypatch.setattr("t2t_jax.run.preemption._POLL_SECONDS", 0.05)
         server.answers = {f"{GCE}/preempted": "FALSE", f"{GCE}/maintenance-event": "NONE"}
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
-
-
-def _taken(notices):
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        if notice := notices.take():
-            return notice
-        time.sleep(0.01)
-    raise TimeoutError("there was no notice")
 
 
 @pytest.mark.parametrize(
@@ -74,12 +64,14 @@ def test_each_notice_is_taken_once(server, cloud, path, text, notice):
         time.sleep(0.3)
         assert notices.take() == ""
         before, server.answers[path] = server.answers.get(path), text
-        assert _taken(notices).startswith(notice)
+        assert wait_until(notices.take, 10).startswith(notice)
         assert notices.take() == ""
         server.answers[path] = before
         time.sleep(0.3)
         server.answers[path] = text
-        assert _taken(notices).startswith(notice)  # a later one, as after a live migration
+        assert wait_until(notices.take, 10).startswith(
+            notice
+        )  # a later one, as after a live migration
 
 
 def test_a_host_without_a_metadata_server_warns_once(monkeypatch, capsys):
@@ -93,9 +85,8 @@ def test_a_host_without_a_metadata_server_warns_once(monkeypatch, capsys):
 
 @pytest.mark.thorough
 def test_a_training_saves_its_state_at_a_notice_and_goes_on(server, tiny_run, tmp_path, capsys):
-    config = load_config(str(tiny_run.folder / "tiny.py")).replace(tiny_run.without_dev)
-    config = config.replace({"training.num_train_steps": 150, "checkpoint.every_steps": None})
-    config = config.replace({"checkpoint.keep": 9, "checkpoint.average": 1})
+    changes = {"training.num_train_steps": 150, "checkpoint.every_steps": None}
+    config = tiny_run.config.replace(tiny_run.without_dev | changes | {"checkpoint.keep": 9})
     server.answers[f"{GCE}/preempted"] = "TRUE"
     assert train(config, tmp_path / "run", preemption_notices="gce").exit_code == 0
     first, last = steps_in(tmp_path / "run" / "checkpoints")

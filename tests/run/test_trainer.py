@@ -7,12 +7,10 @@ import json
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.parallel.processes import locked
@@ -25,9 +23,8 @@ from t2t_jax.training.settling import settled
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import read_config
 from tests.selection import thorough_after
-from tests.trained import account, bits, records_of, wait_for_step
+from tests.trained import account, bits, checksums, records_of, wait_for_step
 
-REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
 # A run of 40 steps that takes seconds.
 FIELDS = {
@@ -42,7 +39,7 @@ FLAGS = [f"--{path}={value}" for path, value in FIELDS.items()]
 
 @pytest.fixture(scope="module")
 def config(tiny_run):
-    return load_config(str(tiny_run.folder / "tiny.py")).replace(FIELDS)
+    return tiny_run.config.replace(FIELDS)
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +162,8 @@ def test_the_log_of_a_resumed_run_is_that_of_an_undisturbed_one(config, tmp_path
     found = account(tmp_path / "resumed")
     assert any(json.loads(line)["of"] == "warning" for line in expected["log"])
     stops = [line for line in found["log"] if json.loads(line)["of"] == "checkpoint"]
-    assert [line for line in found["log"] if line not in stops or line in expected["log"]] == (
-        expected["log"]
-    )
+    others = [line for line in found["log"] if line not in stops or line in expected["log"]]
+    assert others == expected["log"]
     assert found["parameters"] == expected["parameters"]
 
 
@@ -182,7 +178,7 @@ def test_a_run_that_pauses_ends_with_the_same_bits(config, undisturbed, tmp_path
         assert records_of(workdir, "end")[-1]["text"] == ended
     assert steps_in(workdir / "checkpoints") == steps_in(undisturbed / "checkpoints")
     assert bits(workdir, average=3) == bits(undisturbed, average=3)
-    assert _sums(workdir) == _sums(undisturbed)
+    assert checksums(workdir) == checksums(undisturbed)
     assert _losses(workdir) == _losses(undisturbed)
     assert load(workdir, step="best").steps == load(undisturbed, step="best").steps
 
@@ -190,12 +186,6 @@ def test_a_run_that_pauses_ends_with_the_same_bits(config, undisturbed, tmp_path
 def _losses(workdir):
     records = [*records_of(workdir, "train"), *records_of(workdir, "dev")]
     return [(record["step"], record["loss"]) for record in records]
-
-
-def _sums(workdir):
-    """The checksums of all arrays of the last state, the optimiser's among them."""
-    origin = workdir / "checkpoints" / str(STEPS) / "origin" / "metadata"
-    return json.loads(origin.read_text())["sums"]
 
 
 def test_a_pause_before_the_first_step_is_refused(tmp_path, config):
@@ -226,13 +216,6 @@ def test_a_workdir_with_another_config_is_refused_and_left_alone(undisturbed, co
     with pytest.raises(UserError, match=r"model\.d_ff 32 -> 64") as refused:
         train(other, undisturbed)
     assert "num_train_steps" not in str(refused.value)
-    assert _snapshot(undisturbed) == before
-
-
-def test_a_refused_start_leaves_the_stored_config_alone(undisturbed, config):
-    before = _snapshot(undisturbed)
-    with pytest.raises(UserError, match=r"parallel\.data=99"):
-        train(config.replace({"parallel.data": 99}), undisturbed)
     assert _snapshot(undisturbed) == before
 
 
@@ -328,21 +311,9 @@ def test_a_lost_vocabulary_is_made_again_from_the_same_text_and_from_no_other(
 
 
 def test_a_run_whose_loss_diverges_stops_and_says_so(tmp_path, config):
-    wild = config.replace(
-        {"training.learning_rate_factor": 1e36, "training.max_nonfinite_steps": 3}
-    )
+    wild = {"training.learning_rate_factor": 1e36, "training.max_nonfinite_steps": 3}
     with pytest.raises(UserError, match="not finite in 3 steps in a row"):
-        train(wild, tmp_path / "run")
-
-
-@pytest.mark.thorough
-def test_a_run_trains_longer_when_asked(tmp_path, config):
-    short = config.replace({"training.num_train_steps": 3, "evaluation.every_steps": 100})
-    assert train(short, tmp_path / "run").exit_code == 0
-    assert train(short.replace({"training.num_train_steps": 5}), tmp_path / "run").exit_code == 0
-    assert [r["step"] for r in records_of(tmp_path / "run", "train")] == [1, 2, 3, 4, 5]
-    stored = Config.from_json((tmp_path / "run" / "config.json").read_text())
-    assert stored.training.num_train_steps == 5
+        train(config.replace(wild), tmp_path / "run")
 
 
 @pytest.mark.thorough

@@ -19,6 +19,7 @@ from t2t_jax.system.signals import StopSignal
 from t2t_jax.training.storage import remove_tree
 from tests.object_stores import *  # noqa: F403
 from tests.object_stores import on_s3
+from tests.programs import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -179,8 +180,7 @@ def test_what_waits_at_the_end_is_sent_by_the_next_start(store, place, capsys):
     def train():
         with mirrored(place, StopSignal()) as here:
             simulate(here, 4)
-            while not (place / "log.jsonl").exists():
-                time.sleep(0.05)
+            wait_until((place / "log.jsonl").exists)
             store.failures = 10**6
             simulate(here)
 
@@ -234,8 +234,8 @@ def test_a_checkpoint_that_is_written_again_is_not_mixed(place, monkeypatch):
             (best / "params").mkdir(parents=True)
             (best / "params" / str(len(content))).write_bytes(content)
             (best / LAST).write_bytes(content)
-            while not (there := place / "best/7/params" / str(len(content))).exists():
-                time.sleep(0.02)
+            there = place / "best/7/params" / str(len(content))
+            wait_until(there.exists)
     assert requests[:2] == [place / "best/7" / LAST, place / "best/7/params/3"]
     assert (place / "best/7" / LAST).read_bytes() == b"other"
     assert [*(place / "best/7/params").iterdir()] == [there]
@@ -261,8 +261,7 @@ def test_a_directory_that_somebody_removes_is_not_removed_from_the_store(place):
     def train():
         with mirrored(place, StopSignal()) as here:
             simulate(here)
-            while not (place / f"checkpoints/{STEPS}" / LAST).exists():
-                time.sleep(0.05)
+            wait_until((place / f"checkpoints/{STEPS}" / LAST).exists)
             time.sleep(0.5)
             here.rename(here.with_name("elsewhere"))
 
@@ -287,8 +286,7 @@ def killed(place, work=lambda here: None):
 def level(place, here):
     """Wait until the store has everything."""
     log = place / "log.jsonl"
-    while not log.exists() or log.read_bytes() != (here / "log.jsonl").read_bytes():
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and log.read_bytes() == (here / "log.jsonl").read_bytes())
     time.sleep(0.3)
 
 

@@ -165,11 +165,15 @@ def test_whatever_a_config_file_does_a_program_ends_as_it_should(tmp_path, text,
 
 
 def test_a_program_is_ended_by_a_signal_after_a_config_file_that_ignores_it(tmp_path):
-    (tmp_path / "config.py").write_text(
-        "import os, signal; from t2t_jax import Config\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.set_wakeup_fd(-1)\n"
-        "os.closerange(3, 256)\nget_config = Config\n"
-    )
+    (tmp_path / "config.py").write_text("""
+import os, signal
+from t2t_jax import Config
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.set_wakeup_fd(-1)
+os.closerange(3, 256)
+get_config = Config
+""")
     body = CONFIG_FILE.replace('say("went on")', 'say("ready")\n    time.sleep(60)')
     program = start(tmp_path, body)
     wait_until_ready(program)
@@ -272,21 +276,9 @@ def test_closed_streams_are_replaced_before_a_file_takes_their_numbers(tmp_path,
 @pytest.mark.parametrize(
     ("body", "code", "errors"),
     [
-        (
-            "print('x' * 10**6); return 0",
-            74,
-            "error: the standard output",
-        ),
-        (
-            "raise OSError(24, 'Too many open files', 'f')",
-            2,
-            "error: f: Too many open files; raise",
-        ),
-        (
-            "raise OSError(28, 'No space left on device', 'f')",
-            74,
-            "left on device; make room there",
-        ),
+        ("print('x' * 10**6); return 0", 74, "error: the standard output"),
+        ("raise OSError(24, 'Too many open files', 'f')", 2, "f: Too many open files; raise"),
+        ("raise OSError(28, 'No space left on device', 'f')", 74, "on device; make room there"),
         ("raise OSError(27, 'File too large')", 2, "(ulimit -f)"),
         ("raise OSError(30, 'Read-only file system', 'f')", 2, "choose another place"),
         ("raise OSError(12, 'Cannot allocate memory')", 2, "the memory is used up"),
@@ -365,37 +357,29 @@ def _translate(folder, setting, redirections=""):
     return run_program("bash", "-c", line, folder)
 
 
+# What comes before a command, or after it.
+SURROUNDINGS = {
+    "no streams": ("", "<&- >&- 2>&-"),
+    "no stdout": ("", ">&-"),
+    "TMPDIR that is not there": ("export TMPDIR=/nowhere;", ""),
+    "no HOME": ("unset HOME XDG_CACHE_HOME JAX_COMPILATION_CACHE_DIR;", ""),
+    "a cache that cannot be written": (
+        "export XDG_CACHE_HOME=/proc; unset JAX_COMPILATION_CACHE_DIR;",
+        "",
+    ),
+    "no compilation cache": ("export JAX_COMPILATION_CACHE_DIR=/proc/nowhere;", ""),
+    "the plainest locale": ("export LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii;", ""),
+    "64 open files": ("ulimit -n 64;", ""),
+    "ignored signals": ("trap '' HUP INT;", ""),
+}
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    ("setting", "redirections"),
-    [
-        pytest.param("", "<&- >&- 2>&-", id="no streams"),
-        pytest.param("", ">&-", id="no stdout"),
-        pytest.param("export TMPDIR=/nowhere;", "", id="TMPDIR that is not there"),
-        pytest.param("unset HOME XDG_CACHE_HOME JAX_COMPILATION_CACHE_DIR;", "", id="no HOME"),
-        pytest.param(
-            "export XDG_CACHE_HOME=/proc; unset JAX_COMPILATION_CACHE_DIR;",
-            "",
-            id="a cache that cannot be written",
-        ),
-        pytest.param(
-            "export JAX_COMPILATION_CACHE_DIR=/proc/nowhere;",
-            "",
-            id="a compilation cache that cannot be written",
-        ),
-        pytest.param(
-            "export LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii;", "", id="the plainest locale"
-        ),
-        pytest.param("ulimit -n 64;", "", id="64 open files"),
-        pytest.param("trap '' HUP INT;", "", id="ignored signals"),
-    ],
-)
-def test_what_the_surroundings_lack_does_not_matter_where_it_is_not_needed(
-    translated, setting, redirections
-):
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_the_surroundings_lack_does_not_matter_where_it_is_not_needed(translated, name):
     folder, expected = translated
     (folder / "out").unlink()
-    done = _translate(folder, setting, redirections)
+    done = _translate(folder, *SURROUNDINGS[name])
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert (folder / "out").read_bytes() == expected
     assert "Traceback" not in done.stderr
