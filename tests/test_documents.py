@@ -23,6 +23,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_config
 from t2t_jax.extras.corpora.catalogue import CORPORA
 from tests.programs import ROOT, run_program
+from tests.tiny import tiny_sizes
 
 # Without what a build of the site has written, and the tables that are data of pages of results.
 IN_DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "/docs/_" not in str(path)]
@@ -41,13 +42,9 @@ PARALLEL_TEXT = ("train", "dev", "test", "newstest2014-filtered")
 TREE = "(TOP (S (NP (DT The) (NN {})) (VP (VBZ {})) (. .)))\n"
 
 SMALL = {
-    "model.d_model": 32,
-    "model.num_heads": 16,
+    **tiny_sizes(32, (1, 1), num_heads=16),
     "model.d_k": None,
     "model.d_v": None,
-    "model.d_ff": 64,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
     "data.vocab_size": 300,
     "data.max_length": 64,
     "data.source_tokens_per_step": 512,
@@ -66,9 +63,7 @@ ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its
 ELSEWHERE["hf://"] = "the hub; tests/extras/interchange/test_publishing.py has a server of its own"
 ELSEWHERE["hf auth login"] = "an account there"
 ELSEWHERE["export AWS_"] = "credentials of a store"
-ELSEWHERE["t2t-jax serve"] = (
-    "a server goes on until it is stopped; tests/extras/serving has its own"
-)
+ELSEWHERE["t2t-jax serve"] = "a server that goes on; tests/extras/serving has its own"
 ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax launch"] = "clusters; its tests have their stand-ins, and a real one"

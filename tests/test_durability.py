@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
@@ -36,7 +35,7 @@ def _config(tiny_run, evaluation_steps):
         "evaluation.every_steps": evaluation_steps,
         "checkpoint.every_steps": 2,
     }
-    return load_config(str(tiny_run.folder / "tiny.py")).replace(fields)
+    return tiny_run.config.replace(fields)
 
 
 @pytest.fixture

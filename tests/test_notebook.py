@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 from contextlib import suppress
-from pathlib import Path
 from zipfile import ZipFile
 
 import nbformat
@@ -20,10 +19,10 @@ from nbclient.exceptions import CellExecutionError
 import t2t_jax
 from t2t_jax.__main__ import main
 from tests.hub_server import serving
+from tests.programs import ROOT
 
 pytestmark = pytest.mark.thorough
 
-REPOSITORY = Path(__file__).parents[1]
 _PYTHON = os.environ.get("T2T_NOTEBOOK_PYTHON")
 
 
@@ -59,7 +58,7 @@ def _outputs(cell):
 
 
 def _read(name):
-    return nbformat.read(REPOSITORY / "notebooks" / f"{name}.ipynb", as_version=4)
+    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
 
 
 def _code(notebook):

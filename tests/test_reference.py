@@ -2,14 +2,14 @@
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
 from t2t_jax.commands.entry import all_commands
 from t2t_jax.config.config import known_fields
+from tests.programs import ROOT
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[1]
+from tests.programs import ROOT
+
 FORMS = ".github/ISSUE_TEMPLATE"
 SCHEMAS = {
     ".github/workflows/ci.yml": "github-workflows",

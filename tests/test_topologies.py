@@ -9,6 +9,8 @@ import pytest
 from t2t_jax.run.loading import load
 from tests.trained import wait_for_step
 
+MESH = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
+
 
 @pytest.fixture(scope="module")
 def stayed(tiny_run, tmp_path_factory):
@@ -38,8 +40,7 @@ def _kill_after(step, programs, expected):
 @pytest.mark.thorough
 def test_a_run_moves_from_8_devices_to_pmap_to_processes(tiny_run, stayed, tmp_path):
     workdir = tmp_path / "moved"
-    mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
-    _kill_after(5, tiny_run.start(workdir, *mesh, devices=8), "data 2 x fsdp 2 x tensor 2")
+    _kill_after(5, tiny_run.start(workdir, *MESH, devices=8), "data 2 x fsdp 2 x tensor 2")
     pmap = ["--parallel.backend=pmap", "--parallel.tokens-per-device=128"]
     _kill_after(8, tiny_run.start(workdir, *pmap, devices=3), "data 3 x fsdp 1 x tensor 1")
     printed = tiny_run.finish(workdir, "--parallel.fsdp=4", devices=2, processes=2)
@@ -89,8 +90,7 @@ def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processe
 
 @pytest.mark.slow
 def test_a_run_in_bfloat16_shares_its_products_among_devices(tiny_run, stayed, tmp_path):
-    mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
     few = ["--training.num-train-steps=4"]
-    tiny_run.finish(tmp_path, "--model.compute-dtype=bfloat16", *few, *mesh, devices=8)
+    tiny_run.finish(tmp_path, "--model.compute-dtype=bfloat16", *few, *MESH, devices=8)
     curve, wide = tiny_run.losses(tmp_path), tiny_run.losses(stayed)
     np.testing.assert_allclose(list(curve.values()), list(wide.values())[:4], rtol=0.01)

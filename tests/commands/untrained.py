@@ -12,14 +12,9 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state
 from t2t_jax.workdir import claim, fingerprints
+from tests.tiny import tiny_sizes
 
-NETWORK = {
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-}
+NETWORK = tiny_sizes(16, (1, 1))
 SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
 TREES = """(TOP (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))

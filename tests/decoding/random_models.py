@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,11 @@ def random_params(config: Config, vocab_size: int, seed: int = 0) -> Parameters:
 def random_translator(config: Config, vocabulary: Vocabulary, seed: int = 0) -> Translator:
     """Return a translator with random weights."""
     return Translator(config, vocabulary, random_params(config, len(vocabulary), seed), steps=[7])
+
+
+def with_fields(translator: Translator, fields: dict[str, Any]) -> Translator:
+    """Return the same model under a config with other fields."""
+    return Translator(translator.config.replace(fields), translator.vocabulary, translator.params)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jaxtyping
 import numpy as np
@@ -22,10 +22,9 @@ HALF = "rot \ud800 haus"
 @pytest.fixture(scope="module")
 def _types_are_unchecked():
     """As they are for users: annotations are checked under pytest alone."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        yield
 
 
 REFUSED = {
@@ -194,16 +193,8 @@ def test_fewer_hypotheses_than_asked_for_are_no_error(tiny):
 
 
 def test_two_threads_translate_at_once(tiny):
-    expected, found = tiny.translate(GIVEN), {}
-    threads = [
-        threading.Thread(target=lambda n=n: found.update({n: tiny.translate(GIVEN)}))
-        for n in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {0: expected, 1: expected}
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(tiny.translate, [GIVEN] * 2)] == [tiny.translate(GIVEN)] * 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

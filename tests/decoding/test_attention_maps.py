@@ -6,19 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.config import Config, DecodingConfig, network_config
+from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.attention_maps import attention_maps, words_of
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
 from tests.decoding.random_models import random_translator
 from tests.extras.interchange.models import ensemble_of
+from tests.tiny import tiny_sizes
 
-CONFIG = Config(
-    model=network_config(
-        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3
-    ),
-    decoding=DecodingConfig(beam_size=1, max_extra_length=5, tokens_per_batch=512),
+CONFIG = Config().replace(
+    {**tiny_sizes(16, (2, 3)), "decoding.beam_size": 1, "decoding.max_extra_length": 5}
 )
 SOURCE, TARGET = "the dog barks at the cat", "a dog at the"
 

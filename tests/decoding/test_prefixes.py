@@ -1,13 +1,12 @@
 """Translations that begin with a given text."""
 
-import random
-
 import pytest
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding import translator
 from t2t_jax.decoding.scoring import score
 from t2t_jax.errors import UserError
+from tests.decoding.random_models import sentences
 from tests.selection import thorough_after
 
 LINES = ["ein rot haus", "nicht", "zwei blau baum und kleine tür.", "", "große fenster sehen"]
@@ -73,10 +72,7 @@ def test_of_a_line_that_is_split_the_first_part_has_the_prefix(tiny):
 
 
 def test_sentences_with_prefixes_come_and_go_in_few_rows(tiny):
-    rng = random.Random(2)
-    words = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen"]
-    lines = [" ".join(rng.choices(words, k=rng.randint(1, 5))) for _ in range(40)]
-    prefixes = [" ".join(rng.choices(words, k=rng.randint(0, 4))) for _ in lines]
+    lines, prefixes = sentences(40, 5, seed=2), sentences(40, 4, seed=3)
     how = {"max_source_length": 64}
     together = tiny.translate(lines, prefixes=prefixes, tokens_per_batch=100, **how)
     for i in range(0, 40, 8):

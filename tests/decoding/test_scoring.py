@@ -9,7 +9,7 @@ from t2t_jax.decoding import scoring as scoring_module
 from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from tests.decoding.random_models import CONFIG, log_probs, random_params, sentences
+from tests.decoding.random_models import CONFIG, log_probs, random_params, sentences, with_fields
 from tests.selection import thorough_after
 
 
@@ -55,15 +55,10 @@ def test_what_a_search_writes_has_the_log_probability_that_it_gave(request, whic
         assert forced.log_prob == pytest.approx(hypothesis.log_prob, rel=1e-4)
 
 
-def with_room(translator, tokens):
-    config = translator.config.replace({"decoding.tokens_per_batch": tokens})
-    return Translator(config, translator.vocabulary, translator.params)
-
-
 def test_a_score_depends_on_nothing_but_its_pair(translator):
     sources, targets = sentences(30, 12, seed=2), sentences(30, 12, seed=3)
     together = score(translator, sources, targets)
-    alone = with_room(translator, 1)
+    alone = with_fields(translator, {"decoding.tokens_per_batch": 1})
     backwards = score(alone, sources[::-1], targets[::-1])[::-1]
     for one, other in zip(together, backwards, strict=True):
         assert one.tokens == other.tokens
@@ -73,7 +68,9 @@ def test_a_score_depends_on_nothing_but_its_pair(translator):
 
 def test_shapes_are_few_and_used_again(translator):
     sources, targets = sentences(60, 16, seed=4), sentences(60, 16, seed=5)
-    translator = with_room(translator, 192)  # not used by any other test
+    translator = with_fields(
+        translator, {"decoding.tokens_per_batch": 192}
+    )  # not used by any other test
     before = scoring_module._log_probs._cache_size()
     score(translator, sources, targets)
     first = scoring_module._log_probs._cache_size() - before
@@ -102,9 +99,7 @@ def test_no_more_positions_are_scored_together_than_there_is_room_for(
         return jnp.zeros(targets.shape)
 
     monkeypatch.setattr(scoring_module, "_log_probs", log_probs)
-    config = translator.config.replace(settings)
-    roomy = Translator(config, translator.vocabulary, translator.params)
-    score(roomy, ["rot haus"] * 1000, ["blau"] * 1000)
+    score(with_fields(translator, settings), ["rot haus"] * 1000, ["blau"] * 1000)
     assert max(rows * length for rows, length in shapes) == most
 
 

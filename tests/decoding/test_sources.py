@@ -18,16 +18,12 @@ from t2t_jax.decoding.strategies import Greedy
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer, TransformerDecoding
 from t2t_jax.parallel.mesh import make_mesh
+from tests.tiny import tiny_sizes
 
 _VALUES, _VOCAB, _EXTRA = 3, 12, 6
 _CONFIG = Config().replace(
     {
-        "model.d_model": 16,
-        "model.num_heads": 2,
-        "model.d_ff": 24,
-        "model.num_encoder_layers": 1,
-        "model.num_decoder_layers": 1,
-        "model.dropout_rate": 0.0,
+        **tiny_sizes(16, (1, 1)),
         "decoding.max_extra_length": _EXTRA,
         "decoding.tokens_per_batch": 64,
     }

@@ -1,12 +1,10 @@
 """The end of a run whose score on dev no longer rises."""
 
 import shutil
-from dataclasses import dataclass
 
 import pytest
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import CorpusLoss, Evaluation
 from t2t_jax.run.history import plateau, reason_to_stop
@@ -14,6 +12,7 @@ from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
 from t2t_jax.training.storage import steps_in
+from tests.scores import Score
 from tests.trained import records_of, timeless_log
 
 FIELD = "training.stop_after_evaluations_without_gain"
@@ -54,15 +53,6 @@ def test_a_run_ends_once_the_patience_is_used_up_and_never_without_the_field():
     assert not _stops(evaluations, None)
 
 
-@dataclass(frozen=True)
-class Score:
-    value: float
-
-    @property
-    def best(self):
-        return self.value
-
-
 SCORES = {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0, 10: 1.0, 12: 5.0}
 
 
@@ -77,13 +67,12 @@ def scripted(tiny_run, monkeypatch):
         add(meter, step, metrics)
 
     def evaluate(*_, **__):
-        return Evaluation(
-            "dev", CorpusLoss(1.0, 1.0, 1), Score(SCORES[taken["step"]]), [], [], [], 0, 0.0
-        )
+        score = Score(SCORES[taken["step"]])
+        return Evaluation("dev", CorpusLoss(1.0, 1.0, 1), score, [], [], [], 0, 0.0)
 
     monkeypatch.setattr(StepMeter, "add", adding)
     monkeypatch.setattr("t2t_jax.run.trainer.evaluate_split", evaluate)
-    config = load_config(str(tiny_run.folder / "tiny.py"))
+    config = tiny_run.config
     return config.replace({"evaluation.every_steps": 2, "checkpoint.every_steps": 3, FIELD: 2})
 
 
@@ -108,9 +97,7 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
     assert f"evaluate --workdir {run} --split dev --step best" in printed
     assert _evaluated(run) == [2, 4, 6, 8]
     assert len(records_of(run, "end")) == 1
-    shares = [record["data_wait"] for record in records_of(run, "train")]
-    assert len(shares) == 8
-    assert all(0 <= share <= 1 for share in shares)
+    assert len(records_of(run, "train")) == 8
 
     told = _told(run)
     assert told[1] == [3, 6, 8]  # the last one for safety, beside the two that are kept by steps
@@ -133,12 +120,7 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
     assert _told(run)[1] == [9, 12]
 
 
-def test_the_field_is_refused_where_there_is_no_dev_split(scripted, tmp_path):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for language in ("en", "de"):
-        (corpus / f"train.{language}").write_text("one line\nand another one\n" * 200)
-    config = scripted.replace({"data.corpus": f"text:{corpus}", "data.vocab_size": 30})
+def test_the_field_is_refused_where_there_is_no_dev_split(scripted, tiny_run, tmp_path):
     with pytest.raises(UserError, match=rf"{FIELD}=2 has no effect.*has no dev split; add one"):
-        train(config, tmp_path / "run")
+        train(scripted.replace(tiny_run.without_dev), tmp_path / "run")
     assert not (tmp_path / "run").exists()

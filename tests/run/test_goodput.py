@@ -3,14 +3,12 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from t2t_jax.extras.watching.report import goodput_sections
 from t2t_jax.run.job import goodput, read_goodput
-
-_ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT
 
 
 def _job(begun, first, last, steps, at=(), devices=4, **more):
@@ -160,7 +158,7 @@ class _Watch:
     def __call__(self, kill_at, *arguments):
         command = [sys.executable, "-c", _PROGRAM, kill_at, *map(str, arguments)]
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        with subprocess.Popen(command, cwd=_ROOT, **both) as program:
+        with subprocess.Popen(command, cwd=ROOT, **both) as program:
             for line in program.stdout:
                 if line == "begun\n":
                     self.begun += (time.monotonic(),)

@@ -1,6 +1,5 @@
 """What makes a run fail is said while it trains, once."""
 
-import json
 import math
 
 import numpy as np
@@ -211,6 +210,5 @@ def test_what_refused_to_go_on_is_recorded_as_the_end(tmp_path):
 
     with pytest.raises(UserError, match="not finite"):
         diverge()
-    (record,) = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
-    assert (record["step"], record["of"]) == (4, "end")
-    assert record["text"] == "error: the loss was not finite"
+    (record,) = records_of(tmp_path, "end")
+    assert (record["step"], record["text"]) == (4, "error: the loss was not finite")

@@ -71,7 +71,5 @@ def test_each_job_has_an_account_of_its_own_and_a_damaged_one_is_left_out(begin,
             one.end(f"stopped after step {first}", 143)
     (tmp_path / "jobs" / "2.json").write_text('{"begun": "today"}')
     assert [account["first_step"] for account in read_jobs(tmp_path)] == [0, 8]
-    assert (
-        "jobs/2.json is damaged (Expected `float`, got `str` - at `$.begun`)"
-        in capsys.readouterr().err
-    )
+    damage = "jobs/2.json is damaged (Expected `float`, got `str` - at `$.begun`)"
+    assert damage in capsys.readouterr().err

@@ -22,16 +22,13 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state
 from t2t_jax.workdir import read_log
+from tests.tiny import tiny_sizes
 
 RELEASED = Path(__file__).parents[1] / "goldens" / "runs" / "0.2.0" / "run"
 LINES = ["a red house", "the dog", "two dogs see a red house", "ein rotes Haus", "der Hund"]
 CONFIG = Config().replace(
     {
-        "model.d_model": 8,
-        "model.num_heads": 2,
-        "model.d_ff": 16,
-        "model.num_encoder_layers": 1,
-        "model.num_decoder_layers": 1,
+        **tiny_sizes(8, (1, 1)),
         "checkpoint.every_steps": 1,
         "checkpoint.average": 2,
         "decoding.max_extra_length": 5,
@@ -56,13 +53,13 @@ def make_run(workdir, vocabulary, steps, changes):
     (workdir / "config.json").write_text(config.to_json())
     vocabulary.save(workdir / "vocabulary.model")
     start = initial_state(config, vocabulary)
-    checkpoints = Checkpoints(workdir, Identity(config, {"vocabulary": vocabulary.fingerprint}))
-    for step in steps:
-        params = jax.tree.map(lambda x, step=step: x * step, start.params)
-        state = start._replace(step=jnp.int32(step), params=params)
-        checkpoints.save(state)
-        checkpoints.save_if_best(state, -step, {})
-    checkpoints.close()
+    identity = Identity(config, {"vocabulary": vocabulary.fingerprint})
+    with Checkpoints(workdir, identity) as checkpoints:
+        for step in steps:
+            params = jax.tree.map(lambda x, step=step: x * step, start.params)
+            state = start._replace(step=jnp.int32(step), params=params)
+            checkpoints.save(state)
+            checkpoints.save_if_best(state, -step, {})
     return workdir
 
 
@@ -181,13 +178,10 @@ def test_devices_that_there_are_not_are_refused_by_the_names_of_the_flags(runs, 
         load(runs[0], parallel=parallel)
 
 
-def test_a_mesh_of_another_type_is_refused(runs):
-    jaxtyping.config.update("jaxtyping_disable", True)  # as for users
-    try:
-        with pytest.raises(UserError, match=r"parallel={'fsdp': 2} is a dict; give a t2t_jax\.Mes"):
-            load(runs[0], parallel={"fsdp": 2})
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+def test_a_mesh_of_another_type_is_refused(runs, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
+    with pytest.raises(UserError, match=r"parallel={'fsdp': 2} is a dict; give a t2t_jax\.Mesh"):
+        load(runs[0], parallel={"fsdp": 2})
 
 
 def test_of_the_parallel_section_of_a_config_loading_takes_the_mesh(runs):

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import locked
 from t2t_jax.run.preparing import open_run, planned
@@ -14,13 +13,8 @@ from t2t_jax.training.state import init_state
 from t2t_jax.workdir import read_config
 
 
-@pytest.fixture
-def config(tiny_run):
-    return load_config(str(tiny_run.folder / "tiny.py"))
-
-
-def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(config, tmp_path, capsys):
-    workdir = tmp_path / "run"
+def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(tiny_run, tmp_path, capsys):
+    config, workdir = tiny_run.config, tmp_path / "run"
     with open_run(config, workdir) as run:
         assert int(run.state.step) == 0
         assert run.last == config.training.num_train_steps
@@ -31,8 +25,6 @@ def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(config, tmp
         assert run.local_rows(run.batches.shape(0)).tolist()[:rows] == [*range(rows)]
         with pytest.raises(UserError, match="another process trains"), locked(workdir):
             pass
-    with locked(workdir):  # which is free again
-        pass
     assert f"step 1 of {run.last} begins" in capsys.readouterr().out
     assert (workdir / "log.jsonl").read_text() == ""
 
@@ -50,7 +42,7 @@ def parameters_and_batch(config, workdir):
 @pytest.fixture(scope="module")
 def base(tiny_run, tmp_path_factory):
     """A config, and the initial parameters and the first batch of its run."""
-    config = load_config(str(tiny_run.folder / "tiny.py")).replace({"training.seed": 3})
+    config = tiny_run.config.replace({"training.seed": 3})
     return config, *parameters_and_batch(config, tmp_path_factory.mktemp("base") / "run")
 
 

@@ -16,7 +16,6 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config
-from t2t_jax.config.file import load_config
 from t2t_jax.config.registry import registering, syntax
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.interchange.formats import write_model
@@ -61,8 +60,7 @@ class Schedule:
         pytest.param("The steps of the warmup.", "How long it warms up.", id="field docstring"),
         pytest.param("Return the rate of a step.", "Return eta.", id="function docstring"),
         pytest.param("# The first term", "# Equation 3: the first term", id="comment"),
-        pytest.param("factor * min(step", "factor * min(\n            step", id="line break"),
-        pytest.param("factor *", "(factor)*", id="parentheses"),
+        pytest.param("factor * min(step", "(factor)* min(\n  step", id="line break and brackets"),
         pytest.param('f"step {step:>{factor}}"', "f'step {step:>{factor}}'", id="quotes"),
     ],
 )
@@ -75,14 +73,12 @@ def test_text_that_changes_no_result_does_not_change_the_hash(old, new):
     ("old", "new"),
     [
         pytest.param("-0.5", "-0.6", id="constant"),
-        pytest.param("min(", "max(", id="name"),
         pytest.param("step * self", "step + self", id="operator"),
         pytest.param("factor: float = 1.0", "factor: float = 2.0", id="default of an argument"),
         pytest.param("warmup: int = 4000", "warmup: int = 400", id="default of a field"),
         pytest.param(
             'f"step {step:>{factor}}"', 'f"step {step:<{factor}}"', id="string that is a value"
         ),
-        pytest.param("if name else", "if not name else", id="condition"),
         pytest.param("else 0.0", "else None", id="none"),
         pytest.param("else 0.0", "else False", id="type of a constant"),
         pytest.param("    def rate", "    @staticmethod\n    def rate", id="decorator"),
@@ -293,7 +289,7 @@ def test_a_resumed_run_records_other_code_and_warns(tmp_path, capsys, starts, re
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory, tiny_run):
     """A run whose schedule had another formula up to step 2, and what was said at its resuming."""
-    config = load_config(str(tiny_run.folder / "tiny.py")).replace(tiny_run.without_dev)
+    config = tiny_run.config.replace(tiny_run.without_dev)
     workdir, said = tmp_path_factory.mktemp("provenance") / "run", io.StringIO()
     now = module._package_files()
     with pytest.MonkeyPatch.context() as patch:

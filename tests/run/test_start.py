@@ -8,7 +8,6 @@ import pytest
 
 import t2t_jax
 from t2t_jax import UserError
-from t2t_jax.config.file import load_config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.run.start import initial_vocabulary
 from t2t_jax.tasks.translation import TASK
@@ -17,9 +16,8 @@ from t2t_jax.workdir import StoredRun, read_vocabulary
 
 @pytest.fixture(scope="module")
 def config(tiny_run):
-    return load_config(str(tiny_run.folder / "tiny.py")).replace(
-        {"training.num_train_steps": 1, "checkpoint.every_steps": 1, **tiny_run.without_dev}
-    )
+    one_step = {"training.num_train_steps": 1, "checkpoint.every_steps": 1}
+    return tiny_run.config.replace(one_step | tiny_run.without_dev)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +38,15 @@ def test_it_begins_with_them_and_goes_on_without_the_other_run(config, base, tmp
     }
     tuned = config.replace(own)
     assert t2t_jax.train(tuned, tmp_path / "tuned").exit_code == 0
-    assert f"starts with the parameters and the vocabulary of {tmp_path / 'base'}" in (
-        capsys.readouterr().out
-    )
+    start = f"starts with the parameters and the vocabulary of {tmp_path / 'base'}"
+    assert start in capsys.readouterr().out
     expected = t2t_jax.load(tmp_path / "base")
     shutil.rmtree(tmp_path / "base")
-    assert (
-        t2t_jax.train(tuned.replace({"training.num_train_steps": 2}), tmp_path / "tuned").exit_code
-        == 0
-    )
+    longer = tuned.replace({"training.num_train_steps": 2})
+    assert t2t_jax.train(longer, tmp_path / "tuned").exit_code == 0
     found = t2t_jax.load(tmp_path / "tuned", average=1)
     assert found.steps == (2,)
-    assert found.config.training.init_from == own["training.init_from"]
+    assert found.config == longer
     jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
     assert read_vocabulary(tmp_path / "tuned").serialized == expected.vocabulary.serialized
 

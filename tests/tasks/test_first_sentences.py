@@ -5,12 +5,10 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.modules.models import make_model
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.tasks import task_of
+from tests.decoding.random_models import random_translator
 from tests.selection import thorough_after
-from tests.tiny import first_parameters
 
 _WORDS = ["the", "dog", "barks", "at", "a", "cat"]
 _ENCODER = {"model.architecture": "encoder_only", "model.num_encoder_layers": 1}
@@ -42,8 +40,7 @@ def test_figures_are_of_the_first_sentences(tmp_path, task):
         configs.append(Config().replace(fields | sizes | changes))
     whole, short = (open_corpus(config.data) for config in configs)
     vocabulary = task_of(whole.name, whole.task).vocabulary(configs[0], whole)
-    network = make_model(configs[0], len(vocabulary), None)
-    translator = Translator(configs[0], vocabulary, first_parameters(network))
+    translator = random_translator(configs[0], vocabulary)
     of_short = evaluate(translator, short, beam_size=1).summary()
     of_first = evaluate(translator, whole, num_sentences=5, beam_size=1).summary()
     of_whole = evaluate(translator, whole, num_sentences=100, beam_size=1).summary()

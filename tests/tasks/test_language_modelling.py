@@ -11,14 +11,12 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.models import make_model
 from t2t_jax.run.evaluation import evaluate, score_record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.language_modelling import TASK, generate, stream
 from t2t_jax.tasks.task import Task
-from tests.tiny import first_parameters
+from tests.decoding.random_models import random_translator, with_fields
 
 WORDS = "a small red house stands by the long street and old tree".split()  # noqa: SIM905
 CONFIG = Config().replace(
@@ -49,10 +47,7 @@ def translator(tmp_path_factory):
     changes = {"data.corpus": f"text:{directory}", "data.cache_dir": str(directory / "cache")}
     config = CONFIG.replace(changes)
     vocabulary = prepare_vocabulary(config.data, open_corpus(config.data))
-    model = make_model(config, len(vocabulary), None)
-    params = first_parameters(model)
-    params["embedding"]["embedding"] *= 3
-    return Translator(config, vocabulary, params, steps=[1])
+    return random_translator(config, vocabulary)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -162,7 +157,6 @@ def test_what_cannot_be_written_is_refused(translator, options, message):
 def test_a_model_is_for_its_own_task(translator):
     with pytest.raises(UserError, match="t2t-jax generate"):
         translator.translate(["a"])
-    config = translator.config.replace({"data.task": "auto", "model.max_positions": 80})
-    other = Translator(config, translator.vocabulary, translator.params)
+    other = with_fields(translator, {"data.task": "auto", "model.max_positions": 80})
     with pytest.raises(UserError, match="not to continue text"):
         generate(other, ["a"])

@@ -4,9 +4,9 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.tasks import task_of
+from tests.refusals import refused
 
 LEARNED = ["the old dog runs", "a red house"] * 20
 LABELS = {"tags": ["DT JJ NN VB", "DT JJ NN"] * 20, "label": ["some", "none"] * 20}
@@ -54,9 +54,8 @@ def _opened(directory, task, dev, labels, **changes):
 def test_a_dev_split_with_nothing_to_score_is_refused_in_one_line(tmp_path, case, batching):
     task, lines, labels, message = REFUSED[case]
     opened = _opened(tmp_path, task, lines, labels, **{"data.batching": batching})
-    with pytest.raises(UserError, match=message) as refusal:
+    with refused(match=message):
         prepare_evaluation(*opened, "dev")
-    assert str(refusal.value).isprintable()
 
 
 @pytest.mark.parametrize("case", SCORED)

@@ -4,22 +4,16 @@ import random
 
 import pytest
 
-from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
 from t2t_jax.data.trees import parse_trees
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.modules.transformer import Transformer
 from t2t_jax.tasks.parsing import TASK
-from tests.tiny import first_parameters
+from tests.decoding.random_models import CONFIG as TINY
+from tests.decoding.random_models import random_translator
 
 WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]
 SYMBOLS = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "DT", "NN", "VBZ", ","]
-CONFIG = Config(
-    model=network_config(
-        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-    ),
-    data=DataConfig(corpus="trees:treebank", max_length=32),
-    decoding=DecodingConfig(beam_size=1, max_extra_length=12, tokens_per_batch=512),
+CONFIG = TINY.replace(
+    {"data.corpus": "trees:treebank", "decoding.beam_size": 1, "decoding.max_extra_length": 12}
 )
 
 
@@ -30,8 +24,7 @@ def parser():
         [" ".join(rng.choices(symbols, k=6)) for _ in range(100)] for symbols in (WORDS, SYMBOLS)
     )
     vocabulary = train_vocabulary([(sources, targets)], 80, across_scripts=True)
-    model = Transformer(CONFIG.model, len(vocabulary), 2)
-    return Translator(CONFIG, vocabulary, first_parameters(model))
+    return random_translator(CONFIG, vocabulary)
 
 
 def parse(parser, sentences, **settings):

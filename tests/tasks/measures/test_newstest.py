@@ -16,10 +16,7 @@ WMT14 = "tfds:wmt14_translate/de-en"
         ("tfds:wmt14_translate/fr-en", "test", 3003, "newstest2014 (full, 3,003 sentences)"),
         ("wmt14-en-de:wmt", "dev", 3000, "newstest2013"),
         ("wmt14-en-de:wmt", "test", 3003, "newstest2014 (full, 3,003 sentences)"),
-        *(
-            ("wmt14-en-de:wmt", "newstest2014-filtered", number, f"newstest2014 ({version})")
-            for number, version in ((2737, "filtered, 2,737 sentences"), (9, "9 sentences"))
-        ),
+        ("wmt14-en-de:wmt", "newstest2014-filtered", 9, "newstest2014 (9 sentences)"),
         ("text:wmt", "newstest2014", 2737, "newstest2014 (filtered, 2,737 sentences)"),
         ("text:wmt", "newstest2014", 3003, "newstest2014 (full, 3,003 sentences)"),
         ("text:wmt", "newstest2013", 3000, "newstest2013"),
