@@ -156,12 +156,12 @@ def test_answers_of_500_are_asked_for_again_and_end_in_one_line(store, place, mo
 def test_a_bucket_that_is_not_there_is_told_whatever_is_sent(store, size, tmp_path):
     (tmp_path / "file").write_bytes(bytes(size))
     there = as_path(f"{store.scheme}://none/file")
-    with pytest.raises(UserError, match="none cannot be reached: there is no such bucket"):
+    with pytest.raises(UserError, match=r"there is no bucket .*none; make it"):
         bucket.send_files({tmp_path / "file": there})
-    with pytest.raises(UserError, match="none cannot be reached: there is no such bucket"):
+    with pytest.raises(UserError, match=r"there is no bucket .*none; make it"):
         there.write_bytes(bytes(size))
     with (
-        pytest.raises(UserError, match="none cannot be reached: there is no such bucket"),
+        pytest.raises(UserError, match=r"there is no bucket .*none; make it"),
         mirrored(there, StopSignal()),
     ):
         pass

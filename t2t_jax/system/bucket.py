@@ -163,8 +163,7 @@ class BucketPath(PosixPath):
         kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
         changed = found.get("LastModified") or found.get("mtime")
         nanoseconds = int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0
-        size = int(found.get("size") or 0)
-        seconds = nanoseconds // 10**9
+        size, seconds = int(found.get("size") or 0), nanoseconds // 10**9
         fields = (kind | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
 
@@ -425,8 +424,7 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         in_google = rf"b/{re.escape(bucket)}/o($|\?)"
         if "bucket does not exist" in str(error) or re.search(in_google, str(error)):
             raise UserError(
-                f"{scheme}://{bucket} cannot be reached: there is no such bucket; make it, or "
-                "check its name"
+                f"there is no bucket {scheme}://{bucket}; make it, or check its name"
             ) from error
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
     except PermissionError as error:

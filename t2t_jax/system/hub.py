@@ -129,9 +129,8 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         explanations = {  # of a kind before those of its base class
             errors.GatedRepoError: f"is gated: ask for access on {constants.ENDPOINT}/"
             f"{run.repository}, then run: hf auth login",
-            errors.RepositoryNotFoundError: "does not exist, or you have no right to it: check the "
-            "name; for a private one, run: hf auth login, or set HF_TOKEN; t2t-jax publish makes a "
-            "new one",
+            errors.RepositoryNotFoundError: "does not exist, or is private: check the name, run: "
+            "hf auth login, or set HF_TOKEN; t2t-jax publish makes a new one",
             errors.RevisionNotFoundError: "does not exist: the model has no branch, tag or commit "
             f"{run.revision}; check it, or leave it out",
             errors.LocalEntryNotFoundError: "cannot be reached, and is not in the cache "
@@ -142,8 +141,7 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
             found.append(
-                "is refused: you have no right to it; run: hf auth login, or set HF_TOKEN to a "
-                "token that has it"
+                "is refused; run: hf auth login, or set HF_TOKEN to a token with the right"
             )
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]

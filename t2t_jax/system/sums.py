@@ -19,10 +19,8 @@ def write_sums(directory: Path) -> None:
 def listed_sums(directory: Path, skipped: str) -> str:
     """Return a line for each file at or below a directory, without the file `skipped`."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    names = {path.relative_to(directory).as_posix(): path for path in paths}
-    return "".join(
-        f"{digest_of(path)}  {name}\n" for name, path in names.items() if name != skipped
-    )
+    tree = {path.relative_to(directory).as_posix(): path for path in paths}
+    return "".join(f"{digest_of(path)}  {name}\n" for name, path in tree.items() if name != skipped)
 
 
 def check_sums(directory: Path, names: Iterable[str]) -> None:

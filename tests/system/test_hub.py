@@ -125,7 +125,7 @@ def test_a_file_that_was_cut_in_the_cache_is_refused(hub, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"private": True}, "does not exist, or you have no right to it: .* hf auth login"),
+        ({"private": True}, "does not exist, or is private: .* hf auth login"),
         ({"gated": True}, "is gated: ask for access on http://.*/someone/en-de, then run: hf auth"),
     ],
 )
@@ -141,8 +141,8 @@ def test_what_is_no_run_is_refused(hub):
     hub.models["someone/other"] = Model()
     hub.models["someone/other"].commit({"README.md": b"", "pytorch_model.bin": _CANARY})
     _refused("hf://someone/other has no config.json: t2t-jax publish did not", "hf://someone/other")
-    _refused("hf://no/such does not exist, or you have no right", "hf:/no/such/")
-    _refused("hf://no/such does not exist, or you have no right", "hf://no/such")
+    _refused("hf://no/such does not exist, or is private", "hf:/no/such/")
+    _refused("hf://no/such does not exist, or is private", "hf://no/such")
 
 
 def test_the_disk_is_full(hub, monkeypatch):
@@ -204,7 +204,7 @@ def test_shards_are_those_of_a_data_set(hub, tmp_path):
     assert found.lines("dev") == (["three"], ["drei"])
     assert not any(path.endswith("/large") for _, path in hub.asked)
     assert corpus(place.format("@main")).fingerprint("train") == found.fingerprint("train")
-    with pytest.raises(UserError, match="hf://datasets/me/none does not exist, or you have no"):
+    with pytest.raises(UserError, match="hf://datasets/me/none does not exist, or is private"):
         corpus("hf://datasets/me/none/*.tsv")
     with pytest.raises(UserError, match="names no files; give hf://datasets/NAME/DATASET/PATH"):
         corpus("hf://me/none/*.tsv")
