@@ -28,7 +28,7 @@ from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.plugins import flags_from
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
 from t2t_jax.sweep import same_code
-from t2t_jax.sweep.comparison import grouped, measures_of
+from t2t_jax.sweep.comparison import measures_of
 from t2t_jax.system import records
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
@@ -51,9 +51,8 @@ _SCORE_AGAIN = "remove it to score again"
 _SEED = re.compile("seed([0-9]+)")
 """The name of a cell's directory."""
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
-_RUNG_SCHEMA = records.schema(
-    {"config": dict, "perplexity": records.POSITIVE | None}, {"diverged": str}
-)
+_SCHEMA = records.schema({"config": dict, "perplexity": records.POSITIVE | None}, {"diverged": str})
+"""The fields of the record of a rung."""
 # Fields that may change during a run, but change the score of a finished one.
 _SCORED = (
     "training.num_train_steps",
@@ -170,7 +169,7 @@ class Cell:
         paths = self.workdir.glob("rung-*.json")
         steps = {int(name[1]): path for path in paths if (name := _RUNG.fullmatch(path.name))}
         return {
-            step: records.read_object(path, _RUNG_SCHEMA, _SCORE_AGAIN)
+            step: records.read_object(path, _SCHEMA, _SCORE_AGAIN)
             for step, path in sorted(steps.items())
         }
 
@@ -233,11 +232,6 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     return all_cells
 
 
-def by_variant(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    """Group cells by variant."""
-    return grouped((cell.variant, cell) for cell in cells)
-
-
 def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool = False) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
 
@@ -264,12 +258,10 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
         also = f" (also refused: {', '.join(further)})" if further else ""
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
     if not allow_mixed:
-        same_code.check_same_code(_software_of(results, here=here))
+        same_code.check_same_code(_software(results, here))
 
 
-def _software_of(
-    cells: Sequence[tuple[Cell, Record | None]], *, here: bool
-) -> dict[str, list[Record]]:
+def _software(cells: Sequence[tuple[Cell, Record | None]], here: bool) -> dict[str, list[Record]]:
     """Return the provenance records of cells by name, each as in `same_code.software_of_result`.
 
     For a cell without a result, the software here is the last record, as it continues the training.

@@ -235,10 +235,9 @@ class VariantRow(NamedTuple):
         compared = {"perplexity": self.perplexity, self.measures.score.name: self.score}
         if self.perplexity.difference is None and self.bits_per_byte:
             compared = {"bits per byte": self.bits_per_byte} | compared
-        return {
-            name: "" if self.num_diverged else verdict_on(change)
-            for name, change in compared.items()
-        }
+        if self.num_diverged:
+            return dict.fromkeys(compared, "")
+        return {name: verdict_on(change) for name, change in compared.items()}
 
     @property
     def verdict(self) -> str:
@@ -363,23 +362,21 @@ def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: st
     return sentences, result.get(signatures.get(measure) or "")
 
 
-def measure(
-    grid: Grid, results: Results, field: str, comparisons: Comparisons = "base"
-) -> Measured:
-    """Compare all rows in one measure."""
-    scores, tested, base = row_scores(grid, results, field), dict[str, Effect](), None
+def measure(grid: Grid, results: Results, name: str, comparisons: Comparisons = "base") -> Measured:
+    """Compare all rows in the measure of a field."""
+    scores, tested, base = row_scores(grid, results, name), dict[str, Effect](), None
     if grid.base in scores.scores:
         with_base = against(grid.base, scores.scores)
         if comparisons == "base":
             tested = effects(scores, with_base, "dunnett")
         else:
             of_pairs = effects(scores, pairs(grid.base, scores.scores), "holm")
-            tested = {name: of_pairs[f"{name} - {grid.base}"] for name in with_base}
-        if field == "perplexity":
+            tested = {row: of_pairs[f"{row} - {grid.base}"] for row in with_base}
+        if name == "perplexity":
             base = math.exp(statistics.fmean(scores.scores[grid.base].values()))
     changes = {}
     for variant, seeds in results.items():
-        figures = [result[field] for result in seeds]
+        figures = [result[name] for result in seeds]
         has_sd = len(figures) > 1 and all(map(math.isfinite, figures))
         sd = statistics.stdev(figures) if has_sd else None
         change = Change(statistics.fmean(figures), sd)

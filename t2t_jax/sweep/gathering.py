@@ -17,16 +17,7 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.run.history import History, scalars
 from t2t_jax.run.job import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.progress import STEPS
-from t2t_jax.sweep.cell import (
-    SPLIT,
-    Cell,
-    Scores,
-    by_variant,
-    cells,
-    decided,
-    num_seeds_in,
-    score_at,
-)
+from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decided, num_seeds_in, score_at
 from t2t_jax.sweep.comparison import Results, cell_name, grouped, measure, verdict_on
 from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.rules import recorded_plan
@@ -186,7 +177,7 @@ class GridState:
         self.grid, self.split, self.record = grid, split, read_record(workdir)
         self.planned = recorded_plan(grid, workdir, seeds, chosen)
         wanted, self.scores = decided(self.planned.plan)
-        self.cells = by_variant(wanted)
+        self.cells = grouped((cell.variant, cell) for cell in wanted)
         """The cells that the plan has trained so far, by row."""
         compared: Sequence[Cell] = wanted
         if not self.planned.candidates:
@@ -206,10 +197,8 @@ class GridState:
                 self.planned, self.cells, self.scores, by_cell
             )
         lost = Grid(rows_outside(self.record, grid, workdir), {})
-        started = map(report_on, cells(lost, workdir, num_seeds_in(lost, workdir)))
-        self.outside = [
-            r._replace(state=LEFT_OUT, reason="not in the config file") for r in started
-        ]
+        begun = map(report_on, cells(lost, workdir, num_seeds_in(lost, workdir)))
+        self.outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in begun]
         """The state of the cells whose rows the directory's grid has and the given one lacks."""
         self.scorings = scorings(self.record, split)
         to_score = {name for entry in self.scorings for name in entry["cells"]}
@@ -330,8 +319,7 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
             differs = describe_difference(grid.variants[grid.base], grid.variants[name])
             rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
     notes = [
-        f"Each of these is compared with `{grid.base}` at the same step, and with no row of "
-        "another length."
+        f"Each is compared with `{grid.base}` at the same step, and with no row of another length."
     ]
     caption = "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
     if not open_rows:

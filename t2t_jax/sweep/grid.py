@@ -18,13 +18,7 @@ from t2t_jax.sweep.cell import SPLIT, Cell, check_cells
 from t2t_jax.sweep.comparison import VariantRow, cell_name, grouped
 from t2t_jax.sweep.gathering import LEFT_OUT, GridState, write_curves, write_seeds
 from t2t_jax.sweep.launchers import Launcher, Local
-from t2t_jax.sweep.rules import (
-    GridRules,
-    check_distinct,
-    chosen_variants,
-    planned_grid,
-    record_rules,
-)
+from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid, record_rules
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_result
 from t2t_jax.sweep.tables import write_tables
@@ -112,7 +106,6 @@ def run_grid(
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    check_distinct({name: grid.variants[name] for name in chosen}, seeds)
     check_cells(planned.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
     stored_grid.check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
@@ -258,9 +251,7 @@ class SplitScoring(NamedTuple):
             return
         for data in {self.grid.variants[name].data: None for name in self.variants}:
             if self.split not in open_corpus(data).splits:
-                raise UserError(
-                    f"{data.corpus} has no {self.split} split; add one, or leave --split out"
-                )
+                raise UserError(f"{data.corpus} has no {self.split} split; add one or omit --split")
         if stored_grid.scorings(stored_grid.read_record(self.workdir), self.split):
             self._new_cells(GridState(self.grid, self.workdir, self.seeds, self.variants))
 
@@ -307,8 +298,7 @@ class SplitScoring(NamedTuple):
         if previous and names and not self.again:
             raise UserError(
                 f"{self.workdir} was scored on {self.split} on {previous[-1]['date']}, and these "
-                f"cells are new or changed since: {', '.join(names)}. Repeated scoring lets the "
-                f"{self.split} split choose, too: leave --split out, or score it once more with "
-                "--again, which the table reports"
+                f"cells are new or changed since: {', '.join(names)}. So that {self.split} chooses "
+                "nothing, leave --split out; or score again with --again, which the table reports"
             )
         return new

@@ -165,11 +165,9 @@ class HalvedGrid:
             if self.keeps_journal:
                 self._record([key for key in dict.fromkeys(new) if key not in journal], journal)
         seeds = zip(*self._cells.values(), strict=True)
-        return [
-            self._until_next(cell, rung[cell.variant], scores) for cells in seeds for cell in cells
-        ]
+        return [self._until(cell, rung[cell.variant], scores) for cells in seeds for cell in cells]
 
-    def _until_next(self, cell: Cell, rung: int, scores: Scores) -> Cell:
+    def _until(self, cell: Cell, rung: int, scores: Scores) -> Cell:
         """Return a cell until the first rung without its score, but no later than its `until`.
 
         A variant may continue by the scores of some seeds, while others are behind.

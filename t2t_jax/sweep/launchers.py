@@ -141,9 +141,7 @@ class Local:
         self._flags = flags
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
-            raise UserError(
-                f"jobs={num_jobs} is not between 1 and {len(cores)}, the number of cores"
-            )
+            raise UserError(f"jobs={num_jobs} is not from 1 to {len(cores)}, the number of cores")
         gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process sees all of them
         names = gpus.names
         if names and num_jobs > len(names):
@@ -229,11 +227,7 @@ class Cluster:
     """A launcher of jobs on a cluster, which outlive the sweep; a later sweep takes them over."""
 
     def __init__(
-        self,
-        workdir: Path,
-        settings: Sequence[str],
-        cluster: str = "slurm",
-        flags: Sequence[str] = (),
+        self, workdir: Path, settings: Sequence[str], kind: str = "slurm", flags: Sequence[str] = ()
     ) -> None:
         """Prepare to submit all cells at once, as the cluster has a queue.
 
@@ -241,7 +235,7 @@ class Cluster:
           workdir: the grid's directory; submitit's files go to its folder `submitit/`.
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` is required.
-          cluster: the kind of cluster, by submitit's name for it.
+          kind: the kind of cluster, by submitit's name for it.
           flags: as for `Local`.
         """
         with needs_extra("slurm", "--launcher slurm"):
@@ -252,15 +246,15 @@ class Cluster:
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
         self._folder, self._flags = workdir / _SUBMITIT, flags
-        if cluster == "slurm":
+        if kind == "slurm":
             _watch_queue()
-        self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
+        self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[kind]
         try:
-            self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
+            self._executor = submitit.AutoExecutor(folder=self._folder, cluster=kind)
             self._executor.update_parameters(name=workdir.name, **parameters)
         except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
             reason = in_one_line(error)
-            raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
+            raise UserError(f"launcher {kind}: {reason}; mend --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
         """Submit a cell, unless its job is in the queue already."""
@@ -331,12 +325,7 @@ def _job_id(stored: Path) -> str:
 
 
 def _run_cell(
-    config: str,
-    workdir: str,
-    environment: Mapping[str, str],
-    flags: Sequence[str],
-    until: int,
-    split: str,
+    config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], until: int, split: str
 ) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
@@ -345,7 +334,7 @@ def _run_cell(
     """
     from t2t_jax.system.program import prepare_process
 
-    os.environ.update(environment)
+    os.environ.update(env)
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:

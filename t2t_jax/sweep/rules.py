@@ -17,8 +17,8 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Choices, Grid, check_size, checked_grid, product
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.cell import Cell, GridPlan, Scores, by_variant, cells, decided
-from t2t_jax.sweep.comparison import OF_SUBWORDS
+from t2t_jax.sweep.cell import Cell, GridPlan, Scores, cells, decided
+from t2t_jax.sweep.comparison import OF_SUBWORDS, grouped
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.stored_grid import RULES, has_rules
@@ -83,27 +83,23 @@ class PlannedGrid:
         """The steps of the rungs; [] without halving."""
         self.candidates: dict[str, dict[str, Config]] = {}
         """The configs of each tuned variant so far, by variant and name."""
-        if rules.sampler is not None and rules.trials is not None:
-            ranges = {path: v for path, v in rules.tune.items() if isinstance(v, Range)}
-            sampled = SampledGrid(
-                grid, workdir, seeds, ranges, rules.sampler, rules.trials, at_once
-            )
+        if rules.sampler is not None:
+            sampled = SampledGrid(grid, workdir, seeds, rules, at_once)
             self.plan: GridPlan = sampled.cells
             self.optuna, self.candidates = sampled.optuna, sampled.candidates
             return
         groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
         if rules.tune:
-            self.candidates = _candidates(grid, rules.tune)
+            self.candidates = _tuned(grid, rules.tune)
             groups = [list(group) for group in self.candidates.values()]
             tuned = {n: c for group in self.candidates.values() for n, c in group.items()}
             self.trained = Grid(tuned, {})
         trained = cells(self.trained, workdir, seeds)
         self.plan = lambda scores: trained
         if rules.halving is not None:
+            rows = grouped((cell.variant, cell) for cell in trained)
             halving, leave_out = Halving.of(rules.halving), bool(rules.tune)
-            self.halved = HalvedGrid(
-                by_variant(trained), groups, halving, workdir, leave_out=leave_out
-            )
+            self.halved = HalvedGrid(rows, groups, halving, workdir, leave_out=leave_out)
             self.plan, self.rungs = self.halved.cells, self.halved.steps
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
@@ -135,9 +131,7 @@ def _check_tuned(rules: GridRules) -> None:
         if isinstance(values, Range) != (rules.sampler is not None):
             example = "0.5:2:log" if rules.sampler else "0.5:2:log5"
             kind = "a sampler" if rules.sampler else "all values of a list"
-            raise UserError(
-                f"--tune {path}={_shown(values)} is not for {kind}; give it as {example}"
-            )
+            raise UserError(f"--tune {path}={_shown(values)} is not for {kind}; write {example}")
         if not values:
             raise UserError(f"--tune {path} has no values; give some, or leave it out")
 
@@ -162,15 +156,13 @@ def _check_together(rules: GridRules) -> None:
         raise UserError(f"--trials {rules.trials} is not positive")
 
 
-def _candidates(
-    grid: Grid, choices: Mapping[str, Sequence[Any] | Range]
-) -> dict[str, dict[str, Config]]:
+def _tuned(grid: Grid, tune: Mapping[str, Sequence[Any] | Range]) -> dict[str, dict[str, Config]]:
     """Return the configs of every variant with each combination of values, by variant and name.
 
     Args:
-      choices: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
+      tune: values by the path of a field, such as `{"training.learning_rate_factor": [0.5, 1]}`.
     """
-    of_each: Choices = {p: values for p, values in choices.items() if not isinstance(values, Range)}
+    of_each: Choices = {p: values for p, values in tune.items() if not isinstance(values, Range)}
     return {
         variant: {f"{variant},{name}": tuned for name, tuned in product(config, of_each).items()}
         for variant, config in grid.variants.items()
@@ -251,6 +243,7 @@ def planned_grid(
         checked_grid(planned.trained.variants, {}, "--tune")
     if planned.halved:
         check_can_be_halved(planned.trained)
+    check_distinct(planned.grid.variants, seeds)
     return planned
 
 

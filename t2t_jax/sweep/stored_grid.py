@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
@@ -88,9 +88,8 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
     if lost := [name for name in started if name not in grid.variants]:
         names = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
         raise UserError(
-            f"{workdir} holds another grid, with rows that this one lacks ({names}); keep these "
-            "rows, of which --only chooses some for training, give a row its new name with "
-            f"--rename OLD=NEW, or {way_out}"
+            f"{workdir} holds another grid, with rows that this one lacks ({names}); keep them and "
+            f"choose with --only, give a row its new name with --rename OLD=NEW, or {way_out}"
         )
     for name in started:
         old, new = from_dict(stored[name]), grid.variants[name]
@@ -107,11 +106,7 @@ def has_rules(workdir: Path) -> bool:
 
 
 def keep_grid(
-    grid: Grid,
-    workdir: Path,
-    seeds: int = 1,
-    chosen: Iterable[str] = (),
-    comparisons: Literal["base", "all"] = "base",
+    grid: Grid, workdir: Path, seeds: int = 1, chosen: Iterable[str] = (), comparisons: str = "base"
 ) -> None:
     """Write the config file of a grid, and the configs of its rows, into the grid's directory.
 

@@ -250,9 +250,9 @@ def _intervals(comparison: Comparison, row: VariantRow) -> str:
     grid = comparison.grid
     base = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
     marks = paper_marks(grid.published, row.variant, grid.base)
-    texts = {"perplexity": interval_and_published(row.perplexity, marks.perplexity, base)}
+    texts = {"perplexity": interval_and_paper(row.perplexity, marks.perplexity, base)}
     if row.measures.bootstrap:
-        texts[row.measures.score.name] = interval_and_published(row.score, marks.bleu)
+        texts[row.measures.score.name] = interval_and_paper(row.score, marks.bleu)
     return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
@@ -275,9 +275,7 @@ def _notes(comparison: Comparison) -> list[str]:
         *power_notes(comparison),
     ]
     if rows[0].bits_per_byte:
-        notes.append(
-            f"{BITS}: the negative log-likelihood of all references over their UTF-8 bytes."
-        )
+        notes.append(f"{BITS}: the negative log-likelihood of all references per UTF-8 byte.")
     if any(row.published for row in rows):
         notes += _PAPER_NOTES
     return notes + _notes_on_code(rows)
@@ -334,10 +332,7 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
         ]
         heads = ["contrast", "Δ perplexity", "95% interval", "p"]
         heads += [f"Δ {score.name}", "95% interval", "p"]
-        note = (
-            "p: two-sided, adjusted by Holm's method for the lines of this table; intervals are "
-            "not adjusted."
-        )
+        note = "p: two-sided, adjusted by Holm's method for this table; intervals are not adjusted."
         tables.append(GridTable(caption, heads, body, [note]))
     return tables
 
@@ -511,9 +506,7 @@ def paper_marks(published: Mapping[str, Table3Row], variant: str, base: str) -> 
     return Marks(relative, row.dev_bleu - of_base.dev_bleu)
 
 
-def interval_and_published(
-    change: Change, published: float | None, base: float | None = None
-) -> str:
+def interval_and_paper(change: Change, published: float | None, base: float | None = None) -> str:
     """Return the 95% interval of a difference and whether it contains the paper's difference.
 
     The text is empty if either of the two is unknown.

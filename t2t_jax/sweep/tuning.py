@@ -66,10 +66,7 @@ def is_at_an_end(value: Any, values: Sequence[Any] | Range) -> bool:
 
 
 def tuned_results(
-    planned: PlannedGrid,
-    cells: Mapping[str, Sequence[Cell]],
-    scores: Scores,
-    by_cell: Mapping[str, Record],
+    plan: PlannedGrid, cells: Mapping[str, list[Cell]], scores: Scores, done: Mapping[str, Record]
 ) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
     """Return the results of the choice for each variant, and a table of the choices.
 
@@ -78,11 +75,11 @@ def tuned_results(
     Returns:
       The results by variant, the numbers of seeds that diverged, and the table.
     """
-    halved = planned.halved
+    halved = plan.halved
     results: dict[str, list[Record]] = {}
     diverged: dict[str, int] = {}
     rows = []
-    for variant, group in planned.candidates.items():
+    for variant, group in plan.candidates.items():
         ends = {
             name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
             for name in group
@@ -94,7 +91,7 @@ def tuned_results(
             if cell and ends[name][seed] == math.inf:
                 diverged[variant] = diverged.get(variant, 0) + 1
                 named.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
-            elif cell and (result := by_cell.get(cell.name)):
+            elif cell and (result := done.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 named.setdefault(name, []).append(cell.workdir.name)
         all_ends = {end for of_candidate in ends.values() for end in of_candidate}
@@ -102,7 +99,7 @@ def tuned_results(
         values = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in named.items())
         at_end = [
             path
-            for path, choices in planned.rules.tune.items()
+            for path, choices in plan.rules.tune.items()
             if any(is_at_an_end(group[name].value(path), choices) for name in named)
         ]
         rows.append([variant, "; ".join(values) or state, str(len(group)), ", ".join(at_end)])
@@ -110,11 +107,11 @@ def tuned_results(
         "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
         "choice does not gain by its own luck. Where the seeds of a row have different values, "
         "its standard error is larger, by the rule of Nadeau and Bengio (2003)."
-        if planned.seeds > 1
+        if plan.seeds > 1
         else "The value is chosen by the very perplexity that is shown, which the choice makes too "
         "low; two seeds or more would make it fair."
     )
-    caption = f"The value of {', '.join(planned.rules.tune)} that each variant has:"
+    caption = f"The value of {', '.join(plan.rules.tune)} that each variant has:"
     heads = ["variant", "values, with their seeds", "tried", "at an end of its range"]
     notes = [rule]
     if any(row[3] for row in rows):

@@ -219,7 +219,7 @@ def test_a_directory_that_cannot_be_a_sweeps_is_refused(grid_file, tmp_path, wor
 
 @pytest.mark.parametrize("content", [b"soon", b"12 13", b"../../1", b"\xff", b"1\n2"])
 def test_a_damaged_job_file_is_refused_and_nothing_is_submitted(cell, tmp_path, content):
-    launcher = Cluster(tmp_path, ["timeout_min=5"], cluster="local")
+    launcher = Cluster(tmp_path, ["timeout_min=5"], kind="local")
     cell.workdir.with_suffix(".job").write_bytes(content)
     with pytest.raises(UserError, match=r"seed0\.job is damaged: .* remove the file to submit"):
         launcher.launch(cell)

@@ -15,7 +15,8 @@ from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
-from t2t_jax.sweep.cell import by_variant, cells, decided, score_at
+from t2t_jax.sweep.cell import cells, decided, score_at
+from t2t_jax.sweep.comparison import grouped
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
@@ -47,7 +48,7 @@ def halved(grid, seeds, workdir, halving=HALVING, **options):
 @cache
 def _all_cells():
     """The cells of the largest grid, as to make a config takes a while."""
-    return by_variant(cells(grid_of(9), Path("nowhere"), 3))
+    return grouped((cell.variant, cell) for cell in cells(grid_of(9), Path("nowhere"), 3))
 
 
 def scores_of(rng, grid, seeds, diverging=0.1):
@@ -351,7 +352,7 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
 
 
 def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
-    every = by_variant(cells(grid_of(3), tmp_path, 1))
+    every = grouped((cell.variant, cell) for cell in cells(grid_of(3), tmp_path, 1))
     plan = HalvedGrid(every, [["base"], ["v1", "v2"]], HALVING, tmp_path)
     for name, score in (("base", None), ("v1", 3.0), ("v2", 2.0)):
         place = tmp_path / name / "seed0"

@@ -6,7 +6,7 @@ import pytest
 
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.tables import (
-    interval_and_published,
+    interval_and_paper,
     paper_marks,
 )
 
@@ -36,11 +36,11 @@ class Change(NamedTuple):
     ],
 )
 def test_a_cell_says_whether_our_interval_contains_the_papers_difference(change, published, text):
-    assert interval_and_published(change, published) == text
+    assert interval_and_paper(change, published) == text
 
 
 def test_differences_in_perplexity_are_compared_in_percent_of_the_base():
     """One head: 5.29 beside 4.92 is 7.5% more; 1 to 3 more than 20 are 5% to 15% more."""
     published = paper_marks(TABLE_3, "A-h1", "base").perplexity
-    text = interval_and_published(Change(1.0, 3.0), published, base=20.0)
+    text = interval_and_paper(Change(1.0, 3.0), published, base=20.0)
     assert text == "[+5.0%, +15.0%] contains +7.5%"

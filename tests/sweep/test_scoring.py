@@ -157,7 +157,7 @@ def test_finalists_are_marked_unless_scored_on_test(tmp_path):
 def test_a_corpus_without_a_test_split_is_refused_before_training(tmp_path, tiny_run):
     grid = Grid({"base": BASE.replace({"data.corpus": f"text:{tiny_run.folder / 'corpus'}"})}, {})
     launcher = Scripted()
-    with pytest.raises(UserError, match=r"has no test split; add one, or leave --split out"):
+    with pytest.raises(UserError, match=r"has no test split; add one or omit --split"):
         swept(tmp_path, launcher, grid, split="test")
     assert launcher.launched == []
 

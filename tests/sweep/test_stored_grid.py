@@ -58,7 +58,7 @@ def test_another_grid_is_refused_with_what_differs(tmp_path):
     started(tmp_path, "base", "wide")
     longer = WIDE.replace({"training.num_train_steps": 200_000})
     check_same_grid(Grid({"new": BASE, "wide": longer, "base": BASE}, {}), tmp_path)
-    with pytest.raises(UserError, match=r"rows that this one lacks \(base\); keep these rows"):
+    with pytest.raises(UserError, match=r"rows that this one lacks \(base\); keep them"):
         check_same_grid(without, tmp_path)
     with pytest.raises(UserError, match=r"in which wide differs \(model\.d_ff 64 -> 2048\)"):
         check_same_grid(changed, tmp_path)
@@ -184,7 +184,8 @@ def test_an_edited_file_is_not_written_over(tmp_path):
 
 
 def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
-    grid = Grid(dict.fromkeys(("a1", "a2", "b1", "c"), BASE), {})
+    rows = ("a1", "a2", "b1", "c")
+    grid = Grid({name: BASE.replace({"model.d_k": i}) for i, name in enumerate(rows, 1)}, {})
 
     def order(*first):
         plan = planned_grid(grid, tmp_path, [*grid.variants], 2, GridRules())

@@ -200,7 +200,7 @@ def test_a_finished_grid_that_is_run_from_python_trains_nothing(grid, finished):
         ({"only": ["c"]}, "no variant of the grid is called 'c'; it has a"),
         ({"seeds": 0}, "seeds=0 is not positive"),
         ({"jobs": 0}, "jobs=0 is not positive"),
-        ({"jobs": 10_000}, "jobs=10000 is not between 1 and"),
+        ({"jobs": 10_000}, "jobs=10000 is not from 1 to"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(tmp_path, change, message):
@@ -320,7 +320,7 @@ def _result(workdir, variant):
 def test_a_job_of_a_cluster_that_fails_tells_why(grid, tmp_path):
     config = grid.variants["base"].replace({"data.corpus": "text:nowhere"})
     (cell,) = cells(Grid({"base": config}, {}), tmp_path, 1)
-    job = Cluster(tmp_path, ["timeout_min=5"], cluster="local").launch(cell)
+    job = Cluster(tmp_path, ["timeout_min=5"], kind="local").launch(cell)
     while (outcome := job.poll()) is None:
         time.sleep(0.2)
     assert outcome == Outcome(2, "error: corpus directory nowhere does not exist")
@@ -418,7 +418,7 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
 )
 def test_settings_of_a_cluster_that_do_not_exist_are_refused(tmp_path, settings, message):
     with pytest.raises(UserError, match=message):
-        Cluster(tmp_path, settings, cluster="local")
+        Cluster(tmp_path, settings, kind="local")
 
 
 def test_a_machine_without_slurm_is_told(tmp_path, monkeypatch):
