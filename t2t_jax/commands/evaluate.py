@@ -104,8 +104,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         defaults = read_config(self.workdir[0]).decoding, DecodingConfig()
         if not task.searches and (self.seed or self.decoding not in defaults):
             raise UserError(
-                f"{self.workdir[0]} is {task.model}, whose scores need no search; leave out --seed "
-                "and the flags of decoding"
+                f"{self.workdir[0]} is {task.model}; leave out --seed and the flags of the search"
             )
         return corpus
 
@@ -121,12 +120,10 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         from t2t_jax.workdir import record_scores
 
         settings = self.settings if task_of(corpus.name, corpus.task).searches else {}
-        evaluation = evaluate(
-            translator, corpus, split, num_sentences=self.num_sentences, **settings
-        )
+        result = evaluate(translator, corpus, split, num_sentences=self.num_sentences, **settings)
         if file:
-            file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
-        record = score_record(translator, corpus, evaluation, **settings)
+            file.writelines(f"{line}\n".encode() for line in result.hypotheses)
+        record = score_record(translator, corpus, result, **settings)
         if len(self.workdir) == 1:
             record_scores(self.workdir[0], record)
         return record

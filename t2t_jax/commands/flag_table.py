@@ -32,21 +32,24 @@ def path_by(find: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
     )
 
 
-NewRun: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+BARE = tyro.conf.arg(name="")
+"""Marks, in an annotation, a dataclass whose flags have no prefix."""
+
+_AS_RUN = tyro.conf.arg(metavar="RUN")
+
+NewRun: TypeAlias = Annotated[Path, tyro.conf.Positional, _AS_RUN]
 """The type of the field `workdir` with which a command takes the directory of a run to write."""
 
 RunToRead: TypeAlias = Annotated[Path, path_by(opened)]
 """The type of a run that a command reads, by any name that `opened` takes."""
 
-OneRun: TypeAlias = Annotated[RunToRead, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+OneRun: TypeAlias = Annotated[RunToRead, tyro.conf.Positional, _AS_RUN]
 """The type of the field `workdir` with which a command reads a run: as RUN, or as --workdir RUN."""
 
-Runs: TypeAlias = Annotated[
-    tuple[RunToRead, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")
-]
+Runs: TypeAlias = Annotated[tuple[RunToRead, ...], tyro.conf.Positional, _AS_RUN]
 """The type of the field `workdir` of a command that reads several runs."""
 
-ConfigFields: TypeAlias = Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
+ConfigFields: TypeAlias = Annotated[Config, BARE, tyro.conf.FlagConversionOff]
 """The type of the field of a command that makes each field of a config a flag, without a prefix."""
 
 MAY_STAND_ALONE = "may stand alone"
@@ -218,9 +221,8 @@ def with_plugins(command: type[_T], name: str) -> type[_T]:
     kinds = added_flags(name, tuple(flag.name for flag in flags_of(command)))
     if not kinds:
         return command
-    bare = tyro.conf.arg(name="")
     parts = [
-        (f"plugin_{index}", Annotated[kind, bare], dataclasses.field(default_factory=kind))
+        (f"plugin_{index}", Annotated[kind, BARE], dataclasses.field(default_factory=kind))
         for index, kind in enumerate(kinds)
     ]
     shown = {

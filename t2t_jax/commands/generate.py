@@ -1,6 +1,7 @@
 """The command that continues text with a language model."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -53,7 +54,6 @@ class GenerateCommand(RunFlags):
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with writing(self.output) as file:
             translator = load_for("generate", [self.workdir], self)
-            done = 0
             if (
                 len(self.prompt) == 1
                 and self.output is None
@@ -61,10 +61,8 @@ class GenerateCommand(RunFlags):
                 and (self.beam_size == 1 or self.temperature > 0)
             ):
                 return self._write_as_it_comes(translator, self.prompt[0])
-            if self.prompt:
-                file.writelines(self._lines(translator, list(self.prompt), 1))
-                return 0
-            with reading(self.input) as chunks:
+            done = 0
+            with nullcontext([[*self.prompt]]) if self.prompt else reading(self.input) as chunks:
                 for prompts in chunks:
                     file.writelines(self._lines(translator, prompts, done + 1))
                     file.flush()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from t2t_jax.commands.flag_table import OneRun, Runs
+from t2t_jax.commands.flag_table import BARE, OneRun, Runs
 from t2t_jax.commands.groups import check_command
 from t2t_jax.config import DecodingConfig, MeshConfig
 
@@ -79,9 +79,7 @@ class DecodingFlags(ModelFlags):
 
     seed: int = 0
     """Seed of sampling (temperature above 0)."""
-    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")] = field(
-        default_factory=DecodingConfig
-    )
+    decoding: Annotated[DecodingConfig, BARE] = field(default_factory=DecodingConfig)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class SweepCommand:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
         from t2t_jax.config.file import check_size
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
-        from t2t_jax.sweep.rules import GridRules, check_distinct, chosen_variants, planned_grid
+        from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
 
         if self.dry_run + self.report + (self.rename is not None) > 1:
@@ -141,7 +141,6 @@ class SweepCommand:
 
             with TemporaryDirectory() as empty:  # planned for its checks of the rules
                 planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
-            check_distinct({name: grid.variants[name] for name in chosen}, seeds)
             console = result_console(highlight=False)
             console.print(listing(grid, chosen, seeds, console.width))
             return 0
@@ -207,11 +206,8 @@ class SweepCommand:
 
         if self.vary:
             choices = choices_of(self.vary, self.fields)
-            given = (f"--vary {shlex.quote(one)}" for one in self.vary)
-            title = (
-                f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} "
-                f"{' '.join(given)}"
-            )
+            given = " ".join(f"--vary {shlex.quote(factor)}" for factor in self.vary)
+            title = f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} {given}"
             grid = checked_grid(product(self.fields, choices), {}, "--vary")
             return grid._replace(source=product_file(self.fields, choices, title))
         if self.fields != Config():

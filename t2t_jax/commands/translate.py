@@ -56,7 +56,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         from t2t_jax.tasks.text_to_text import TextToText
 
         with reading(self.input) as lines, writing(self.output) as file:
-            chunks = self._with_prefixes(lines)
+            chunks = self._prefixed(lines)
             translator = self.load()
             data = translator.config.data
             task = task_of(data.corpus, data.task)
@@ -68,13 +68,12 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 found = translator.nbest(
                     sources, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
                 )
-                answers = [
-                    [task.answer(source, one.text) for one in hypotheses]
-                    for source, hypotheses in zip(sources, found, strict=True)
-                ]
-                repaired += sum(is_repaired for (_, is_repaired), *_ in answers)
-                written = self._format(answers, found, first_index=done)
-                file.writelines(f"{line}\n".encode() for line in written)
+                for index, one in ((i, one) for i, ranked in enumerate(found) for one in ranked):
+                    text, is_repaired = task.answer(sources[index], one.text)
+                    repaired += is_repaired and one is found[index][0]
+                    if self.scores or self.num_best > 1:
+                        text = _with_scores(text, done + index, one)
+                    file.write(f"{text}\n".encode())
                 file.flush()
                 done += len(texts)
         if repaired:
@@ -95,14 +94,12 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 translator.check_lines(texts, first_line=done + 1, decoding=self.decoding)
                 done += len(texts)
 
-    def _with_prefixes(
-        self, chunks: Iterator[list[str]]
-    ) -> Iterator[tuple[list[str], list[str] | None]]:
+    def _prefixed(self, lines: Iterator[list[str]]) -> Iterator[tuple[list[str], list[str] | None]]:
         """Return the lines some thousands at a time, with their prefixes; None for no prefixes."""
         if self.prefixes is None:
             one = self.prefix
-            return ((texts, None if one is None else [one] * len(texts)) for texts in chunks)
-        texts, prefixes = [*chunks], [*read_lines(self.prefixes)]
+            return ((texts, None if one is None else [one] * len(texts)) for texts in lines)
+        texts, prefixes = [*lines], [*read_lines(self.prefixes)]
         count = sum(map(len, texts))
         if count != len(prefixes):
             raise UserError(
@@ -112,15 +109,6 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         rest = iter(prefixes)
         return ((some, [*islice(rest, len(some))]) for some in texts)
 
-    def _format(
-        self,
-        answers: list[list[tuple[str, bool]]],
-        found: list[list["Hypothesis"]],
-        first_index: int,
-    ) -> Iterator[str]:
-        for index, (texts, hypotheses) in enumerate(zip(answers, found, strict=True), first_index):
-            for (text, _), best in zip(texts, hypotheses, strict=True):
-                if self.scores or self.num_best > 1:
-                    yield f"{index} ||| {text} ||| {best.log_prob:.4f} ||| {best.score:.4f}"
-                else:
-                    yield text
+
+def _with_scores(text: str, index: int, hypothesis: "Hypothesis") -> str:
+    return f"{index} ||| {text} ||| {hypothesis.log_prob:.4f} ||| {hypothesis.score:.4f}"

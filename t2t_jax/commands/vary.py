@@ -125,16 +125,14 @@ def _values(flag: str, path: str, part: str) -> list[Any]:
         raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
         raise UserError(
-            f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, with a number of values "
-            "from 2 on, as both ends are among them"
+            f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, with 2 values or more"
         )
     if kind == "log" and low <= 0:
         raise UserError(f"{shown} has no geometric steps from {low}; begin above 0, or use lin")
-    shares = (number / (count - 1) for number in range(1, count - 1))
-    between = [
-        low * (high / low) ** share if kind == "log" else low + (high - low) * share
-        for share in shares
-    ]
+    import numpy as np
+
+    spaced = np.geomspace if kind == "log" else np.linspace
+    between = spaced(low, high, count)[1:-1].tolist()
     whole = isinstance(low, int)
     values = [low, *(round(x) if whole else float(f"{x:.{_DIGITS}g}") for x in between), high]
     if len({*values}) < count:
@@ -160,9 +158,7 @@ def _value(flag: str, path: str, word: str) -> Any:
     return value
 
 
-def _check_differs(
-    columns: dict[str, list[Any]], rows: Sequence[tuple[Any, ...]], factor: str
-) -> None:
+def _check_differs(columns: dict[str, list[Any]], rows: list[tuple[Any, ...]], factor: str) -> None:
     """Refuse a field with one value in all rows, and duplicate rows."""
     for path, values in columns.items():
         if len({*values}) == 1:
