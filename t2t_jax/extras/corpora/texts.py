@@ -19,7 +19,7 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -63,15 +63,28 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _opened(text: Text, path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        is_packed = file.read(len(_GZIP)) == _GZIP or not text.member
-        file.seek(0)
-        with gzip.open(file) if is_packed else file as whole:
-            if not text.member:
-                yield whole
+    with ExitStack() as files:
+        whole: Any = files.enter_context(path.open("rb"))
+        is_packed = whole.read(len(_GZIP)) == _GZIP or not text.member
+        whole.seek(0)
+        whole = files.enter_context(gzip.open(whole)) if is_packed else whole
+        if not text.member:
+            yield whole
+            return
+        # As a stream: the archive is unpacked no further than the member, and none of it is kept.
+        bounded = _Bounded(whole, _MOST_HEADERS, "it has more headers than any archive of texts")
+        archive: Any = files.enter_context(tarfile.open(fileobj=bounded, mode="r|"))
+        while (member := archive.next()) is not None:
+            archive.members.clear()
+            if member.issparse():
+                raise tarfile.ReadError(f"{member.name} is a file with holes")
+            bounded.allowed += max(0, member.size)
+            if member.name.removeprefix("./") == text.member and member.isfile():
+                file = archive.extractfile(member)
+                is_packed = text.member.endswith(".gz")
+                yield files.enter_context(gzip.open(file)) if is_packed else file
                 return
-            with _member(text, path, whole) as member:
-                yield member
+    raise UserError(f"{path} has no file {text.member}; is it another archive of that name?")
 
 
 class _Bounded(io.RawIOBase):
@@ -86,25 +99,6 @@ class _Bounded(io.RawIOBase):
         if self.allowed < 0:
             raise tarfile.ReadError(self._refusal)
         return found
-
-
-@contextmanager
-def _member(text: Text, path: Path, whole: Any) -> Iterator[Any]:
-    # As a stream: the archive is unpacked no further than the member, and nothing of it is kept.
-    file = _Bounded(whole, _MOST_HEADERS, "it has more headers than any archive of texts")
-    archive: Any
-    with tarfile.open(fileobj=file, mode="r|") as archive:
-        while (member := archive.next()) is not None:
-            archive.members.clear()
-            if member.issparse():
-                raise tarfile.ReadError(f"{member.name} is a file with holes")
-            file.allowed += max(0, member.size)
-            if member.name.removeprefix("./") == text.member and member.isfile():
-                packed = archive.extractfile(member)
-                with gzip.open(packed) if text.member.endswith(".gz") else packed as unpacked:
-                    yield unpacked
-                return
-    raise UserError(f"{path} has no file {text.member}; is it another archive of that name?")
 
 
 def _lines(file: Lines, text: Text) -> Iterator[str]:
