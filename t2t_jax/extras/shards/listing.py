@@ -189,18 +189,16 @@ class ParquetShard(Shard):
             import pyarrow
             from pyarrow import parquet
         roots = list(dict.fromkeys(name.partition(".")[0] for name in self.fields))
-        number = 0
         with bucket.local_copy(path) as copy:
             try:
                 table = parquet.ParquetFile(copy)
                 for name in self.fields:
                     _check_column(path, name, pyarrow.struct(table.schema_arrow))
-                for batch in table.iter_batches(_BATCH_ROWS, columns=roots):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield from texts_of(
-                            [value_of(row, name) for name in self.fields], path, number, faults
-                        )
+                batches = table.iter_batches(_BATCH_ROWS, columns=roots)
+                rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+                for number, row in enumerate(rows, 1):
+                    values = [value_of(row, name) for name in self.fields]
+                    yield from texts_of(values, path, number, faults)
             except (pyarrow.ArrowException, UnicodeDecodeError) as error:
                 raise OSError(str(error)) from error
 

@@ -182,11 +182,9 @@ class PreparedPieces(parts.Parts):
         Packed rows are counted once for each of their shapes, and stored with the pieces.
         """
         if not form.packs:
-            counts = np.zeros((len(self), len(form.shapes)), np.int64)
-            for own, (_, piece) in zip(counts, self._pieces, strict=True):
-                known = piece["classes"][: len(own)]
-                own[: len(known)] = known
-            return parts.RowCounts(counts, 1)
+            size = len(form.shapes)
+            counts = [[*piece["classes"], *[0] * size][:size] for _, piece in self._pieces]
+            return parts.RowCounts(np.array(counts, np.int64).reshape(-1, size), 1)
         kept = self.folder / f"packed-{'x'.join(map(str, form.shapes[0][1:]))}.json"
         try:
             packed = records.parse_object(kept.read_bytes(), _PACKED)
