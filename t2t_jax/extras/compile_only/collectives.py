@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from jaxtyping import Int
@@ -61,9 +62,7 @@ class Collective:
         for group in self.groups:
             places = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
             crossed |= (places != places[:, :1]).any(axis=1)
-        return tuple(
-            name for name, is_crossed in zip(mesh_shape, crossed, strict=True) if is_crossed
-        )
+        return tuple(compress(mesh_shape, crossed))
 
 
 def collectives(program: Program) -> list[Collective]:

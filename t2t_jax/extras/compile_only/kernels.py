@@ -108,11 +108,6 @@ class Roofline:
         """Return the bytes that the program reads and writes."""
         return sum(group.num_bytes for group in self.groups)
 
-    @property
-    def launches(self) -> int:
-        """Return how many kernels are started."""
-        return sum(group.starts for group in self.groups)
-
 
 def kernels(program: Program) -> list[Kernel]:
     """Return the kernels that one run of a program starts, in the order of their starts.

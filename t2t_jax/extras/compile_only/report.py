@@ -249,7 +249,7 @@ def format_search(report: SearchReport) -> Iterator[str]:
 
 def _kernel_lines(bound: Roofline) -> Iterator[str]:
     """Yield the lines of a table of the kinds of kernels, those that take longest first."""
-    yield f"{bound.launches:,} kernels, the dearest kinds first"
+    yield f"{sum(group.starts for group in bound.groups):,} kernels, the dearest kinds first"
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
     groups, rest = list(bound.groups[:_MOST_GROUPS]), bound.groups[_MOST_GROUPS:]
     if rest:
