@@ -7,13 +7,7 @@ from typing import Any
 from profiling import Profile, joined
 
 from t2t_jax.extras.compile_only.hlo import Program
-from t2t_jax.extras.compile_only.kernels import (
-    Kernel,
-    kernels,
-    label_of,
-    least_seconds,
-    roofline,
-)
+from t2t_jax.extras.compile_only.kernels import Kernel, kernels, label_of, least_seconds, roofline
 from t2t_jax.parallel.hardware import Hardware
 
 ELSEWHERE = "not in the program"
