@@ -225,12 +225,10 @@ def from_template(template: str, **values: object) -> str:
     """
     codes = {"final": " ".join(map(str, FINAL)), "hung": HUNG, "stopped": STOPPED}
     texts = {name: str(value) for name, value in {**codes, **values}.items()}
-    lines: list[str] = []
-    for line in (files(__package__) / "templates" / template).read_text("utf-8").splitlines():
-        filled = _filled_line(line, texts)
-        if filled.strip() or not _PLACE.search(line):
-            lines.append(filled)
-    return "\n".join(lines) + "\n"
+    lines = (files(__package__) / "templates" / template).read_text("utf-8").splitlines()
+    filled = ((line, _filled_line(line, texts)) for line in lines)
+    kept = [text for line, text in filled if text.strip() or not _PLACE.search(line)]
+    return "\n".join(kept) + "\n"
 
 
 def _filled_line(line: str, values: Mapping[str, str]) -> str:
