@@ -221,11 +221,8 @@ def scores_section(
     task: Task, experiment: PublishedExperiment, scores: Sequence[Record]
 ) -> Section:
     """Return the section with a row for each evaluation, and its scores in the task's measures."""
-    measures = [
-        measure
-        for measure in (*task.measures, _PERPLEXITY)
-        if any(measure.field in score for score in scores)
-    ]
+    fields = set[str]().union(*scores)
+    measures = [one for one in (*task.measures, _PERPLEXITY) if one.field in fields]
     signatures = {
         f"{measure.name}: {score[measure.signature_field]}"
         for measure in task.measures
