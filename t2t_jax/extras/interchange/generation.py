@@ -43,18 +43,17 @@ _GENERATION = schema(
         "early_stopping": bool | str | None,
     },
 )
-_LACKING = {
-    *("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"),
-    *("num_beam_groups", "diversity_penalty", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h"),
-    *("encoder_no_repeat_ngram_size", "forced_bos_token_id", "begin_suppress_tokens"),
-    *("sequence_bias", "exponential_decay_length_penalty", "force_words_ids", "constraints"),
-    *("stop_strings", "max_time", "penalty_alpha", "watermarking_config"),
+_LACKING: Mapping[str, int | None] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1),
+    **dict.fromkeys(("guidance_scale", "num_beam_groups"), 1),
+    **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h")),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "forced_bos_token_id", "constraints")),
+    **dict.fromkeys(("begin_suppress_tokens", "sequence_bias", "force_words_ids", "max_time")),
+    **dict.fromkeys(("exponential_decay_length_penalty", "stop_strings", "penalty_alpha")),
+    "watermarking_config": None,
 }
-"""Settings of transformers that no search of this package has. Newer releases may have more."""
-_NEUTRAL_AT_ONE = {
-    *("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"),
-    "num_beam_groups",
-}
+"""Settings of transformers that no search of this package has, with the values that change nothing
+besides null, false and []. Newer releases may have more."""
 _NEVER = -1e4
 """The output bias of padding where a search normalises the other probabilities anew."""
 _SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
@@ -80,17 +79,15 @@ def with_their_search(
       order: the model's id of each of our entries.
       carried: further settings that the import takes over otherwise.
     """
-    file = path / FILE
-    is_apart = file.exists()
-    if not is_apart:  # then transformers reads config.json too
-        file = path / "config.json"
+    is_apart = (path / FILE).exists()
+    file = path / (FILE if is_apart else "config.json")  # as transformers does
     given = read_json(file, _GENERATION)
     settings = {
         name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
     }
     ids = {int(number): place for place, number in enumerate(order)}
     fields = _decoding_fields(settings, ids, theirs["pad_token_id"], file)
-    others = given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT if is_apart else _LACKING
+    others = given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT if is_apart else _LACKING.keys()
     arrays = dict(model.arrays)
     if settings["renormalize_logits"] and "output_bias" not in arrays:
         warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
@@ -176,10 +173,8 @@ def _left_out(
         and (any(constraints) or settings["min_length"] > 1),
     }
     for name in sorted(others):
-        neutral: list[Any] = [None, False, []]
-        if name in _NEUTRAL_AT_ONE:
-            neutral.append(1)
-        elif name in _SPECIAL:
+        neutral: list[Any] = [None, False, [], _LACKING.get(name)]
+        if name in _SPECIAL:
             neutral = [None, theirs.get(name), [theirs.get(name)]]
         is_lacking[name] = given.get(name) not in neutral and not name.startswith(_IGNORED_PREFIXES)
     return [f"{name}={given[name]!r:.60}" for name, is_left in is_lacking.items() if is_left]
@@ -210,8 +205,7 @@ def write_search(
         "do_sample": draws,
     }
     if draws:
-        found |= {"temperature": decoding.temperature, "top_k": decoding.top_k}
-        found["top_p"] = decoding.top_p
+        found |= {name: getattr(decoding, name) for name in ("temperature", "top_k", "top_p")}
     write_json(directory / FILE, {**found, **special})
 
 
@@ -231,10 +225,8 @@ def special_ids(
         "bos_token_id": start if begin is None else begin,
         "decoder_start_token_id": start,
     }
-    return {
-        **{name: int(order[number]) for name, number in ids.items()},
-        "forced_eos_token_id": None,
-    }
+    found: dict[str, int | None] = {name: int(order[number]) for name, number in ids.items()}
+    return {**found, "forced_eos_token_id": None}
 
 
 def num_positions(config: Config) -> int:

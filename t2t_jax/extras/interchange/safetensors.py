@@ -15,10 +15,10 @@ from pathlib import Path
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.interchange import model_files, places, portable
+from t2t_jax.extras.interchange import places, portable
 from t2t_jax.extras.interchange.carried import ANY, Carried
 from t2t_jax.training import parameter_file
-from t2t_jax.workdir import CONFIG, PARAMETERS, VOCABULARY, write_vocabulary
+from t2t_jax.workdir import CONFIG, PARAMETERS, read_config, read_vocabulary, write_vocabulary
 
 VOCABULARIES = (Vocabulary,)
 
@@ -63,10 +63,6 @@ def read(path: Path) -> portable.PortableModel:
     saved = parameter_file.read_parameters(file)
     tensors = places.Tensors(file, saved.arrays)
     arrays = {name: tensors.take(name) for name in saved.arrays}
-    vocabulary = Vocabulary.load(path / VOCABULARY)
+    vocabulary = read_vocabulary(path)
     parameter_file.check_vocabulary(file, saved, vocabulary.fingerprint)
-    try:
-        config = Config.from_json(model_files.read_text(path / CONFIG))
-    except UserError as error:
-        raise UserError(f"{path / CONFIG}: {error}") from error
-    return portable.PortableModel(config, vocabulary, arrays, saved.steps)
+    return portable.PortableModel(read_config(path), vocabulary, arrays, saved.steps)

@@ -157,20 +157,16 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         ids = {name: number for number, name in enumerate(FIRST_ENTRIES)}
         ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
     added = {name: ids[name] for name in FIRST_ENTRIES if name in ids}
-    known, last = _added_ids(path), max(ids.values(), default=0) + 1
+    tokens = tokenizer_settings(path).get("added_tokens_decoder", {})
+    try:
+        known = {token["content"]: int(number) for number, token in tokens.items()}
+    except ValueError as error:
+        raise UserError(f"{path / SETTINGS} has an added token whose id is no number") from error
+    last = max(ids.values(), default=0) + 1
     for place, name in enumerate(_named_tokens(path)):
         known.setdefault(name, last + place)
     added |= {name: number for name, number in known.items() if name not in ids}
     return {**ids, **added}, added
-
-
-def _added_ids(path: Path) -> dict[str, int]:
-    """Return the ids that tokenizer_config.json gives to entries beyond the subwords."""
-    given = tokenizer_settings(path).get("added_tokens_decoder", {})
-    try:
-        return {token["content"]: int(number) for number, token in given.items()}
-    except ValueError as error:
-        raise UserError(f"{path / SETTINGS} has an added token whose id is no number") from error
 
 
 def _named_tokens(path: Path) -> list[str]:
