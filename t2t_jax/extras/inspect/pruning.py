@@ -6,7 +6,6 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.errors import UserError
@@ -67,9 +66,7 @@ def without_heads(model: portable.PortableModel, heads: list[Head]) -> portable.
             left[f"model.{name}_heads"] = network.attention_of(name).num_heads - number
     config = model.config.replace(left)
 
-    def kept(
-        name: Part, layer: int, parts: Float32[np.ndarray, "h ..."]
-    ) -> Float32[np.ndarray, "kept ..."]:
+    def kept(name: Part, layer: int, parts: rewriting.Heads) -> rewriting.Heads:
         return np.delete(parts, gone[name, layer], axis=0)
 
     arrays = rewriting.with_changed_heads(model.arrays, network, kept)

@@ -11,6 +11,7 @@ from typing import NotRequired
 import numpy as np
 from jaxtyping import Float32
 
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -71,14 +72,12 @@ def _places(model: ModelConfig) -> Iterator[places.Place]:
     yield places.Place("target_position", "transformer.wpe.weight")
     for number in range(model.stacks[0].num_layers):
         ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
-        for sublayer, letter, name in (
-            ("self_attention", "O", "attn.c_proj"),
-            ("feed_forward", "1", "mlp.c_fc"),
-            ("feed_forward", "2", "mlp.c_proj"),
-        ):
-            yield from places.linear_places(f"{ours}.{sublayer}", letter, f"{theirs}.{name}", False)
-        yield from places.norm_places(f"{ours}.self_attention.norm", f"{theirs}.ln_1")
-        yield from places.norm_places(f"{ours}.feed_forward.norm", f"{theirs}.ln_2")
+        attention, network = f"{ours}.self_attention", f"{ours}.feed_forward"
+        yield from places.linear_places(attention, "O", f"{theirs}.attn.c_proj", False)
+        yield from places.norm_places(f"{attention}.norm", f"{theirs}.ln_1")
+        yield from places.linear_places(network, "1", f"{theirs}.mlp.c_fc", False)
+        yield from places.linear_places(network, "2", f"{theirs}.mlp.c_proj", False)
+        yield from places.norm_places(f"{network}.norm", f"{theirs}.ln_2")
     yield from places.norm_places("decoder.norm", "transformer.ln_f")
 
 
@@ -118,6 +117,7 @@ def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
     length = theirs["n_positions"]
+    steps = "data.source_tokens_per_step", "data.target_tokens_per_step"
     changes = {
         "model.architecture": "decoder_only",
         "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
@@ -130,8 +130,7 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
         "data.task": "language_modelling",
         "data.vocab_size": len(vocabulary),
         "data.max_length": length,
-        "data.source_tokens_per_step": max(25_000, length + 8),
-        "data.target_tokens_per_step": max(25_000, length + 8),
+        **dict.fromkeys(steps, max(25_000, length + 8)),
         "training.label_smoothing": 0.0,
         "training.freeze": ("output_bias",),
     }
@@ -184,14 +183,12 @@ def write(model: portable.PortableModel, directory: Path) -> None:
             "or train one with training.freeze=output_bias, which keeps it 0"
         )
     arrays = dict(_their_arrays(model.arrays, network, order))
-    end = int(order[1])
     config = {
         "vocab_size": len(arrays["transformer.wte.weight"]),
         **pretrained.their_fields(network, _FIELDS),
         "n_inner": network.d_ff,
         "embd_pdrop": network.dropout_rate,
-        "bos_token_id": end,
-        "eos_token_id": end,
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), int(order[EOS_ID])),
     }
     pretrained.write_files(directory, "GPT2LMHeadModel", "gpt2", config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
@@ -200,10 +197,8 @@ def write(model: portable.PortableModel, directory: Path) -> None:
 def _their_arrays(
     arrays: Arrays, model: ModelConfig, order: np.ndarray
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    there = order != places.NONE
-    embedding = np.zeros((int(there.sum()), model.d_model), np.float32)
-    embedding[order[there]] = arrays["embedding"][there]
-    yield "transformer.wte.weight", embedding
+    rows = np.argsort(order)[np.count_nonzero(order == places.NONE) :]
+    yield "transformer.wte.weight", arrays["embedding"][rows]
     for number in range(model.stacks[0].num_layers):
         ours = f"decoder.layers.{number}.self_attention"
         for kind, name in (("W", "weight"), ("b", "bias")):

@@ -1,6 +1,7 @@
 """Rewriting of parameters to the same function, for formats that lack an option of the model."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -9,6 +10,9 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Part
 from t2t_jax.modules.gates import PLACES
 from t2t_jax.modules.names import Arrays
+
+Heads: TypeAlias = Float32[np.ndarray, "_ ..."]
+"""A part of a parameter for each head of an attention."""
 
 _STACKS = "encoder", "decoder"
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
@@ -136,9 +140,7 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
     if all(one.num_heads == model.num_heads for stack in model.stacks for one in stack.attentions):
         return arrays
 
-    def filled(
-        attention: Part, layer: int, heads: Float32[np.ndarray, "h ..."]
-    ) -> Float32[np.ndarray, "all ..."]:
+    def filled(attention: Part, layer: int, heads: Heads) -> Heads:
         zeros = np.zeros((model.num_heads - len(heads), *heads.shape[1:]), heads.dtype)
         return np.concatenate([heads, zeros])
 
@@ -148,7 +150,7 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
 def with_changed_heads(
     arrays: Arrays,
     model: ModelConfig,
-    change: Callable[[Part, int, Float32[np.ndarray, "h ..."]], Float32[np.ndarray, "changed ..."]],
+    change: Callable[[Part, int, Heads], Heads],
 ) -> Arrays:
     """Return the parameters after a change of the heads that an attention has.
 

@@ -48,28 +48,23 @@ def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory:
     """
     vocabulary, config = model.vocabulary, model.config
     assert isinstance(vocabulary, FramedVocabulary)
-    size = len(vocabulary)
+    size, length = len(vocabulary), config.model.num_positions
     _, order = places.new_order([""] * size, vocabulary.first)
     pieces = vocabulary.pieces([range(size)])[0]
-    special = generation.special_ids(
-        config.model, order, pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
-    )
+    begin = pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
+    special = generation.special_ids(config.model, order, begin)
     forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
     special["forced_bos_token_id"] = None if forced is None else int(order[forced])
     settings = {
         "vocab_size": size,
         **pretrained.their_encoder_decoder_fields(config.model, form.fields),
-        "max_position_embeddings": config.model.num_positions
-        if form.has_table
-        else generation.num_positions(config),
+        "max_position_embeddings": length if form.has_table else generation.num_positions(config),
         "tie_word_embeddings": True,
         **special,
     }
     arrays = dict(_their_arrays(model, form, order))
-    pair = vocabulary.pair
-    readme = _README.format(
-        name=form.model_class, languages=_LANGUAGES.format(*pair) if pair else ""
-    )
+    languages = _LANGUAGES.format(*vocabulary.pair) if vocabulary.pair else ""
+    readme = _README.format(name=form.model_class, languages=languages)
     pretrained.write_files(directory, form.model_class, form.model_type, settings, arrays, readme)
     generation.write_search(directory, config, special, order)
     _write_vocabulary(vocabulary, form, order, directory)
