@@ -18,11 +18,11 @@ query is the subword that is predicted, so it has no own, previous or next word.
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from t2t_jax.config.model import Part
 
@@ -35,14 +35,21 @@ BROAD = 0.8
 """The least entropy of a broad head, as a share of the greatest possible."""
 
 
-@dataclass(frozen=True)
 class Attended:
-    """The subwords that are the queries or the keys of an attention."""
+    """The subwords of a sentence or a translation, as the queries or the keys of an attention."""
 
-    words: Int[np.ndarray, " t"]
-    """The number of each subword's word, from 0; -1 for the end or start of a sentence."""
-    is_punctuation: Bool[np.ndarray, " t"]
-    """Whether each subword is punctuation alone."""
+    def __init__(self, words: Sequence[int], pieces: Sequence[str]) -> None:
+        """Find the punctuation among the subwords.
+
+        Args:
+          words: the number of each subword's word, from 0; -1 for the end or start of a sentence.
+          pieces: the subwords as the vocabulary writes them.
+        """
+        self.words = np.array(words, int)
+        """The number of each subword's word."""
+        marks = [_is_punctuation(piece) for piece in pieces]
+        self.is_punctuation = np.array(marks, bool) & (self.words >= 0)
+        """Whether each subword is punctuation alone."""
 
 
 @dataclass(frozen=True)
@@ -134,26 +141,14 @@ def sides(
       source: for the sentence, the number of each subword's word, and the subwords.
       target: the same for the translation.
     """
-    of_source = attended(*source)
+    of_source = Attended(*source)
     words, pieces = target
-    inputs = attended([-1, *words[:-1]], ["", *pieces[:-1]])
+    inputs = Attended([-1, *words[:-1]], ["", *pieces[:-1]])
     return {
         "encoder": (of_source, of_source),
         "decoder": (inputs, inputs),
-        "cross": (attended(words, pieces), of_source),
+        "cross": (Attended(words, pieces), of_source),
     }
-
-
-def attended(words: Iterable[int], pieces: Sequence[str]) -> Attended:
-    """Return the subwords of a sentence or a translation, as queries or keys.
-
-    Args:
-      words: the number of the word that each subword belongs to, or -1.
-      pieces: the subwords as the vocabulary writes them.
-    """
-    numbers = np.fromiter(words, int, len(pieces))
-    marks = [_is_punctuation(piece) for piece in pieces]
-    return Attended(numbers, np.array(marks, bool) & (numbers >= 0))
 
 
 def _is_punctuation(piece: str) -> bool:

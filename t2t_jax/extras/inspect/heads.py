@@ -107,16 +107,30 @@ class HeadReport:
     """The model with more and more of its heads masked, the least important ones first."""
 
 
-@dataclass(frozen=True)
 class _Measures:
     """The measurements of a model on some sentences, with some of its heads masked."""
 
-    translator: Translator
-    translates: bool
-    lines: list[str]
-    references: list[str]
-    sources: list[list[int]]
-    targets: list[list[int]]
+    def __init__(
+        self, translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
+    ) -> None:
+        """Read the sentences; refuse a model without heads of its own."""
+        if not translator.model.shows_attention:
+            raise UserError("an ensemble has no heads of its own; name one of its models")
+        config, vocabulary = translator.config, translator.vocabulary
+        if not isinstance(config.model, EncoderDecoderConfig):
+            raise UserError(
+                "heads are measured and pruned in an encoder and a decoder, but this run has "
+                f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
+            )
+        corpus = open_corpus(config.data)
+        prepare_evaluation(config, corpus, vocabulary, split)
+        pairs = zip(*corpus.lines(split), strict=True)
+        kept = list(islice(((a, b) for a, b in pairs if a.strip() and b.strip()), num_sentences))
+        self.translator = translator
+        self.translates = bleu and corpus.facts.score[0] == "bleu"
+        self.lines, self.references = [a for a, _ in kept], [b for _, b in kept]
+        self.sources = vocabulary.encode(self.lines)
+        self.targets = vocabulary.encode_targets(self.references)
 
     @cached_property
     def batches(self) -> list[Batch]:
@@ -194,7 +208,7 @@ def weigh_heads(
       bleu: whether sentences are translated, by greedy search, once for every head and every point
         of the curve. Parsers are measured by their loss alone.
     """
-    measures = _measures(translator, split, num_sentences, bleu=bleu)
+    measures = _Measures(translator, split, num_sentences, bleu=bleu)
     whole = open_gates(translator.config.model)
     loss, score = measures.loss(whole), measures.bleu(whole)
     importance, counts = measures.importance(), measures.counts()
@@ -223,7 +237,7 @@ def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
     """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
-    return _measures(translator, split, num_sentences, bleu=False).importance()
+    return _Measures(translator, split, num_sentences, bleu=False).importance()
 
 
 def pruning_order(importance: HeadGates) -> list[Head]:
@@ -262,28 +276,6 @@ def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
     for name, *place in heads:
         arrays[name][*place] = 0
     return HeadGates(**{name: jnp.asarray(array) for name, array in arrays.items()})
-
-
-def _measures(
-    translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
-) -> _Measures:
-    if not translator.model.shows_attention:
-        raise UserError("an ensemble has no heads of its own; name one of its models")
-    config = translator.config
-    if not isinstance(config.model, EncoderDecoderConfig):
-        raise UserError(
-            "heads are measured and pruned in an encoder and a decoder, but this run has "
-            f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
-        )
-    corpus = open_corpus(config.data)
-    prepare_evaluation(config, corpus, translator.vocabulary, split)
-    pairs = zip(*corpus.lines(split), strict=True)
-    kept = list(islice(((a, b) for a, b in pairs if a.strip() and b.strip()), num_sentences))
-    lines, references = [a for a, _ in kept], [b for _, b in kept]
-    sources = translator.vocabulary.encode(lines)
-    targets = translator.vocabulary.encode_targets(references)
-    translates = bleu and corpus.facts.score[0] == "bleu"
-    return _Measures(translator, translates, lines, references, sources, targets)
 
 
 def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:

@@ -15,7 +15,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.extras.inspect import heads
-from t2t_jax.extras.inspect.head_kinds import attended, count_heads
+from t2t_jax.extras.inspect.head_kinds import Attended, count_heads
 from t2t_jax.extras.inspect.heads import Head, all_heads, pruning_order, weigh_heads, without
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.tasks.measures.bleu import corpus_scores
@@ -132,9 +132,9 @@ def test_kinds_are_those_of_the_attention_maps(translator):
     counts = {}
     for source, target in list(zip(*_lines(translator), strict=True))[:3]:
         maps = attention_maps(translator, source, target)
-        source_side = attended(maps.source_words, maps.source)
-        predicted = attended(maps.target_words, maps.target)
-        inputs = attended([-1, *maps.target_words[:-1]], ["<s>", *maps.target[:-1]])
+        source_side = Attended(maps.source_words, maps.source)
+        predicted = Attended(maps.target_words, maps.target)
+        inputs = Attended([-1, *maps.target_words[:-1]], ["<s>", *maps.target[:-1]])
         for name, sides in (
             ("encoder", (source_side, source_side)),
             ("decoder", (inputs, inputs)),
@@ -142,7 +142,7 @@ def test_kinds_are_those_of_the_attention_maps(translator):
         ):
             found = count_heads(getattr(maps, name), *sides, name)
             counts[name] = counts[name] + found if name in counts else found
-    measured = heads._measures(translator, "dev", 3, bleu=False).counts()
+    measured = heads._Measures(translator, "dev", 3, bleu=False).counts()
     for name, expected in counts.items():
         assert measured[name].kinds() == expected.kinds()
         np.testing.assert_allclose(measured[name].shares, expected.shares, atol=1e-4)
@@ -154,7 +154,7 @@ def test_blank_lines_count_as_no_sentences(tmp_path):
         for split in ("train", "dev"):
             (tmp_path / f"{split}.{side}").write_text(text)
     fields = {"data.corpus": f"text:{tmp_path}", "model.num_encoder_layers": 1}
-    measures = heads._measures(translator_of(portable(fields)), "dev", 1, bleu=False)
+    measures = heads._Measures(translator_of(portable(fields)), "dev", 1, bleu=False)
     assert (measures.lines, measures.references) == (["the file"], ["die Datei"])
 
 
@@ -163,7 +163,7 @@ def test_bleu_is_that_of_a_model_without_the_head(translator):
     params = _without_rows(translator.params, "encoder", "self_attention", 0, slice(0, 4))
     other = type(translator)(translator.config, translator.vocabulary, params)
     score = corpus_scores(other.translate(sources, beam_size=1), references, "de").bleu
-    measures = heads._measures(translator, "dev", _SENTENCES, bleu=True)
+    measures = heads._Measures(translator, "dev", _SENTENCES, bleu=True)
     gates = without(open_gates(translator.config.model), [Head("encoder", 0, 0)])
     assert measures.bleu(gates) == score
 

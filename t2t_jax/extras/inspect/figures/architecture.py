@@ -1,6 +1,5 @@
 """Figure 1 of the paper with the shapes and the numbers of parameters of a config."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from t2t_jax.config import AttentionConfig, Config, ImageEncoderConfig, ModelConfig
 from t2t_jax.config.model import Side, Stack
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.system.drawing import canvas
@@ -60,32 +60,25 @@ def architecture(config: Config, vocab_size: int) -> Figure:
     return figure
 
 
-def _column(
-    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
-) -> list[_Box]:
+def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack) -> list[_Box]:
     """Return the boxes of a stack, from below to above."""
     name = "decoder" if stack.reads_target else "encoder"
+    side: Side = "target" if stack.reads_target else "source"
     kinds = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
-    boxes = _inputs(model, vocab_size, params, stack)
+    boxes = _inputs(model, vocab_size, params, stack, side)
     for sublayer in [*kinds, "feed_forward"]:
         boxes += _sublayer(model, params[name]["layers"], sublayer, stack)
     if model.norm_order == "pre":
         boxes.append(_Box("norm", _numbers(params[name]["norm"]), "norm", False))
     if stack.reads_target or len(model.stacks) == 1:
-        boxes += _outputs(model, vocab_size, params, _side(stack))
+        boxes += _outputs(model, vocab_size, params, side)
     return boxes
 
 
-def _side(stack: Stack) -> Side:
-    """Return the side, source or target, whose embedding a stack reads."""
-    return "target" if stack.reads_target else "source"
-
-
 def _inputs(
-    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
+    model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack, side: Side
 ) -> list[_Box]:
     """Return the boxes below the layers: tokens or images, their embedding and positions."""
-    side = _side(stack)
     read = "source and target" if stack.reads_source and stack.reads_target else side
     if isinstance(model, ImageEncoderConfig):
         sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
@@ -113,9 +106,7 @@ def _inputs(
     return [*boxes, *([_Box("norm", _numbers(norm), "norm", False)] if norm else [])]
 
 
-def _outputs(
-    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: Side
-) -> list[_Box]:
+def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side) -> list[_Box]:
     """Return the boxes above the layers of the stack that predicts."""
     matrix, embeddings = model.embeddings["output"], model.embeddings
     shared = " (shared)" if embeddings.get(side) == matrix else ""
@@ -128,7 +119,7 @@ def _outputs(
     ]
 
 
-def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: Stack) -> list[_Box]:
+def _sublayer(model: ModelConfig, layers: Parameters, name: str, stack: Stack) -> list[_Box]:
     if name == "feed_forward":
         shape = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
         title, kind = "feed-forward network", "feed_forward"

@@ -25,7 +25,7 @@ def worth(report: HeadReport) -> Figure:
         curve.plot(shares, [point.loss for point in report.curve], "o-", color=COLORS[0])
         curve.set(ylabel="loss, nats a token")
     else:
-        scores = [np.nan if point.bleu is None else point.bleu for point in report.curve]
+        scores = np.array([point.bleu for point in report.curve], float)
         curve.plot(shares, scores, "o-", color=COLORS[0])
         curve.set(ylabel="sacreBLEU, greedy", ylim=(0, None))
     curve.set(xlabel="% of the heads", title="without the least important")

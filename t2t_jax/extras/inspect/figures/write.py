@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config
-from t2t_jax.decoding.attention_maps import AttentionMaps, attention_maps, weights_of
+from t2t_jax.decoding.attention_maps import attention_maps, weights_of
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.figures import attention, formulas
@@ -69,21 +69,22 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
 
 def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Figure]]:
     """Yield pictures as figures 3 to 5: self-attention by layer, and cross-attention if any."""
-    config, stack = translator.config, "encoder"
-    cross: AttentionMaps | None = None
-    if not config.data.facts.writes_text:  # a language model
-        stack = "decoder"
-        words, weights = _of_language_model(translator, sentence)
-    else:
-        cross = attention_maps(translator, sentence)
-        words, weights = cross.source, cross.encoder
+    if not translator.config.data.facts.writes_text:  # a language model
+        yield from _by_layer("decoder", *_of_language_model(translator, sentence))
+        return
+    maps = attention_maps(translator, sentence)
+    yield from _by_layer("encoder", maps.source, maps.encoder)
+    for layer in range(len(maps.cross)):
+        yield f"attention_cross_{layer + 1}", attention.cross_attention(maps, layer)
+
+
+def _by_layer(
+    stack: str, words: list[str], weights: Float[np.ndarray, "n h s s"]
+) -> Iterator[tuple[str, Figure]]:
     for layer, of_layer in enumerate(weights, 1):
         title = f"{stack} self-attention, layer {layer}: a colour for each head"
-        name = f"attention_{stack}_{layer}"
-        yield name, attention.lines_between_words(words, of_layer, title)
-    if cross is not None:
-        for layer in range(len(cross.cross)):
-            yield f"attention_cross_{layer + 1}", attention.cross_attention(cross, layer)
+        picture = attention.lines_between_words(words, of_layer, title)
+        yield f"attention_{stack}_{layer}", picture
 
 
 def _of_language_model(
