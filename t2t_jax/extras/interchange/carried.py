@@ -37,8 +37,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
         is_read = leaf.metadata.get("read_where", lambda _: True)(getattr(model.config, section))
         if section not in _SECTIONS or section in carried or not is_read:
             continue
-        unchanging = leaf.default
-        values = carried.get(path, (unchanging,) if leaf.metadata.get("exported", True) else ANY)
+        values = carried.get(path, (leaf.default,) if leaf.metadata.get("exported", True) else ANY)
         if values is not ANY and value not in values:
             found.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, values))}")
     if not isinstance(model.vocabulary, form.VOCABULARIES):

@@ -146,8 +146,7 @@ def _specification(model: PortableModel) -> Any:
     (source_pieces,) = vocabulary.pieces([range(vocabulary.source_size)])
     (pieces,) = vocabulary.target_pieces([range(len(vocabulary))])
     spec.config.unk_token = pieces[vocabulary.unk_id]
-    start = pieces[start_id(network)]
-    spec.config.bos_token = spec.config.decoder_start_token = start
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[start_id(network)]
     spec.config.eos_token = pieces[EOS_ID]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = network.norm_epsilon

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-from jaxtyping import Int
 from msgspec import Meta
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.extras.interchange.model_files import config_of, read_json
+from t2t_jax.extras.interchange.places import Order
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.extras.interchange.pretrained import write_json
 from t2t_jax.modules.models import start_id
@@ -181,10 +180,7 @@ def _left_out(
 
 
 def write_search(
-    directory: Path,
-    config: Config,
-    special: Mapping[str, int | None],
-    order: Int[np.ndarray, " entries"],
+    directory: Path, config: Config, special: Mapping[str, int | None], order: Order
 ) -> None:
     """Write the generation config for the search of a config.
 
@@ -210,7 +206,7 @@ def write_search(
 
 
 def special_ids(
-    model: ModelConfig, order: Int[np.ndarray, " entries"], begin: int | None = None
+    model: ModelConfig, order: Order, begin: int | None = None
 ) -> dict[str, int | None]:
     """Return the ids of special entries in transformers, by the names of their settings.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NotRequired
 
 import numpy as np
-from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
@@ -139,7 +138,7 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
 
 def _our_arrays(
     tensors: places.Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+) -> places.NamedArrays:
     order, width = np.array(vocabulary.order), model.d_model
     yield "embedding", tensors.rows("transformer.wte.weight", order, width)
     yield "output_bias", np.where(order != places.NONE, np.float32(0), np.float32(_NEVER))
@@ -194,9 +193,7 @@ def write(model: portable.PortableModel, directory: Path) -> None:
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
 
 
-def _their_arrays(
-    arrays: Arrays, model: ModelConfig, order: np.ndarray
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+def _their_arrays(arrays: Arrays, model: ModelConfig, order: np.ndarray) -> places.NamedArrays:
     rows = np.argsort(order)[np.count_nonzero(order == places.NONE) :]
     yield "transformer.wte.weight", arrays["embedding"][rows]
     for number in range(model.stacks[0].num_layers):

@@ -25,12 +25,12 @@ parameters are rewritten to make up for them:
   from all, biases of the first layers make up for it, and the entries get other ids.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeAlias
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Int
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, EncoderDecoderConfig, ModelConfig
@@ -82,7 +82,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
     given = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _OTHERS, {})
     theirs = {_SHARED: True, _TIED: True, **given}
     vocabulary, orders = _read_vocabulary(path, theirs)
-    config = _our_config(path, theirs, vocabulary, orders[1], positions)
+    config = _our_config(path, theirs, vocabulary, positions)
     tensors = pretrained.read_tensors(path)
     arrays: Arrays = dict(_our_arrays(tensors, theirs, config.model, orders))
     if positions == "huggingface":
@@ -97,9 +97,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
     return generation.with_their_search(model, path, theirs, orders[1].tolist())
 
 
-def _read_vocabulary(
-    path: Path, theirs: Record
-) -> tuple[PairedVocabulary, list[Int[np.ndarray, " _"]]]:
+def _read_vocabulary(path: Path, theirs: Record) -> tuple[PairedVocabulary, list[places.Order]]:
     """Read the vocabulary; also return, for sources and targets, the model's id of each entry."""
     separate = (path / "target_vocab.json").exists()
     names = "vocab.json", "target_vocab.json" if separate else "vocab.json"
@@ -122,8 +120,8 @@ def _read_vocabulary(
 
 
 def _our_arrays(
-    tensors: places.Tensors, theirs: Record, model: ModelConfig, orders: list[Int[np.ndarray, " _"]]
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    tensors: places.Tensors, theirs: Record, model: ModelConfig, orders: list[places.Order]
+) -> places.NamedArrays:
     """Yield the parameters under our names and with our ids, but with channels in the old order."""
     of_sources, of_targets, width = *orders, theirs["d_model"]
     whole = "model.shared.weight" if theirs[_SHARED] else _COPIES[1]
@@ -155,14 +153,10 @@ def _sines_first(d_model: int) -> Int[np.ndarray, " d_model"]:
 
 
 def _our_config(
-    path: Path,
-    theirs: Record,
-    vocabulary: PairedVocabulary,
-    order: Int[np.ndarray, " entries"],
-    positions: Positions,
+    path: Path, theirs: Record, vocabulary: PairedVocabulary, positions: Positions
 ) -> Config:
     shared = theirs[_SHARED]
-    start = list(order).index(theirs["decoder_start_token_id"])
+    tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
     changes = {
         "model.attention_bias": True,
         "model.output_bias": True,
@@ -171,7 +165,7 @@ def _our_config(
         "model.share_embeddings": shared,
         "model.share_target_embedding": not shared and theirs[_TIED],
         "model.source_vocab_size": None if shared else vocabulary.source_size,
-        "model.start_token": ("padding", "end", "begin")[start],
+        "model.start_token": tokens.get(theirs["decoder_start_token_id"], "begin"),
         "data.vocab_size": len(vocabulary),
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
         **_languages(path / "tokenizer_config.json"),
@@ -293,9 +287,7 @@ def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
     return [of_sources] if of_sources == of_targets else [of_sources, of_targets]
 
 
-def _their_arrays(
-    model: portable.PortableModel, first: int
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+def _their_arrays(model: portable.PortableModel, first: int) -> places.NamedArrays:
     """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
 
     Args:

@@ -22,13 +22,17 @@ PAD, END, BEGIN, UNKNOWN = "<pad>", "</s>", "<s>", "<unk>"
 FIRST_ENTRIES = BEGIN, PAD, END, UNKNOWN
 """The entries with the ids 0 to 3 in M2M100, mBART and BART."""
 
+Order: TypeAlias = Int[np.ndarray, " _"]
+"""The entries of a vocabulary in the order of this package, by their ids in the original."""
+
 NONE = -1
 """The id in an order that marks an entry which the original vocabulary does not have."""
 
+NamedArrays: TypeAlias = Iterator[tuple[str, Float32[np.ndarray, "..."]]]
+"""Arrays that are yielded with their names."""
 
-def new_order(
-    pieces: Sequence[str], first: Sequence[int]
-) -> tuple[list[str], Int[np.ndarray, " entries"]]:
+
+def new_order(pieces: Sequence[str], first: Sequence[int]) -> tuple[list[str], Order]:
     """Return the entries of a vocabulary in the order of this package.
 
     Args:
@@ -45,9 +49,7 @@ def new_order(
     return names, np.array(order)
 
 
-def rows_in(
-    array: Float32[np.ndarray, "..."], order: Int[np.ndarray, " entries"]
-) -> Float32[np.ndarray, "..."]:
+def rows_in(array: Float32[np.ndarray, "..."], order: Order) -> Float32[np.ndarray, "..."]:
     """Return the rows of an array in a new order, with zeros for entries that the original lacks.
 
     Args:
@@ -136,13 +138,11 @@ class Tensors:
                 "damaged, or its options are of another model"
             )
 
-    def rows(
-        self, name: str, order: Int[np.ndarray, " entries"], *width: int
-    ) -> Float32[np.ndarray, "..."]:
+    def rows(self, name: str, order: Order, *width: int) -> Float32[np.ndarray, "..."]:
         """Take an array with a row for each entry of a vocabulary, and return it in our order.
 
         Args:
-          order: the row in the file of each of our entries; see `numbering.new_order`.
+          order: the row in the file of each of our entries.
           width: the length of a row; nothing for an array with a number for each entry.
         """
         entries = int(np.count_nonzero(order != NONE))

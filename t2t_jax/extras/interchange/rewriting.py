@@ -148,9 +148,7 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
 
 
 def with_changed_heads(
-    arrays: Arrays,
-    model: ModelConfig,
-    change: Callable[[Part, int, Heads], Heads],
+    arrays: Arrays, model: ModelConfig, change: Callable[[Part, int, Heads], Heads]
 ) -> Arrays:
     """Return the parameters after a change of the heads that an attention has.
 

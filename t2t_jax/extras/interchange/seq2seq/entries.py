@@ -14,15 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from jaxtyping import Int
-
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabularies.pretrained import pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.interchange import model_files
-from t2t_jax.extras.interchange.places import END, FIRST_ENTRIES, NONE, PAD, UNKNOWN, new_order
+from t2t_jax.extras.interchange import model_files, places
 from t2t_jax.system.records import schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"
@@ -61,29 +57,29 @@ class Entries(NamedTuple):
     languages: dict[str, int]
     """The id of the mark of each language, by the code of the language."""
 
-    def vocabulary(
-        self, first: list[int], *others: int
-    ) -> tuple[Vocabulary, Int[np.ndarray, " entries"]]:
+    def vocabulary(self, first: list[int], *others: int) -> tuple[Vocabulary, places.Order]:
         """Return the vocabulary that splits text, and the model's id of each of its entries.
 
         Args:
           first: the model's ids of the entries that come first; see `new_order`.
           others: further ids that config.json names.
         """
-        is_apart = len({*first}) == len(first) and self.pieces.index(UNKNOWN) not in first[:2]
+        is_apart = (
+            len({*first}) == len(first) and self.pieces.index(places.UNKNOWN) not in first[:2]
+        )
         if not is_apart or max(*first, *others) >= len(self.pieces):
             raise UserError(
                 f"{self.file.with_name('config.json')} has special ids that do not fit the "
                 f"vocabulary: those of padding, end and others are {[*first, *others]}; copy the "
                 "files of one model"
             )
-        names, order = new_order(self.pieces, first)
+        names, order = places.new_order(self.pieces, first)
         model = model_files.read_bytes(self.file)
         with model_files.vocabulary_of(self.file):
             if self.file.name != TOKENIZER:
                 return paired_vocabulary((model, model), (names, names)), order
-            there = [NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
-            return pretrained_vocabulary(model.decode(), there, names.index(UNKNOWN)), order
+            there = [places.NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
+            return pretrained_vocabulary(model.decode(), there, names.index(places.UNKNOWN)), order
 
 
 def unused(number: int) -> str:
@@ -109,7 +105,7 @@ def read_entries(path: Path, size: int) -> Entries:
             f"{path} does not give each of {len(ids):,} entries an id of its own below "
             f"vocab_size={size:,}, as config.json has it; its files are of several models"
         )
-    for name in (PAD, END, UNKNOWN):
+    for name in (places.PAD, places.END, places.UNKNOWN):
         if name not in ids:
             raise UserError(f"{file} has no entry {name}, which the vocabulary of a model needs")
     pieces = [names.get(number, unused(number)) for number in range(size)]
@@ -119,7 +115,7 @@ def read_entries(path: Path, size: int) -> Entries:
         for name, number in sorted(added.items(), key=lambda one: one[1])
         if (match := _LANGUAGE.fullmatch(name))
     }
-    return Entries(file, pieces, frozenset(nothing - {ids[UNKNOWN]}), languages)
+    return Entries(file, pieces, frozenset(nothing - {ids[places.UNKNOWN]}), languages)
 
 
 def tokenizer_settings(path: Path, name: str = SETTINGS) -> Mapping[str, Any]:
@@ -154,9 +150,9 @@ def _of_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         special = {splitter.unk_id(), splitter.bos_id(), splitter.eos_id()}
         if special != {0, 1, 2}:
             raise UserError(f"{file} has other ids than 0 to 2 for unknown, begin and end")
-        ids = {name: number for number, name in enumerate(FIRST_ENTRIES)}
+        ids = {name: number for number, name in enumerate(places.FIRST_ENTRIES)}
         ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
-    added = {name: ids[name] for name in FIRST_ENTRIES if name in ids}
+    added = {name: ids[name] for name in places.FIRST_ENTRIES if name in ids}
     tokens = tokenizer_settings(path).get("added_tokens_decoder", {})
     try:
         known = {token["content"]: int(number) for number, token in tokens.items()}
@@ -179,7 +175,7 @@ def _named_tokens(path: Path) -> list[str]:
         for token in record.get(name) or []
     ]
     names = dict.fromkeys(token for token in found if isinstance(token, str))
-    named = [name for name in names if name not in FIRST_ENTRIES]
+    named = [name for name in names if name not in places.FIRST_ENTRIES]
     if not named and (path / TABLE).exists():
         codes = _OF_M2M100.get(settings.get("language_codes") or "m2m100", "")
         named = [f"__{code}__" for code in codes.split()]

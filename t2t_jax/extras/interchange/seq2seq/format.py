@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NotRequired
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config
@@ -204,7 +204,7 @@ def _languages(
 
 def _vocabulary(
     path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: Sequence[str]
-) -> tuple[framed.FramedVocabulary, Int[np.ndarray, " entries"]]:
+) -> tuple[framed.FramedVocabulary, places.Order]:
     """Return the vocabulary, and the model's id of each of its entries."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
     pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
@@ -234,7 +234,7 @@ def _vocabulary(
 
 
 def _arrays(
-    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, order: Int[np.ndarray, " entries"]
+    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, order: places.Order
 ) -> Arrays:
     width, size = config.model.d_model, len(order)
     embedding = tensors.take(_EMBEDDING, size, width)

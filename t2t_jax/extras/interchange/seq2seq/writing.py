@@ -10,12 +10,10 @@
 The entries get the ids back that they had before the model was imported.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int
 
 from t2t_jax.batch import BOS_ID
 from t2t_jax.data.vocabularies.framed import FramedVocabulary
@@ -71,8 +69,8 @@ def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory:
 
 
 def _their_arrays(
-    model: portable.PortableModel, form: Seq2SeqFormat, order: Int[np.ndarray, " entries"]
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    model: portable.PortableModel, form: Seq2SeqFormat, order: places.Order
+) -> places.NamedArrays:
     back, arrays = np.argsort(order), model.arrays
     yield f"model.{SHARED}", arrays["embedding"][back]
     if form.has_table:
@@ -86,10 +84,7 @@ def _their_arrays(
 
 
 def _write_vocabulary(
-    vocabulary: FramedVocabulary,
-    form: Seq2SeqFormat,
-    order: Int[np.ndarray, " entries"],
-    directory: Path,
+    vocabulary: FramedVocabulary, form: Seq2SeqFormat, order: places.Order, directory: Path
 ) -> None:
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
     back = np.argsort(order).tolist()
