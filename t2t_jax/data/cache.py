@@ -53,11 +53,8 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     if isinstance(shared, BucketPath):
         make = partial(_shared, shared / name, make)
     folder = cache_root(config) / name
-    if folder.exists():
-        fault = _fault(folder)
-        if fault is None:
-            return folder
-        warn(f"{folder} is damaged ({fault}); it is made again")
+    if folder.exists() and _is_whole(folder, folder):
+        return folder
     contents = make()
     try:
         _replace(folder, contents)
@@ -74,12 +71,9 @@ def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
         fetched, made = Path(name) / "fetched", Path(name) / "made"
         with suppress(FileNotFoundError):  # another machine replaces it now
             fetch_tree(place, fetched)
-        if (fetched / _DIGESTS).exists():
-            fault = _fault(fetched)
-            if fault is None:
-                own = (path for path in fetched.iterdir() if path.name != _DIGESTS)
-                return {path.name: path.read_bytes() for path in own}
-            warn(f"{place} is damaged ({fault}); it is made again")
+        if (fetched / _DIGESTS).exists() and _is_whole(fetched, place):
+            own = (path for path in fetched.iterdir() if path.name != _DIGESTS)
+            return {path.name: path.read_bytes() for path in own}
         contents = make()
         try:
             made.mkdir()
@@ -106,6 +100,14 @@ def cache_root(config: DataConfig) -> Path:
             f"cache directory {root} cannot be made ({error.strerror}); set data.cache_dir"
         ) from error
     return root
+
+
+def _is_whole(folder: Path, shown: Path) -> bool:
+    """Return whether an entry has no fault, with a warning about one."""
+    fault = _fault(folder)
+    if fault:
+        warn(f"{shown} is damaged ({fault}); it is made again")
+    return fault is None
 
 
 def _fault(folder: Path) -> str | None:

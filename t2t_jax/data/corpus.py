@@ -9,7 +9,6 @@ Lines of text are passed on exactly as they were written, without the line ends:
 against them.
 """
 
-import importlib.resources
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, parse_trees
 from t2t_jax.errors import UserError, quote
 
-_BUNDLED = "bundled:"
+_BUNDLED, _BUNDLED_FILES = "bundled:", Path(__file__).parent / "bundled"
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     scheme, _, place = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
-        return text_files.text_splits(_bundled(), *languages)
+        return text_files.text_splits(_BUNDLED_FILES, *languages)
     if scheme == "text" and place:
         return text_files.file_splits(place, config, languages) or text_files.text_splits(
             text_files.corpus_directory(place), *languages
@@ -176,10 +175,6 @@ def _unknown(name: str) -> UserError:
     )
 
 
-def _bundled() -> Path:
-    return Path(str(importlib.resources.files("t2t_jax.data"))) / "bundled"
-
-
 def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
     for corpus, _ in mixed:
         if "train" not in corpus.parts:
@@ -214,7 +209,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """
     scheme, _, place = name.partition(":")
     if name == _BUNDLED:
-        directory, suffix = _bundled(), config.source_language
+        directory, suffix = _BUNDLED_FILES, config.source_language
     elif scheme == "text" and (one_file := text_files.file_splits(place, config, ("text",))):
         return one_file
     elif scheme == "text" and place:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby, zip_longest
 
 from jax.sharding import Mesh
 
@@ -85,12 +85,8 @@ def decode(
     make = partial(row_group.RowGroup, search, params, seed=seed, constraints=constraints)
     number = num_groups(capacity, mesh)
     groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
-    while groups:
-        for group in [*groups]:
-            try:
-                yield from next(group)
-            except StopIteration:
-                groups.remove(group)
+    for ended in chain.from_iterable(zip_longest(*groups, fillvalue=[])):
+        yield from ended
 
 
 def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[programs.Sizes]:

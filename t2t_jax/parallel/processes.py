@@ -264,9 +264,8 @@ def hosts() -> tuple[str, ...]:
 
     All processes make the first call together.
     """
-    own = np.zeros(_LONGEST_NAME, np.uint8)
-    encoded = host_name().encode()[:_LONGEST_NAME]
-    own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+    name = host_name().encode()[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0")
+    own = np.frombuffer(name, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(own), (-1, _LONGEST_NAME))
     return tuple(bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows)
 

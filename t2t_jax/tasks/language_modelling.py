@@ -256,7 +256,15 @@ def _sentences(
         row_group.Sentence([start_id(config.model), *tokens[:-1]], max_tokens, number)
         for number, tokens in enumerate(translator.encode_targets(prompts), first_line)
     ]
-    _check_positions(config, sentences)
+    model = config.model
+    for sentence in sentences:
+        needed = len(sentence.source) + sentence.limit - 1
+        if model.positions.has_table and needed > model.num_positions:
+            raise UserError(
+                f"prompt {sentence.number} has {len(sentence.source):,} subwords, which with "
+                f"{sentence.limit:,} more take {needed:,} positions, and the model has "
+                f"{model.num_positions:,}; shorten the prompt or lower max_tokens"
+            )
     return config, sentences
 
 
@@ -272,20 +280,6 @@ def continuations(
 def _before(text: str, stop: Sequence[str]) -> str:
     """Return the text before the first occurrence of any of the stop strings."""
     return text[: min((text.find(one) for one in stop if one in text), default=len(text))]
-
-
-def _check_positions(config: Config, sentences: Sequence[row_group.Sentence]) -> None:
-    model = config.model
-    if not model.positions.has_table:
-        return
-    for sentence in sentences:
-        needed = len(sentence.source) + sentence.limit - 1
-        if needed > model.num_positions:
-            raise UserError(
-                f"prompt {sentence.number} has {len(sentence.source):,} subwords, which with "
-                f"{sentence.limit:,} more take {needed:,} positions, and the model has "
-                f"{model.num_positions:,}; shorten the prompt or lower max_tokens"
-            )
 
 
 def _window(config: Config) -> tuple[int, int]:

@@ -36,11 +36,7 @@ class Parsing(TextToText):
         return format_tree(tree) if tree.words else "", repairs > 0
 
     def score_outputs(
-        self,
-        sources: Sequence[str],
-        outputs: Sequence[str],
-        targets: Sequence[str],
-        target_language: str,
+        self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> Scored:
         """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
         scores, hypotheses, references = parse_scores(sources, outputs, targets)

@@ -81,13 +81,13 @@ class TextToText(Task):
 
     @abstractmethod
     def score_outputs(
-        self,
-        sources: Sequence[str],
-        outputs: Sequence[str],
-        targets: Sequence[str],
-        target_language: str,
+        self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> Scored:
-        """Score a model's outputs for the sentences of a split."""
+        """Score a model's outputs for the sentences of a split.
+
+        Args:
+          language: the code of the language of outputs and targets.
+        """
 
 
 def _examples(config: Config, pairs: tokenized.TokenizedSplit) -> tokenized.TokenizedSplit:

@@ -46,14 +46,10 @@ class Translation(TextToText):
         )
 
     def score_outputs(
-        self,
-        sources: Sequence[str],
-        outputs: Sequence[str],
-        targets: Sequence[str],
-        target_language: str,
+        self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> task.Scored:
         """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
-        scores = bleu.corpus_scores(outputs, targets, target_language)
+        scores = bleu.corpus_scores(outputs, targets, language)
         return task.Scored(scores, list(sources), list(outputs), list(targets))
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from t2t_jax.data import trees
 from t2t_jax.errors import UserError
@@ -73,18 +73,25 @@ class _Parse(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The comparison of the two trees of a sentence, with counts of 0 if it is left out."""
+    """The comparison of the two trees of a sentence, or the sums over sentences.
 
-    status: Literal["valid", "skipped", "error"]
-    """Whether the sentence is scored, or why it is left out; see `ParsevalScores`."""
-    length: int
+    Of a sentence that is left out, all counts but those of the first three fields are 0.
+    """
+
+    length: int = 0
     """Number of words in the sentence, punctuation included."""
+    skipped: int = 0
+    """Whether the sentence is left out as the predicted tree has no words."""
+    error: int = 0
+    """Whether it is left out as the trees have other words."""
     matched: int = 0
     """Number of brackets that both trees have."""
     gold: int = 0
     """Number of brackets of the gold tree."""
     predicted: int = 0
     """Number of brackets of the predicted tree."""
+    complete: int = 0
+    """Whether the trees have the same brackets."""
     words: int = 0
     """Number of words, without punctuation."""
     correct_tags: int = 0
@@ -104,22 +111,19 @@ def parseval(gold: Sequence[trees.Tree], predicted: Sequence[trees.Tree]) -> Par
             "one for each"
         )
     counts = [_compare(*map(_analyse, pair)) for pair in zip(gold, predicted, strict=True)]
-    recall, precision, f1 = _bracket_scores(counts)
-    valid = [sentence for sentence in counts if sentence.status == "valid"]
-    complete = sum(sentence.gold == sentence.predicted == sentence.matched for sentence in valid)
+    short = [sentence for sentence in counts if sentence.length <= _CUTOFF_LENGTH]
+    total, of_short = (_Counts(*map(sum, zip(*some, strict=True))) for some in (counts, short))
+    recall, precision, f1 = _bracket_scores(total)
     return ParsevalScores(
         recall=recall,
         precision=precision,
         f1=f1,
-        f1_short=_bracket_scores([s for s in counts if s.length <= _CUTOFF_LENGTH])[2],
-        complete_match=_percent(complete, len(valid)),
-        tagging_accuracy=_percent(
-            sum(sentence.correct_tags for sentence in valid),
-            sum(sentence.words for sentence in valid),
-        ),
+        f1_short=_bracket_scores(of_short)[2],
+        complete_match=_percent(total.complete, len(counts) - total.skipped - total.error),
+        tagging_accuracy=_percent(total.correct_tags, total.words),
         num_sentences=len(counts),
-        num_skipped=sum(sentence.status == "skipped" for sentence in counts),
-        num_errors=sum(sentence.status == "error" for sentence in counts),
+        num_skipped=total.skipped,
+        num_errors=total.error,
     )
 
 
@@ -149,26 +153,25 @@ def _analyse(tree: trees.Tree) -> _Parse:
 
 def _compare(gold: _Parse, predicted: _Parse) -> _Counts:
     if not predicted.words:
-        return _Counts("skipped", gold.length)
+        return _Counts(gold.length, skipped=1)
     if gold.words != predicted.words:
-        return _Counts("error", gold.length)
+        return _Counts(gold.length, error=1)
     return _Counts(
-        "valid",
         gold.length,
         matched=(gold.brackets & predicted.brackets).total(),
         gold=gold.brackets.total(),
         predicted=predicted.brackets.total(),
+        complete=int(gold.brackets == predicted.brackets),
         words=len(gold.words),
         correct_tags=sum(map(operator.eq, gold.tags, predicted.tags)),
     )
 
 
-def _bracket_scores(counts: Sequence[_Counts]) -> tuple[float, float, float]:
+def _bracket_scores(total: _Counts) -> tuple[float, float, float]:
     """Compute recall, precision and F1 over all brackets of some sentences, in percent."""
-    matched = sum(sentence.matched for sentence in counts)
-    recall = _percent(matched, sum(sentence.gold for sentence in counts))
-    precision = _percent(matched, sum(sentence.predicted for sentence in counts))
-    f1 = 2 * precision * recall / (precision + recall) if matched else 0.0
+    recall = _percent(total.matched, total.gold)
+    precision = _percent(total.matched, total.predicted)
+    f1 = 2 * precision * recall / (precision + recall) if total.matched else 0.0
     return recall, precision, f1
 
 
