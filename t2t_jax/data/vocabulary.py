@@ -184,9 +184,8 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
     """
     place = f"{_FOLDER}.shared:SharedVocabulary"
     if serialized.startswith(b"{"):
-        kind = (
-            serialized[:40].partition(b'"kind": "')[2].partition(b'"')[0].decode("ascii", "replace")
-        )
+        name, *_ = serialized[:40].partition(b'"kind": "')[2].partition(b'"')
+        kind = name.decode("ascii", "replace")
         if kind == "moses":
             raise removed_feature("a vocabulary of the kind moses", "Moses vocabularies")
         if kind not in _KINDS:

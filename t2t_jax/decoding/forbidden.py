@@ -79,8 +79,7 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
             for token, end in pieces.edges(text, place):
                 edges.append((first + place, token, _COMPLETE if end == len(text) else first + end))
     states = _power_of_two(len(always))
-    filled = np.full((_power_of_two(len(edges)), 3), -1, np.int32)
-    filled[:, 0] = 0
+    filled = np.tile(np.array([0, -1, -1], np.int32), (_power_of_two(len(edges)), 1))
     filled[: len(edges)] = edges or filled[:0]
     sources, tokens, targets = filled.T
     targets = np.where(targets == _COMPLETE, states, targets)

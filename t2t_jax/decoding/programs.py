@@ -26,7 +26,7 @@ from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel import axes, jax_settings
-from t2t_jax.parallel.devices import memory_of_a_device
+from t2t_jax.parallel.devices import gib, memory_of_a_device
 from t2t_jax.parallel.mesh import replicated, row_parts
 
 
@@ -260,12 +260,11 @@ def check_search_memory(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes, mesh: Mesh
 ) -> None:
     """Refuse a search that needs more memory than a device has in all."""
-    needed = search_bytes(model, vocab_size, decoding, sizes) / row_parts(mesh)
+    needed = search_bytes(model, vocab_size, decoding, sizes) // row_parts(mesh)
     memory = memory_of_a_device(mesh)
     if memory is not None and needed > memory:
-        gibibytes = f"{needed / 2**30:,.1f} GiB on each device, but there are {memory / 2**30:,.1f}"
         raise UserError(
-            f"the search would keep {gibibytes}: "
+            f"the search would keep {gib(needed)} on each device, but there are {gib(memory)}: "
             f"lower decoding.beam_size={decoding.beam_size}, decoding.max_extra_length="
             f"{decoding.max_extra_length}, decoding.tokens_per_batch={decoding.tokens_per_batch} "
             f"or decoding.max_source_length={decoding.max_source_length}"

@@ -275,21 +275,14 @@ def add_rows(tree: _Tree, num_rows: int) -> _Tree:
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 
-def search(
-    strategy: Strategy,
-    step: StepFn,
-    state: SearchState,
-    pad_id: int = 0,
-    constraints: Constraints | None = None,
-) -> SearchResult:
+def search(strategy: Strategy, step: StepFn, state: SearchState, pad_id: int = 0) -> SearchResult:
     """Search for all sentences of a batch.
 
     Args:
       state: the searches, from `begin`, with room for the limit of each sentence.
       pad_id: id after the end of a sentence.
-      constraints: those with which the state was begun.
     """
-    state = advance(strategy, step, state, constraints=constraints)
+    state = advance(strategy, step, state)
     return results(state, strategy.alpha, pad_id, strategy.offset)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -465,15 +465,11 @@ def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> l
     Args:
       parts: the hypotheses of each part, best first.
     """
-    choices: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
-    for part in parts:
-        longer = [
-            (score + hypothesis.score, (*chosen, hypothesis))
-            for score, chosen in choices
-            for hypothesis in part
-        ]
-        choices = sorted(longer, key=lambda choice: -choice[0])[:num_best]
-    return [reduce(_followed, chosen) for _, chosen in choices]
+    joined = list(parts[0])
+    for part in parts[1:]:
+        longer = [_followed(first, second) for first in joined for second in part]
+        joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:num_best]
+    return joined
 
 
 def _followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.decoding.constraints import Constraints, Phrases
-from t2t_jax.decoding.search import begin, search
+from t2t_jax.decoding.search import advance, begin, results
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
 from tests.selection import thorough_after
 
@@ -68,7 +68,8 @@ def search_with(strategy, constraints, prefixes, keys=None):
         constraints=constraints,
         prefixes=prefixes,
     )
-    return search(strategy, step, state, constraints=constraints)
+    state = advance(strategy, step, state, constraints=constraints)
+    return results(state, strategy.alpha, offset=strategy.offset)
 
 
 def arrays(fields, has_prefixes):
