@@ -122,5 +122,5 @@ def test_a_misspelt_name_is_corrected(demo):
 
 def test_a_package_without_the_demo_says_how_to_get_it(demo):
     (demo / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"has no demo: .*; install t2t_jax again, or train it in"):
+    with pytest.raises(UserError, match=r"has no demo: .*; install it again, or train in"):
         t2t_jax.load("demo")

@@ -13,6 +13,5 @@ def check_own(path: Path) -> None:
     """Refuse to write to a read-only copy."""
     if isinstance(path, FetchedPath):
         raise UserError(
-            f"{path} is a copy of a run, which is not changed; write to a directory of your own, "
-            "where t2t-jax publish RUN DIRECTORY makes a copy"
+            f"{path} is a read-only copy; make one of your own by t2t-jax publish RUN DIRECTORY"
         )

@@ -51,8 +51,7 @@ def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
         if not (_DEMO_DIRECTORY / file).is_file():
             raise UserError(
                 f"this copy of t2t_jax has no demo: {_DEMO_DIRECTORY / file} is missing; install "
-                "t2t_jax again, or train it in 90 minutes by: "
-                "t2t-jax train --config configs/demo.py --workdir runs/demo"
+                "it again, or train in 90 minutes: t2t-jax train --config configs/demo.py runs/demo"
             )
     return FetchedPath(_DEMO_DIRECTORY)
 

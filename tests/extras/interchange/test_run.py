@@ -204,7 +204,7 @@ def _packed(directory, archive):
     [
         ("small", "a.zip", "holds a model that was exported"),
         pytest.param(
-            *("run", "b.tar.gz", "is a copy of a run, which is not changed"),
+            *("run", "b.tar.gz", "is a read-only copy"),
             marks=pytest.mark.thorough,
         ),
     ],
