@@ -318,9 +318,7 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
                 figures = [*change.shown, verdict_on(change)]
             differs = describe_difference(grid.variants[grid.base], grid.variants[name])
             rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
-    notes = [
-        f"Each is compared with `{grid.base}` at the same step, and with no row of another length."
-    ]
+    notes = [f"Compared with `{grid.base}` at the same step, and with no row of another length."]
     caption = "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
     if not open_rows:
         caption = "Given up before the end, by their perplexity on dev:"

@@ -93,9 +93,7 @@ def check_can_be_halved(grid: Grid) -> None:
                 "little of its end; use 'wsd' or 'inverse_sqrt' with --halving"
             )
         if config.checkpoint.every_steps is None:
-            raise UserError(
-                f"{name} has checkpoint.every_steps=None; give the steps, at which --halving pauses"
-            )
+            raise UserError(f"{name} has checkpoint.every_steps=None; --halving needs a number")
         for path in ("training.num_train_steps", "checkpoint.every_steps"):
             if config.value(path) != base.value(path):
                 raise UserError(
@@ -137,9 +135,7 @@ class HalvedGrid:
             that seed. A variant continues if any of these choices needs it.
         """
         if halving.asha:
-            check_local(
-                workdir, "leave asha out of --halving, as its journal needs a directory with locks"
-            )
+            check_local(workdir, "leave asha out of --halving, as its journal needs locks")
         self.keeps_journal = halving.asha
         """Whether promotions are recorded; a plan that is only read records none."""
         self.finalists: dict[tuple[int | str, ...], list[str]] = {}

@@ -123,9 +123,7 @@ def _check_tuned(rules: GridRules) -> None:
         if path.startswith(("decoding.", "evaluation.")):
             raise UserError(f"--tune has {path}, which changes no perplexity on dev; leave it out")
         if path in OF_SUBWORDS:
-            raise UserError(
-                f"--tune has {path}, which changes the subwords of a perplexity; give it to --vary"
-            )
+            raise UserError(f"--tune has {path}, which changes the subwords; give it to --vary")
         if isinstance(values, Range):
             values.check()
         if isinstance(values, Range) != (rules.sampler is not None):
@@ -145,13 +143,10 @@ def _check_together(rules: GridRules) -> None:
         raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
     if not rules.tune:
         raise UserError(
-            f"--sampler {rules.sampler} has nothing to propose values for; name a field and its "
-            "range, as in --tune training.learning_rate_factor=0.5:2:log"
+            f"--sampler {rules.sampler} has no range; give one, as --tune model.d_ff=64:512:log"
         )
     if rules.halving is not None:
-        raise UserError(
-            f"--sampler {rules.sampler} learns from whole trials, unlike --halving; leave one out"
-        )
+        raise UserError(f"--sampler {rules.sampler} learns from whole trials; leave --halving out")
     if rules.trials < 1:
         raise UserError(f"--trials {rules.trials} is not positive")
 

@@ -407,7 +407,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     marks = [paper_marks(grid.published, row.variant, base.variant) for row in compared]
     scale, marks_of_perplexity = 1 / base.perplexity.mean, [mark.perplexity for mark in marks]
     _draw(left, [row.perplexity for row in compared], marks_of_perplexity, scale)
-    _draw(right, [row.score for row in compared], [mark.bleu for mark in marks])
+    _draw(right, [row.score for row in compared], [mark.bleu for mark in marks], 1)
     left.set_xlabel("perplexity, relative")
     right.set_xlabel(base.measures.score.name)
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
@@ -423,9 +423,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     return {name: encoded(figure, name[-3:]) for name in FIGURES}
 
 
-def _draw(
-    axes: Any, changes: Sequence[Change], marks: Sequence[float | None], scale: float = 1
-) -> None:
+def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale: float) -> None:
     """Draw the scaled differences of one measure and the marks, one row each."""
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])

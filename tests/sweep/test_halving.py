@@ -197,7 +197,10 @@ def test_a_halving_that_is_none_is_refused(text, message):
     [
         ({"training.schedule": "cosine"}, "='cosine', whose score at a rung says"),
         ({"training.num_train_steps": 80}, "odd has training.num_train_steps=80 and base 90"),
-        ({"checkpoint.every_steps": None, "checkpoint.average": 1}, "None; give the steps, at"),
+        (
+            {"checkpoint.every_steps": None, "checkpoint.average": 1},
+            "None; --halving needs a number",
+        ),
         ({"checkpoint.every_steps": 3}, "odd has checkpoint.every_steps=3 and base 2"),
         ({"data.vocab_size": 999}, r"odd and base differ in subwords \(data\.vocab_size\)"),
         ({"data.protected_tokens": ("<a>",)}, r"differ in subwords \(data\.protected_tokens\)"),
@@ -317,7 +320,7 @@ def test_the_table_says_what_each_row_was_given_and_compares_it_at_that_step(tmp
     assert f"| v2 | d_ff=66 | 2 | 10 | 9.50 ± 0.71 | +{difference:.2f} ± " in text
     assert "| v3 | d_ff=67 | 2 | 10 | diverged |  |  |" in text
     assert "- Diverged, and so worse than every other: v3/seed1." in text
-    assert "compared with `base` at the same step, and with no row of another length" in text
+    assert "Compared with `base` at the same step, and with no row of another length" in text
     assert "Not finished" not in text
     assert [row.variant for row in outcome.rows] == ["base", "v1"]
     again = collect(grid_of(4), tmp_path, 1, QUIET)
