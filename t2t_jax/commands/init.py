@@ -40,8 +40,7 @@ class InitCommand:
         (self.directory / "corpus").mkdir(parents=True, exist_ok=True)
         for name in _FILES:
             text = (files(__package__) / "templates" / name).read_text("utf-8")
-            for place, language in (("@{source}", self.source), ("@{target}", self.target)):
-                text = text.replace(place, language)
+            text = text.replace("@{source}", self.source).replace("@{target}", self.target)
             write_whole(self.directory / name, text.encode())
         (self.directory / "run.sh").chmod(0o755)
         print_line(

@@ -127,8 +127,7 @@ class SweepCommand:
         rules = GridRules(self.halving, tune, self.sampler, self.trials)
         if self.report and rules != GridRules():
             raise UserError(
-                "--report goes by the rules that the directory has; leave --halving, --tune, "
-                "--sampler and --trials out"
+                "--report uses recorded rules; leave out --halving, --tune, --sampler and --trials"
             )
         grid = self._with_base(self._grid())
         chosen = chosen_variants(grid, self.only)
@@ -212,8 +211,7 @@ class SweepCommand:
             return grid._replace(source=product_file(self.fields, choices, title))
         if self.fields != Config():
             raise UserError(
-                "flags of fields change the config that --vary varies; without --vary, write them "
-                "into the config file of the grid"
+                "flags of fields need --vary; without it, write them into the grid's config file"
             )
         if self.config is not None:
             return load_grid(self.config)

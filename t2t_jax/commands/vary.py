@@ -107,8 +107,7 @@ def _range_of(field: str, text: str) -> "Range":
         found.check()
     except ValueError:
         raise UserError(
-            f"--tune {field}={text} is no range for a sampler; give two ends and a scale, as "
-            "0.5:2:log or 0:0.3:lin"
+            f"--tune {field}={text} is no range for a sampler; write it as 0.5:2:log or 0:0.3:lin"
         ) from None
     return found
 
@@ -124,9 +123,7 @@ def _values(flag: str, path: str, part: str) -> list[Any]:
     if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
         raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
-        raise UserError(
-            f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, with 2 values or more"
-        )
+        raise UserError(f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, NUMBER >= 2")
     if kind == "log" and low <= 0:
         raise UserError(f"{shown} has no geometric steps from {low}; begin above 0, or use lin")
     import numpy as np
@@ -152,8 +149,7 @@ def _value(flag: str, path: str, word: str) -> Any:
         raise UserError(f"{flag}={word}: {quote(word)} is not {values_of(hint)}") from end
     if not can_name_directory(f"={value}"):
         raise UserError(
-            f"{flag}={word} gives its row a name that no directory can have; write a config "
-            "file with VARIANTS, whose names you choose"
+            f"{flag}={word} gives a row a name that no directory can have; write VARIANTS in a file"
         )
     return value
 
