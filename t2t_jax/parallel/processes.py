@@ -372,8 +372,7 @@ class RollCall:
 
     def __init__(self) -> None:
         """Start with no process present."""
-        self._present: set[int] = set()
-        self._is_answered = False
+        self._present: set[int] = set()  # with 0 once process 0 listens, or answers this one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
 
@@ -393,12 +392,12 @@ class RollCall:
         if not global_state.coordinator_address:
             return "the place of process 0 is not known yet"
         if own != 0:
-            if self._is_answered:
+            if 0 in self._present:
                 return "process 0 is there, and says who is missing"
             return f"process 0 does not answer process {own}"
-        missing = sorted({*range(count)} - self._present - {0})
-        if not self._is_answered:
+        if 0 not in self._present:
             return f"process 0 waits for {count - 1} others"
+        missing = sorted({*range(count)} - self._present)
         named = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         return f"{len(missing)} of {count} processes are missing: {named}{more}"
@@ -420,7 +419,7 @@ class RollCall:
             return
         with socket.create_server((str(address[0]), port), family=family) as server:
             server.settimeout(_CALL_SECONDS)
-            self._is_answered = True
+            self._present.add(0)
             while not self._over.is_set():
                 with suppress(OSError, ValueError):
                     caller, _ = server.accept()
@@ -429,13 +428,13 @@ class RollCall:
                         self._present.add(int(caller.recv(16)))
 
     def _call(self, host: str, port: int) -> None:
-        while not self._over.wait(_CALL_SECONDS if not self._is_answered else 30 * _CALL_SECONDS):
+        while not self._over.wait(_CALL_SECONDS * (30 if 0 in self._present else 1)):
             with (
                 suppress(OSError),
                 socket.create_connection((host, port), timeout=_CALL_SECONDS) as line,
             ):
                 line.sendall(str(global_state.process_id).encode())
-                self._is_answered = True
+                self._present.add(0)
 
 
 _SECONDS_TO_BE_SEEN = 60.0

@@ -61,7 +61,6 @@ class Parsing(TextToText):
             model="parsing",
             section="6.3",
             test_sets=paper.PARSING_TEST_SETS,
-            test_sets_section="6.3",
             # A treebank is named by its path, which does not tell what it is.
             unchecked={"data": f"Which trees {corpus} has cannot be checked."},
             figures=[f"The paper, {name}: an F1 of {paper.TABLE_4[row]} on section 23 (Table 4)."],

@@ -138,11 +138,10 @@ class PublishedExperiment:
     figures: list[str]
     """Sentences on the figures that the paper reports, and their measures."""
     section: str | None = None
-    """The section with the settings; None if each has its own section in `paper.CONSTANTS`."""
+    """The section with the settings and the test sets; None if each setting has its own section in
+    `paper.CONSTANTS`, and test sets are in section 6."""
     test_sets: Mapping[str, str] = field(default_factory=dict)
     """The paper's test sets by split: dev and test."""
-    test_sets_section: str = "6"
-    """The section that names these test sets."""
     comparable: frozenset[str] = frozenset()
     """The reported names of test sets that count as the paper's. Empty if the corpus is not the
     paper's, so that its test sets are no deviations of their own."""

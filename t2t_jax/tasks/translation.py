@@ -75,12 +75,8 @@ class Translation(TextToText):
 
     def kind_of_measure(self, records: Sequence[Record]) -> task.Compared:
         """Compare the kinds of BLEU that were measured with the paper's, `tokenized_split_bleu`."""
-        kinds = [measure for measure in self.measures if "bleu" in measure.field]
-        measured = [
-            kind.name
-            for kind in kinds
-            if any(record.get(kind.field) is not None for record in records)
-        ]
+        known = {name for record in records for name, value in record.items() if value is not None}
+        measured = [one.name for one in self.measures if "bleu" in one.field and one.field in known]
         deviates = bool(records) and _PAPERS_BLEU not in measured
         return task.Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(measured))
 

@@ -463,7 +463,7 @@ def test_the_roll_call_listens_at_the_address_of_the_coordinator_only():
     roll_call, port = RollCall(), free_port()
     thread = threading.Thread(target=roll_call._listen, args=("127.0.0.1", port))
     thread.start()
-    while not roll_call._is_answered:
+    while 0 not in roll_call._present:
         time.sleep(0.01)
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
     with pytest.raises(ConnectionRefusedError):

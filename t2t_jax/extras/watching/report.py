@@ -188,7 +188,7 @@ def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> lis
         other = split != "train" and name not in experiment.comparable
         mark = DEVIATES if experiment.comparable and other else ""
         theirs = experiment.test_sets.get(split, UNKNOWN)
-        rows[name] = (mark, f"{split} set", experiment.test_sets_section, theirs, name)
+        rows[name] = (mark, f"{split} set", experiment.section or "6", theirs, name)
     return list(rows.values())
 
 
