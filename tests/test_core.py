@@ -13,6 +13,7 @@ TINY = (
 )
 NOUNS, VERBS = ("dog", "cat", "bird", "cow"), ("run", "sit", "sing", "eat")
 PROGRAM = f"""
+import shutil
 from pathlib import Path
 import pytest
 import t2t_jax
@@ -36,6 +37,11 @@ if __name__ == "__main__":
     for extra, flags in (("encoders", labels), ("corpora", public), ("shards", shards)):
         with pytest.raises(t2t_jax.UserError, match=f"is in the extra {{extra}} of t2t-jax, which"):
             main(["train", "other", *train[:2], *flags])
+    for kind in ("paired", "pretrained", "framed"):  # of an imported model
+        shutil.copytree("run", kind)
+        (Path(kind) / "vocabulary.model").write_text(f'{{{{"kind": "{{kind}}"}}}}')
+        with pytest.raises(t2t_jax.UserError, match="is in the extra interchange of t2t-jax, whi"):
+            t2t_jax.load(kind)
     main(["serve", "run"])
 """
 

@@ -18,10 +18,10 @@ from packaging.requirements import Requirement
 
 from t2t_jax import errors
 from t2t_jax.config import Config, DataConfig
-from t2t_jax.data.vocabularies import pretrained
 from t2t_jax.errors import installing
 from t2t_jax.extras.corpora.tfds import tfds_builder
 from t2t_jax.extras.encoders.images import image_splits
+from t2t_jax.extras.interchange.vocabularies import pretrained
 from t2t_jax.extras.watching.watch import plot_in_terminal
 from t2t_jax.run.preparing import planned
 from t2t_jax.sweep.grid import run_grid

@@ -1,4 +1,4 @@
-"""The interface of every kind of vocabulary; `data.vocabularies` has the kinds.
+"""The interface of every kind of vocabulary, and the table of the kinds.
 
 Padding is id 0 and the end of a sentence id 1 in every vocabulary: arrays, masks and searches rest
 on that. A vocabulary from another program is numbered anew when it is imported, and so are the rows
@@ -163,12 +163,13 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_FOLDER = "t2t_jax.data.vocabularies"
+_OF_IMPORTS = "t2t_jax.extras.interchange.vocabularies"
+# Known without the extras too, so that an error can name them.
 _KINDS = {
-    "paired": f"{_FOLDER}.paired:PairedVocabulary",
+    "paired": f"{_OF_IMPORTS}.paired:PairedVocabulary",
     "labelled": "t2t_jax.extras.encoders.vocabulary:LabelledVocabulary",
-    "pretrained": f"{_FOLDER}.pretrained:PretrainedVocabulary",
-    "framed": f"{_FOLDER}.framed:FramedVocabulary",
+    "pretrained": f"{_OF_IMPORTS}.pretrained:PretrainedVocabulary",
+    "framed": f"{_OF_IMPORTS}.framed:FramedVocabulary",
 }
 
 
@@ -180,9 +181,10 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
 
     Raises:
       ValueError: the bytes are of no vocabulary; the message says what they are.
-      UserError: a library is missing that the vocabulary needs, or version 0.3 removed its kind.
+      UserError: an extra or a library is missing that the vocabulary needs, or version 0.3 removed
+        its kind.
     """
-    place = f"{_FOLDER}.shared:SharedVocabulary"
+    place = "t2t_jax.data.vocabularies.shared:SharedVocabulary"
     if serialized.startswith(b"{"):
         name, *_ = serialized[:40].partition(b'"kind": "')[2].partition(b'"')
         kind = name.decode("ascii", "replace")

@@ -1,1 +1,1 @@
-"""The kinds of vocabularies with the interface of `t2t_jax.data.vocabulary`, one in each file."""
+"""The vocabulary of a run that was trained here, and how it is learned."""

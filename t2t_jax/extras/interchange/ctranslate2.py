@@ -21,11 +21,12 @@ from flax.traverse_util import unflatten_dict
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig, registry, tables
 from t2t_jax.config.model import Stack
-from t2t_jax.data.vocabularies import paired, shared
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
 from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.extras.interchange.rewriting import with_all_heads, without_residual_scale
+from t2t_jax.extras.interchange.vocabularies.paired import PairedVocabulary
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
@@ -33,7 +34,7 @@ from t2t_jax.modules.names import Arrays
 _Tree: TypeAlias = Mapping[str, Any]
 """Parameters in nested dictionaries, by the parts of their names in `modules.names`."""
 
-VOCABULARIES = shared.SharedVocabulary, paired.PairedVocabulary
+VOCABULARIES = SharedVocabulary, PairedVocabulary
 
 _ACTIVATIONS = {
     "relu": "RELU",

@@ -12,11 +12,14 @@ import numpy as np
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import model_files, places, portable, pretrained
 from t2t_jax.extras.interchange.carried import ANY, Carried, fields_of_transformers
+from t2t_jax.extras.interchange.vocabularies.pretrained import (
+    PretrainedVocabulary,
+    pretrained_vocabulary,
+)
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record
 

@@ -35,7 +35,6 @@ from jaxtyping import Int
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, EncoderDecoderConfig, ModelConfig
 from t2t_jax.config.model import PARTS
-from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -48,6 +47,7 @@ from t2t_jax.extras.interchange import (
     rewriting,
 )
 from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value, fields_of_transformers
+from t2t_jax.extras.interchange.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays

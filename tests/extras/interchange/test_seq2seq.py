@@ -15,11 +15,11 @@ from t2t_jax.__main__ import main
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch, one_a_row
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.vocabularies.framed import FramedVocabulary
 from t2t_jax.decoding.scoring import score
 from t2t_jax.extras.inspect.beam_record import record_search
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.places import new_order
+from t2t_jax.extras.interchange.vocabularies.framed import FramedVocabulary
 from tests.extras.interchange.models import GOLDENS, MODELS, copied, golden_model, translator_of
 from tests.selection import thorough_after
 

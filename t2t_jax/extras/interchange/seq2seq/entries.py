@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t2t_jax.data.vocabularies.paired import paired_vocabulary
-from t2t_jax.data.vocabularies.pretrained import pretrained_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import model_files, places
+from t2t_jax.extras.interchange.vocabularies.paired import paired_vocabulary
+from t2t_jax.extras.interchange.vocabularies.pretrained import pretrained_vocabulary
 from t2t_jax.system.records import schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"

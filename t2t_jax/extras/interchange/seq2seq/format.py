@@ -18,11 +18,11 @@ from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config
-from t2t_jax.data.vocabularies import framed
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import generation, model_files, places, portable, pretrained
 from t2t_jax.extras.interchange.carried import ANY, SEARCH, Carried, fields_of_transformers
 from t2t_jax.extras.interchange.seq2seq.entries import Entries, read_entries, tokenizer_settings
+from t2t_jax.extras.interchange.vocabularies import framed
 from t2t_jax.functional.position import tensor2tensor_sinusoids
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system.records import Record, schema

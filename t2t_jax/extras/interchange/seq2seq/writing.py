@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.batch import BOS_ID
-from t2t_jax.data.vocabularies.framed import FramedVocabulary
-from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.extras.interchange import generation, places, portable, pretrained
 from t2t_jax.extras.interchange.seq2seq import entries
 from t2t_jax.extras.interchange.seq2seq.format import BIAS, RESERVED_ROWS, SHARED, Seq2SeqFormat
+from t2t_jax.extras.interchange.vocabularies.framed import FramedVocabulary
+from t2t_jax.extras.interchange.vocabularies.paired import PairedVocabulary
 
 _README = """\
 # A model of t2t_jax as {name} of transformers
