@@ -1,4 +1,4 @@
-"""The table of plugins, which add commands, flags and names to the program.
+"""The table of plugins, which add commands, flags, corpora, tasks and more to the program.
 
 Each extra of this package, `t2t_jax.extras.NAME`, is a plugin. So is whatever another package names
 in its group of entry points `t2t_jax.plugins`::
@@ -56,7 +56,8 @@ class Plugin:
     corpora: Mapping[str, CorpusRow] = field(default_factory=dict)
     """Schemes of corpora."""
     tasks: Mapping[str, str] = field(default_factory=dict)
-    """The places of `config.tasks.TaskFacts`, by the value of `data.task`."""
+    """The places of `config.tasks.TaskFacts`, by the value of `data.task`, which a config has to
+    give: `schemes` are not read."""
     families: Mapping[str, str] = field(default_factory=dict)
     """The places of `config.families.Family`, by the value of `model.architecture`."""
     formats: Mapping[str, str] = field(default_factory=dict)
@@ -129,6 +130,10 @@ def plugins() -> Sequence[Plugin]:
             for name, row in plugin.commands.items():
                 if not isinstance(row, tuple) or len(row) != 2:
                     raise TypeError(f"the command {name} needs a group and a line about it")
+            for kind in ("tasks", "families", "formats", "trackers"):
+                for name, row in getattr(plugin, kind).items():
+                    if not isinstance(row, str):
+                        raise TypeError(f"{name} in the {kind} needs its place, MODULE:NAME")
             home = sys.modules[place.partition(":")[0]].__package__
             found.append(dataclasses.replace(plugin, package=package, home=home or ""))
         except (Exception, SystemExit) as error:  # of any kind, in the code of somebody else
@@ -197,20 +202,16 @@ def added_flags(command: str, taken: tuple[str, ...] = ()) -> Sequence[type[Trai
     return kinds
 
 
-@cache
-def loaded(kind: str, taken: tuple[str, ...] = ()) -> Mapping[str, Any]:
-    """Return what the places in the `rows` of a kind name. What cannot be imported is left out."""
-    found = {}
-    for name, place in rows(kind, taken).items():
-        try:
-            found[name] = load_named(place)
-        except Exception as error:  # of any kind, in the code of somebody else
-            _leave_out(f"{name} in the {kind}", re.split("[.:]", place)[0], error)
-    return found
-
-
 def _leave_out(what: str, package: str, error: BaseException) -> None:
-    warn(f"left out: {what} of the package {package} ({_reason(error)}); update or uninstall it")
+    warn_once(
+        f"left out: {what} of the package {package} ({_reason(error)}); update or uninstall it"
+    )
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Print a warning, unless this process has printed it before."""
+    warn(message)
 
 
 def _reason(error: BaseException) -> str:
@@ -228,7 +229,7 @@ def load(place: str) -> Any:
         return load_named(place)
     except UserError:
         raise
-    except Exception as error:  # of any kind: it may be the code of somebody else
+    except (Exception, SystemExit) as error:  # of any kind: it may be the code of somebody else
         package = re.split("[.:]", place)[0]
         raise UserError(
             f"{place} of the package {package} cannot be imported ({_reason(error)}); update or "

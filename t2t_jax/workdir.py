@@ -93,7 +93,7 @@ class StoredRun(NamedTuple):
 
 
 def read_run(workdir: Path) -> StoredRun:
-    """Read the config and the vocabulary of a run.
+    """Read the config, the vocabulary and the hashes of a run.
 
     Raises:
       UserError: the directory is no run's, or a file is damaged.

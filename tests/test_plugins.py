@@ -3,15 +3,17 @@
 import json
 import os
 import tomllib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 
 import t2t_jax
-from t2t_jax import plugins
+from t2t_jax import Config, UserError, plugins
 from t2t_jax.commands.groups import command_place
+from t2t_jax.config import EncoderDecoderConfig
+from t2t_jax.config.families import Family
 from tests.programs import ROOT, run_python
 
 OURS = [one for one in plugins.plugins() if one.package.startswith("t2t_jax.extras.")]
@@ -43,7 +45,7 @@ from t2t_jax.plugins import Plugin
 
 PLUGIN = Plugin(
     tasks={"sorting": "everything.parts:SORTING"},
-    families={"twin": "everything.parts:TWIN", "lost": "nowhere:LOST"},
+    families={"twin": "everything.parts:TWIN"},
     formats={"names": "everything.parts:NAMES"},
     trackers={"steps": "everything.parts:open_steps"},
 )
@@ -89,6 +91,17 @@ EXPORT = SimpleNamespace(VOCABULARIES=VOCABULARIES, carried=carried, write=write
 def open_steps(project, number, workdir):
     return OpenRun(lambda rows: Path(project).write_text(f"{rows[-1].step}"), lambda *_: None)
 """
+
+
+@dataclass(frozen=True)
+class TwinConfig(EncoderDecoderConfig):
+    """The family of the paper under another name."""
+
+    architecture: str = "twin"
+
+
+TRANSFORMER = "t2t_jax.modules.transformer:Transformer"
+TWIN = Family(TwinConfig, TRANSFORMER, f"{TRANSFORMER}Decoding", tasks=("translation",))
 
 
 def install(site, name, code):
@@ -142,17 +155,59 @@ def test_a_run_has_the_task_family_format_and_tracker_of_an_installed_package(tm
     flags += ["--training.num-train-steps=2", "--evaluation.num-sentences=2"]
 
     trained = call(tmp_path, "train", "--config", "configs/quickstart.py", str(run), *flags)
-    assert trained.stderr == (
-        "warning: left out: lost in the families of the package nowhere (ModuleNotFoundError: No "
-        "module named 'nowhere'); update or uninstall it\n"
-    )
+    assert trained.stderr == ""
     assert json.loads((run / "config.json").read_text())["model"]["architecture"] == "twin"
     assert sent.read_text() == "2"
     call(tmp_path, "export", str(run), str(tmp_path / "exported"), "--to", "names")
     assert "decoder.layers.0.self_attention.W_Q" in (tmp_path / "exported/names").read_text()
-    other = str(tmp_path / "other"), "--data.task=translating"
-    refused = call(tmp_path, "train", "--config", str(run), *other, code=2)
-    assert "'sorting'" in refused.stderr
+    gone = call(tmp_path / "nowhere", "translate", str(run), code=2)
+    assert "model.architecture='twin' is not one of" in gone.stderr
+    assert "nor of an installed plugin" in gone.stderr
+
+
+@pytest.fixture
+def added(monkeypatch):
+    """Add the rows of a plugin in this process."""
+
+    def add(**of_kinds):
+        plugin = plugins.Plugin(**of_kinds, package="mine")
+        monkeypatch.setattr(plugins, "plugins", lambda: [*OURS, plugin])
+
+    plugins.warn_once.cache_clear()
+    return add
+
+
+def test_a_family_learns_the_tasks_that_it_names(added):
+    added(families={"twin": f"{__name__}:TWIN"})
+    assert Config().replace({"model.architecture": "twin"}).model == TwinConfig()
+    with pytest.raises(UserError, match=r"data.task='language_modelling' is not for .*='twin'"):
+        Config().replace({"model.architecture": "twin", "data.task": "language_modelling"})
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("nowhere:ROW", r"cannot be imported \(ModuleNotFoundError: No module named 'nowhere'\)"),
+        ("math:pi", "math:pi of a plugin is a float, not a Family"),
+        ("math:nothing", "cannot be imported .AttributeError"),
+    ],
+)
+def test_a_broken_row_is_named_and_the_others_work(place, problem, added, capsys):
+    added(families={"twin": f"{__name__}:TWIN", "broken": place})
+    with pytest.raises(UserError, match=problem):
+        Config().replace({"model.architecture": "broken"})
+    with pytest.raises(UserError, match=r"is for .*'image_encoder', not for 'twin'"):
+        Config().replace({"model.architecture": "twin", "model.patch_size": 2})
+    assert capsys.readouterr().err.startswith("warning: left out: broken in the families: ")
+
+
+def test_a_row_takes_no_name_of_the_core(added, capsys):
+    added(tasks={"auto": "nowhere:ROW", "parsing": "nowhere:ROW"})
+    with pytest.raises(UserError, match=r"data.task='x' is not one of 'auto', "):
+        Config().replace({"data.task": "x"})
+    warnings = capsys.readouterr().err
+    assert "auto in the tasks of the package mine (t2t-jax has that name)" in warnings
+    assert "parsing in the tasks of the package mine (t2t-jax has that name)" in warnings
 
 
 @pytest.mark.parametrize(
@@ -161,6 +216,11 @@ def test_a_run_has_the_task_family_format_and_tracker_of_an_installed_package(tm
         ("import nowhere_to_be_found", "the plugin of the package broken-plugin (ModuleNot"),
         ("1 +", "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
         ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
+        (
+            PACKAGE.replace("(commands", "(tasks={'x': 3}, commands"),
+            "x in the tasks needs its place, MODULE:NAME",
+        ),
+        (PACKAGE.replace("(commands", "(tasks=['x'], commands"), "'list' object has no attribute"),
         ("PLUGIN = 3", "broken_plugin:PLUGIN is a int, not a Plugin"),
         ("raise SystemExit('no licence')", "broken-plugin (SystemExit: no licence)"),
         (

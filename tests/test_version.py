@@ -16,7 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import check_recipe, from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.interchange.formats import REMOVED_FORMATS, readable, written
+from t2t_jax.extras.interchange.formats import REMOVED_FORMATS, readable, writable
 from t2t_jax.version import REMOVED, REMOVED_COMMANDS, RENAMED, Renamed
 from tests.refusals import refused
 
@@ -179,6 +179,6 @@ def test_a_vocabulary_of_a_removed_kind_names_the_tag(tmp_path):
 @pytest.mark.parametrize("name", REMOVED_FORMATS)
 @pytest.mark.parametrize("line", ["import {} model run", "export run model --to {}"])
 def test_a_removed_format_names_the_tag(name, line):
-    assert name not in readable() | written()
+    assert name not in readable() | writable()
     with pytest.raises(UserError, match=rf"^{name}: version 0\.3 removed .*; the git tag before"):
         entry_command(line.format(name).split()).run()

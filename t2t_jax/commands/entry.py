@@ -51,7 +51,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         flags = [version.current_flag(flag, warns=False) for flag in flags]
     if name not in names:
         hint = did_you_mean(name, names, f"see {program} --help")
-        lacks = " (this installation lacks the extras, which have more)" * (not has_extras())
+        lacks = "" if has_extras() else " (this installation lacks the extras, which have more)"
         raise UserError(f"{program} has no command {quote(name)}{lacks}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
     make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)

@@ -167,7 +167,9 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 def values_of(hint: Any) -> str:
     """Return how a reader writes values of a type."""
     several = _alternatives(hint)
-    if len(several) > 1:
+    if any(typing.get_origin(one) is Literal for one in several):
+        several = tuple(one for one in several if one is not str)  # names of plugins
+    if len(several) > 1 or several != _alternatives(hint):
         return "|".join(map(values_of, several))
     if typing.get_origin(hint) is Literal:
         return "|".join(map(str, typing.get_args(hint)))

@@ -10,6 +10,7 @@ from t2t_jax.config import families, sections
 from t2t_jax.config.checks import require
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.config.tasks import task_name
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.system.records import Record, parse_object
@@ -51,9 +52,9 @@ class Config:
     def _check_task(self) -> None:
         """Refuse a network that the task does not take."""
         model, kind, task = self.model, self.model.architecture, self.data.task
-        facts = self.data.facts
+        facts, name = self.data.facts, task_name(self.data.corpus, task)
         require(
-            kind in facts.architectures,
+            kind in facts.architectures or name in families.FAMILIES[kind].tasks,
             f"data.task={task!r} is not for model.architecture={kind!r}; set model.architecture="
             f"{facts.architectures[0]!r}, or data.task to what such a network can learn",
         )
@@ -201,6 +202,9 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
         raise UserError(
             f"config lacks the section {missing[0]}, which every release writes; bring back a copy"
         )
+    match nested["model"]:
+        case {"architecture": str(name)}:  # before its fields, which others may lack
+            families.FAMILIES.check("model.architecture", name)
     values = _read_fields(nested)
     if "architecture" not in values["model"]:
         raise UserError(

@@ -256,6 +256,8 @@ class Family:
     scoring: str = "t2t_jax.modules.token_network:NetworkScoring"
     """The place of the `modules.decoding_model.ScoringModel` that is made of the module; it is a
     `DecodingModel` if the network decodes."""
+    tasks: tuple[str, ...] = ()
+    """The tasks that the networks learn, beside those whose `TaskFacts` name the family."""
 
 
 FAMILIES = Rows(
@@ -285,7 +287,7 @@ def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
 def all_model_fields() -> dict[str, "dataclasses.Field[Any]"]:
     """Return the fields of all families by name, those of the paper's network first."""
     found: dict[str, dataclasses.Field[Any]] = {}
-    for family in FAMILIES.with_plugins():
+    for family, _ in FAMILIES.each():
         for name, leaf in fields_of(family).items():
             found.setdefault(name, leaf)
     return found
@@ -320,8 +322,7 @@ def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, 
 
 def foreign_field(name: str, architecture: str) -> UserError:
     """Return the error for a field of another family than that of a config."""
-    families = FAMILIES.with_plugins()
-    owners = " or ".join(repr(family) for family in families if name in fields_of(family))
+    owners = " or ".join(repr(family) for family, _ in FAMILIES.each() if name in fields_of(family))
     return UserError(
         f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "
         "or change model.architecture"

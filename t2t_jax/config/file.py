@@ -267,8 +267,7 @@ def _checked(config: Any, spec: str, path: str) -> Config:
     def again() -> Config:
         for name, section in get_type_hints(Config).items():
             found = type(getattr(config, name, None))
-            families = FAMILIES.with_plugins().values()
-            known = [one.config for one in families] if name == "model" else [section]
+            known = [one.config for _, one in FAMILIES.each()] if name == "model" else [section]
             if found not in known:
                 raise UserError(
                     f"the section {name} of {spec} is a {found.__name__}, not a {section.__name__}"

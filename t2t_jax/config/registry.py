@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
-from t2t_jax.plugins import load_named, loaded
+from t2t_jax.plugins import load, load_named, rows, warn_once
 
 Row = TypeVar("Row")
 
@@ -118,49 +118,67 @@ def _is_sound(name: object, declared: object) -> bool:
 class Rows(dict[str, Row]):
     """The rows of one kind by their names, in the order in which flags and documents list them.
 
-    Plugins are asked for their rows at the first name of another, as their modules may import this
-    one.
+    The row of a plugin is loaded when its name is looked up, as the plugin's modules may import
+    this one.
     """
 
-    def __init__(self, plugged: str = "", **own: Row) -> None:
+    def __init__(self, plugin_field: str = "", /, **own: Row) -> None:
         """Begin with the package's own rows.
 
         Args:
-          plugged: the field of `plugins.Plugin` with rows of this kind; "" for none.
+          plugin_field: the field of `plugins.Plugin` with rows of this kind; "" for none.
         """
         super().__init__(**own)
-        self._plugged = plugged
+        self._plugin_field = plugin_field
+
+    def _places(self) -> Mapping[str, str]:
+        """Return the places of the rows of plugins."""
+        return rows(self._plugin_field, (*self, *self.names)) if self._plugin_field else {}
 
     def __missing__(self, name: str) -> Row:
-        """Return the row of a plugin."""
-        return self._of_plugins()[name]
+        """Load the row of a plugin."""
+        place, kind = self._places()[name], type(next(iter(self.values())))
+        row = load(place)
+        if not isinstance(row, kind):
+            raise UserError(
+                f"{place} of a plugin is a {type(row).__name__}, not a {kind.__name__}; update or "
+                "uninstall the plugin"
+            )
+        return row
 
-    def _of_plugins(self) -> Mapping[str, Row]:
-        return loaded(self._plugged, tuple(self)) if self._plugged else {}
-
-    def with_plugins(self) -> dict[str, Row]:
-        """Return the rows of the package and of all plugins."""
-        return {**self, **self._of_plugins()}
+    def each(self) -> Iterator[tuple[str, Row]]:
+        """Yield the package's own rows by name, and then those of plugins, without broken ones."""
+        yield from self.items()
+        for name in self._places():
+            try:
+                yield name, self[name]
+            except UserError as error:
+                warn_once(f"left out: {name} in the {self._plugin_field}: {error}")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of own rows that a config may give."""
+        """Return the names of the package's own rows that a config may give."""
         return tuple(self)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Return `names` and those of plugins."""
+        return (*self.names, *self._places())
 
     @property
     def choice(self) -> Any:
         """Return the type of a field that names a row; flags and documents list its names."""
         own: Any = Literal[self.names]
-        return own | str if self._plugged else own
+        return own | str if self._plugin_field else own
 
     def check(self, label: str, name: Any) -> None:
         """Refuse a name that no row has."""
-        if name in self.names or name in self._of_plugins():
+        if isinstance(name, str) and (name in self.names or name in self.all_names):
             return
-        known = (*self.names, *self._of_plugins())
-        hint = did_you_mean(str(name), known, "use one of these")
-        names = ", ".join(map(repr, known))
-        raise UserError(f"{label}={quote(name)} is not one of {names}; {hint}")
+        hint = did_you_mean(str(name), self.all_names, "use one of these")
+        names = ", ".join(map(repr, self.all_names))
+        nor = ", nor of an installed plugin" if self._plugin_field else ""
+        raise UserError(f"{label}={quote(name)} is not one of {names}{nor}; {hint}")
 
 
 class Table(Rows[Entry]):
@@ -168,7 +186,7 @@ class Table(Rows[Entry]):
 
     def __init__(self, kind: str, **entries: Entry) -> None:
         """Begin with the package's own entries."""
-        super().__init__("", **entries)
+        super().__init__(**entries)
         self.kind = kind
         self._own = tuple(entries)
 

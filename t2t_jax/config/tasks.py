@@ -122,6 +122,5 @@ def task_name(corpus: str, task: str) -> str:
     if task != _FROM_SCHEME:
         return task
     scheme = corpus.partition(":")[0]
-    schemes = {name: row.schemes or () for name, row in TASKS.with_plugins().items()}
     others = next(name for name, row in TASKS.items() if row.schemes == ())
-    return next((name for name in schemes if scheme in schemes[name]), others)
+    return next((name for name, row in TASKS.items() if scheme in (row.schemes or ())), others)

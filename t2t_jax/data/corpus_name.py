@@ -19,7 +19,8 @@ from t2t_jax.plugins import CorpusRow, rows
 
 PUBLIC = "wmt14-en-de", "wmt14-en-fr", "wmt16-en-ro", "multi30k-en-de", "iwslt14-de-en"
 """The names of the public corpora."""
-_OF_CORE = ("bundled", "text")
+_OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
+_OF_CORE = ("bundled", "text", *_OF_TASKS)
 _LISTING = "t2t_jax.extras.shards.listing"
 # Known without the extras too, so that an error can name them.
 _OF_EXTRAS = {
@@ -38,16 +39,12 @@ _SAME_IN_TFDS = {
 @cache
 def added_schemes() -> Mapping[str, CorpusRow]:
     """Return the schemes of corpora that extras and plugins of other packages provide."""
-    return _OF_EXTRAS | rows("corpora", (*_OF_CORE, *_of_tasks(), *_OF_EXTRAS))
-
-
-def _of_tasks() -> list[str]:
-    return [scheme for row in TASKS.with_plugins().values() for scheme in row.schemes or ()]
+    return _OF_EXTRAS | rows("corpora", (*_OF_CORE, *_OF_EXTRAS))
 
 
 @cache
 def _next_corpus() -> re.Pattern[str]:
-    schemes = "|".join(map(re.escape, (*_OF_CORE, *_of_tasks(), *added_schemes())))
+    schemes = "|".join(map(re.escape, (*_OF_CORE, *added_schemes())))
     return re.compile(rf"\+(?=(?:{schemes}):)")
 
 

@@ -73,7 +73,7 @@ def score_name(evaluation: Record) -> str:
     """Return the name of an evaluation's `dev_score`, such as BLEU."""
     if "metric" in evaluation:
         return str(evaluation["metric"])
-    names = (task.score[1] for task in TASKS.with_plugins().values() if task.score[0] in evaluation)
+    names = (task.score[1] for _, task in TASKS.each() if task.score[0] in evaluation)
     return next(names, "score")
 
 

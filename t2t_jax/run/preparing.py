@@ -79,7 +79,7 @@ class Plan:
     """The least memory of a step."""
     fingerprints: Mapping[str, str]
     """The hashes of the vocabulary and the training text, which tie checkpoints to the run."""
-    initial: Callable[[], StoredRun | None]
+    load_initial_run: Callable[[], StoredRun | None]
     """Returns the `initial_run`, which is opened once."""
 
     @property
@@ -140,16 +140,18 @@ def planned(config: Config, workdir: Path) -> Plan:
     _check_functions(config, workdir, goes_on=stored is not None)
     if stored is None or config.checkpoint != stored.checkpoint:
         check_average(config)
-    initial = cache(partial(initial_run, config))
+    load_initial_run = cache(partial(initial_run, config))
     if stored is None:
-        initial()
+        load_initial_run()
     check_memory(config, config.data.vocab_size, mesh)
     with in_turn(config.data):
         corpus = open_corpus(config.data)
         task = task_of(corpus.name, corpus.task)
         vocabulary = None if stored is None else run_vocabulary(config, corpus, workdir)
         if vocabulary is None:
-            vocabulary = task.vocabulary(config, corpus, initial_vocabulary(config, initial()))
+            vocabulary = task.vocabulary(
+                config, corpus, initial_vocabulary(config, load_initial_run())
+            )
         config = _with_sources(config, vocabulary)
         examples = training_parts(task, config, corpus, vocabulary)
         order_seed = config.training.effective_seed("order_seed")
@@ -170,7 +172,7 @@ def planned(config: Config, workdir: Path) -> Plan:
         model=make_model(config, len(vocabulary), mesh),
         memory=memory,
         fingerprints=fingerprints(corpus, vocabulary),
-        initial=initial,
+        load_initial_run=load_initial_run,
     )
 
 
@@ -206,7 +208,9 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
             bound_together(),
             within_memory(),
         ):
-            state = initial_state(plan.config, plan.model, plan.mesh, checkpoints, plan.initial)
+            state = initial_state(
+                plan.config, plan.model, plan.mesh, checkpoints, plan.load_initial_run
+            )
             claim(here, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             if first < plan.last:
@@ -242,7 +246,7 @@ def _layout(config: Config, mesh: Mesh, shape: BatchShape) -> BatchLayout:
 
 
 def _check_functions(config: Config, workdir: Path, *, goes_on: bool) -> None:
-    """Refuse registered functions that do not work; warn if a run that goes on has odd ones."""
+    """Refuse registered functions that do not work; a run that goes on may be inconsistent."""
     for problem in function_problems(config, is_run=False):
         raise UserError(problem)
     for problem in function_problems(config):
@@ -319,7 +323,7 @@ def shared_config(config: Config) -> Config:
 def shared_files(plan: Plan) -> dict[str, str]:
     """Return the hashes, by name, of files that must be equal in all processes."""
     return {
-        **{f"the {name}": text for name, text in plan.fingerprints.items()},
+        **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
         **{
             f"the file of {one.title}": str(one.source)
             for one in named_entries(plan.config).values()

@@ -67,7 +67,7 @@ def initial_run(config: Config) -> StoredRun | None:
 def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | None:
     """Return the vocabulary that a run takes over from its `initial_run`; None without one.
 
-    One that marks texts with their languages is that for the languages of the config.
+    A vocabulary with language tags is restricted to the languages of the config.
 
     Raises:
       UserError: it lacks a protected token of the config.
@@ -93,17 +93,17 @@ def initial_state(
     model: Network,
     mesh: Mesh,
     checkpoints: Checkpoints,
-    initial: Callable[[], StoredRun | None],
+    load_initial_run: Callable[[], StoredRun | None],
 ) -> TrainState:
     """Return the state to continue from: the newest checkpoint, or the one before step 1.
 
     Args:
-      initial: returns the `initial_run`, which only step 1 needs.
+      load_initial_run: returns the `initial_run`, which only step 1 needs.
     """
     like = abstract_state(config, model, mesh)
     if restored := checkpoints.restore(like):
         return restored
-    state, run = create_state(config, model, mesh), initial()
+    state, run = create_state(config, model, mesh), load_initial_run()
     if run is None:
         return state
     other = make_model(run.config, len(run.vocabulary), mesh)

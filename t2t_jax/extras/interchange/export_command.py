@@ -10,7 +10,7 @@ from t2t_jax.commands.flag_table import OneRun
 from t2t_jax.commands.tables import print_line
 from t2t_jax.extras.interchange import formats
 
-_HELP = formats.described_formats(formats.written())
+_HELP = formats.described_formats(formats.writable())
 
 
 @dataclass(frozen=True)

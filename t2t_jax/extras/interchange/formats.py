@@ -97,16 +97,14 @@ REMOVED_FORMATS = {
 """Formats that version 0.3 removed. The names of transformers' are its `model_type`s too."""
 
 
-def written() -> Rows[str]:
+def writable() -> Rows[str]:
     """Return the formats that are written, each with its phrase."""
-    return Rows(
-        **{name: row.written for name, row in FORMATS.with_plugins().items() if row.written}
-    )
+    return Rows(**{name: row.written for name, row in FORMATS.each() if row.written})
 
 
 def readable() -> Rows[str]:
     """Return the formats that are read, each with its phrase."""
-    return Rows(**{name: row.read for name, row in FORMATS.with_plugins().items() if row.read})
+    return Rows(**{name: row.read for name, row in FORMATS.each() if row.read})
 
 
 def described_formats(formats: Rows[str]) -> str:
@@ -129,9 +127,9 @@ def check_written(name: str, dtype: str | None) -> None:
     """Refuse a format that is not written, or a dtype of weights that it cannot have.
 
     Raises:
-      UserError: the format is not one of `written`, or cannot have weights in this dtype.
+      UserError: the format is not one of `writable`, or cannot have weights in this dtype.
     """
-    check_format(name, written())
+    check_format(name, writable())
     dtypes = FORMATS[name].dtypes
     if dtype not in (None, *dtypes):
         raise UserError(
@@ -147,7 +145,7 @@ def write_model(
     `provenance.json` beside it has the software that trained the model, if the run recorded it.
 
     Args:
-      name: one of the formats `written`.
+      name: one of the formats `writable`.
       directory: a directory that does not exist yet, or is empty.
       dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
 
@@ -186,7 +184,7 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 
 
 def implementation(name: str) -> Any:
-    """Return the module or object that reads and writes a format, `written` or `readable`."""
+    """Return the module or object that reads and writes a format, `writable` or `readable`."""
     if place := FORMATS[name].object:
         return load_named(place)
     return import_module(f"t2t_jax.extras.interchange.{name}")

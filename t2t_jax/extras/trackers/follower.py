@@ -190,7 +190,7 @@ def _rows(
 
 def remembered(workdir: Path) -> dict[Target, str]:
     """Return the targets of earlier starts of a run, with the id of the run there."""
-    files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS.with_plugins()]
+    files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS.all_names]
     way_out = "remove it, and the run is sent again, under a new id"
     records = [read_object(file, _SCHEMA, way_out) for file in files if file.exists()]
     return {Target(*record["tracker"].split(":", 1)): record["id"] for record in records}

@@ -172,7 +172,8 @@ class Target(NamedTuple):
 
     def check(self) -> None:
         """Refuse a target that this machine cannot send to; takes the seconds of an import."""
-        if self.tracker not in TRACKERS:  # that of a plugin
+        if self.tracker not in TRACKERS:
+            _ = TRACKERS[self.tracker]  # of a plugin, which may be broken
             return
         with needs_extra(self.tracker, str(self)):
             library = import_module(self.tracker)
@@ -198,8 +199,8 @@ def targets_of(texts: Sequence[str], known: Iterable[Target] = ()) -> list[Targe
     targets, projects = [], {target.tracker: target.project for target in known}
     for text in ",".join(texts).split(",") if texts else ():
         name, _, project = text.partition(":")
-        if name not in (trackers := TRACKERS.with_plugins()):
-            hint = did_you_mean(name, trackers, f"trackers are {', '.join(trackers)}")
+        if name not in (names := TRACKERS.all_names):
+            hint = did_you_mean(name, names, f"trackers are {', '.join(names)}")
             raise UserError(f"{quote(text)} names no tracker as wandb:PROJECT does; {hint}")
         if not project.strip():
             raise UserError(f"{quote(text)} names no project; give one, as in {name}:translation")

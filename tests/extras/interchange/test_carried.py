@@ -17,7 +17,7 @@ from t2t_jax.config.config import known_fields, walk
 from t2t_jax.config.tables import NAMED
 from t2t_jax.extras.interchange import ctranslate2
 from t2t_jax.extras.interchange.carried import refuse_other_models
-from t2t_jax.extras.interchange.formats import implementation, write_model, written
+from t2t_jax.extras.interchange.formats import implementation, writable, write_model
 from t2t_jax.extras.interchange.portable import PortableModel
 from tests.extras.interchange.models import MODELS, OPTIONS, golden_model, portable
 from tests.extras.interchange.test_ctranslate2 import REFUSED
@@ -78,7 +78,7 @@ def _with_a_later_value(config: Config, section: str, option: str) -> Config:
 
 
 @pytest.mark.parametrize("section", ["model", "data", "decoding"])
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", writable())
 def test_an_option_that_no_format_knows_of_is_refused_by_every_one(name, section, tmp_path):
     model = _model(name)
     _refuse(name, model, _with_a_later_option(model.config, section, False))
@@ -98,7 +98,7 @@ def test_an_option_of_training_is_no_matter_of_formats(section):
     _refuse("marian", portable({}), _with_a_later_option(Config(), section, True))
 
 
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", writable())
 def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypatch):
     model = _model(name)
     for rows in NAMED.values():
@@ -121,7 +121,7 @@ def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypat
     assert tried >= {"position", "rotary_scaling", "score_function", "beam_rule", "task"}
 
 
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", writable())
 def test_every_field_that_a_format_lists_is_there(name):
     config = _model(name).config
     known = {*known_fields(), "model", "data", "decoding"}
