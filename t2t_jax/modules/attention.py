@@ -44,12 +44,14 @@ class Projection(nn.Module):
       axes: logical axes of W; see `parallel.axes`.
       has_bias: whether there is a b.
       gain: factor on the first values of W; see `glorot_uniform`.
+      grows: whether both sizes of W grow with the width of the network; see `MatrixBox`.
     """
 
     width: int
-    axes: tuple[str, str]
+    axes: tuple[str | None, str]
     has_bias: bool = False
     gain: float = 1.0
+    grows: bool = True
 
     @nn.compact
     def __call__(
@@ -60,7 +62,7 @@ class Projection(nn.Module):
     ) -> Float[Array, "b t d_out"]:
         """Project every position, or those for which `rows` is True; see `linear`."""
         init, shape = matrices.glorot_uniform(self.gain), (x.shape[-1], self.width)
-        kernel = matrices.matrix(self, "kernel", init, shape, self.axes, x.dtype)
+        kernel = matrices.matrix(self, "kernel", init, shape, self.axes, x.dtype, grows=self.grows)
         bias = None
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"

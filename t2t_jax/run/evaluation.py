@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import itemgetter
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
@@ -200,30 +202,40 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
     An ensemble's losses are computed from the mean of its models' distributions. The losses by
     sentence are in the order of `pairs`.
     """
-    config = translator.config
-    batches = Batches(pairs, config.data, seed=0)
-    mesh, tokens_per_device = mesh_of(translator.params), config.parallel.pass_tokens
-
-    def launch(step: int) -> tuple[Chosen, np.ndarray, Any]:
-        rows, *lengths = batches.shape(step)
-        layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
-        # Each process needs the segments of all rows, to assign the losses to the examples.
-        whole = batches(step, np.arange(layout.passes * layout.rows_per_pass))
-        batch = layout.put(jax.tree.map(itemgetter(layout.local_rows()), whole))
-        smoothing = config.training.label_smoothing
-        out = eval_step(translator.model, smoothing, translator.params, batch)
-        return batches.chosen(step), whole.targets.segments, out
-
-    launched = (launch(step) for step in range(batches.steps_per_epoch))
+    smoothing = translator.config.training.label_smoothing
+    program = partial(eval_step, translator.model, smoothing, translator.params)
     totals, by_example = np.zeros(3), np.zeros((2, len(pairs)))
-    for chosen, segments, out in one_ahead(launched):
-        safe_point()
-        sums, losses = on_host(out)
+    for chosen, targets, (sums, losses) in computed_batches(translator, pairs, program):
         totals += sums
-        by_example[:, chosen.examples] = _sums_by_example(chosen, segments, losses)
+        by_example[:, chosen.examples] = _sums_by_example(chosen, targets.segments, losses)
     smoothed, nll, tokens = totals.tolist()
     sentence_nll, sentence_tokens = by_example[0], by_example[1].astype(np.int64)
     return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens), sentence_nll, sentence_tokens)
+
+
+def computed_batches(
+    translator: Translator, examples: Examples, program: Callable[[Batch], Any]
+) -> Iterator[tuple[Chosen, Sequence, Any]]:
+    """Yield the chosen examples of each batch, its targets, and what a program computes of it.
+
+    Args:
+      program: starts the computation with a batch `[passes, rows_per_pass, length]` on the devices.
+    """
+    batches = Batches(examples, translator.config.data, seed=0)
+    mesh = mesh_of(translator.params)
+    tokens_per_device = translator.config.parallel.pass_tokens
+
+    def launch(step: int) -> tuple[Chosen, Sequence, Any]:
+        rows, *lengths = batches.shape(step)
+        layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
+        # Each process needs the targets of all rows, to assign the results to the examples.
+        whole = batches(step, np.arange(layout.passes * layout.rows_per_pass))
+        local: Batch = jax.tree.map(itemgetter(layout.local_rows()), whole)
+        return batches.chosen(step), whole.targets, program(layout.put(local))
+
+    for chosen, targets, out in one_ahead(map(launch, range(batches.steps_per_epoch))):
+        safe_point()
+        yield chosen, targets, on_host(out)
 
 
 def _sums_by_example(

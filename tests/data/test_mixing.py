@@ -177,8 +177,8 @@ def test_a_corpus_without_examples_changes_no_batch(temperature):
 
 
 def test_a_batch_has_room_for_the_labels_of_every_corpus():
-    of_words = [Labelled([5] * n, [*range(n)], [0] * n) for n in (2, 17)]
-    corpora = [LabelledText.of([one] * 4) for one in of_words]
+    of_words = [Labelled([5] * n, [(place, 0) for place in range(n)]) for n in (2, 17)]
+    corpora = [LabelledText.of([one] * 4, {}) for one in of_words]
     parts = mixed_parts([(one, 1) for one in corpora], 2.0, 2)
     assert parts.shape(BatchShape(4, 32, 32), 1) == (4, 32, 17)
 

@@ -13,7 +13,6 @@ import pytest
 
 from t2t_jax.batch import EOS_ID, Batch, one_a_row
 from t2t_jax.config import Config
-from t2t_jax.extras.encoders.networks import PatchProjection
 from t2t_jax.functional.attention import repeat_heads
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.embedding import TokenEmbedding
@@ -27,7 +26,7 @@ from t2t_jax.training.step import train_step
 
 # Few tokens: what is learned of other tokens adds noise, which is larger in narrow networks.
 _LENGTH, _VOCAB, _STEPS = 8, 256, 3
-_KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, PatchProjection, LayerStack, TokenNetwork
+_KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, LayerStack, TokenNetwork
 _METHODS = "__call__", "attend_to_encoded", "queries", "keys_values"
 _SMALL = {
     "model.d_model": 64,

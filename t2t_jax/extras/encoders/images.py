@@ -1,6 +1,5 @@
 """Images and their labels: arrays in a file, or the digits of scikit-learn."""
 
-import functools
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -29,8 +28,8 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
     if scheme == "npz" and place:
         return _npz_splits(as_path(os.path.expanduser(place)))
     if name == "digits:":
-        digests = {x: partial(digest, "digits", _DIGITS_VERSION, x) for x in SPLITS}
-        return {split: Split(digests[split], partial(_digits, split)) for split in SPLITS}
+        fingerprint = partial(digest, "digits", _DIGITS_VERSION)
+        return {split: Split.of(fingerprint, _digits, split) for split in SPLITS}
     if scheme == "tfds":
         raise removed_feature(f"data.corpus={quote(name)}", "image corpora of TFDS")
     raise UserError(
@@ -86,19 +85,15 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
             "images [n, height, width] or [n, height, width, channels], and a label for each"
         )
     labels = labels.reshape(-1, 1)  # whatever the shape was, the hash is that of earlier releases
-    escaped = partial(str, encoding="utf-8", errors="surrogateescape")
-    names = [(escaped(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
+    names = [(os.fsdecode(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
     if bad := [x for x in names if not x or not x.isprintable()]:
         raise UserError(f"{name} has the label {quote(bad[0])}; give each image a name in one line")
 
     def fingerprint() -> str:
-        contents = (np.ascontiguousarray(x).tobytes() for x in (images, labels))
-        hashes = (hashlib.sha256(content).hexdigest() for content in contents)
+        hashes = (hashlib.sha256(x.tobytes()).hexdigest() for x in (images, labels))
         return digest("images", *map(str, images.shape), *hashes)
 
-    return Split(
-        functools.cache(fingerprint), lambda: chunks(iter(zip(images, names, strict=True)))
-    )
+    return Split.of(fingerprint, lambda: chunks(zip(images, names, strict=True)))
 
 
 def _digits(split: str) -> Iterator[Chunk]:

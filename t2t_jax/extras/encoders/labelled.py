@@ -6,7 +6,7 @@ become random subwords, and 10% stay as they are.
 """
 
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,33 +32,26 @@ class Labelled(NamedTuple):
 
     tokens: list[int]
     """The ids of the sentence's subwords, begin and end included."""
-    positions: list[int]
-    """The positions of the subwords from which labels are predicted."""
-    labels: list[int]
-    """The number of the label at each of these positions; -1 for an unknown label."""
+    labels: list[tuple[int, int]]
+    """The positions of the subwords from which labels are predicted, each with its label."""
 
 
 @dataclass(frozen=True)
 class LabelledText(TokenizedSplit):
-    """Sentences, the sources, with labels at some positions, the targets; all labels are known."""
+    """Sentences, the sources, with labels at some positions, the targets."""
 
     target_positions: Int32[np.ndarray, " target_total"]
     """The position of the sentence from which each label is predicted."""
 
     @classmethod
-    def of(
-        cls, sentences: Sequence_[Labelled], skipped: dict[str, int] | None = None
-    ) -> "LabelledText":
+    def of(cls, sentences: Sequence_[Labelled], skipped: dict[str, int]) -> "LabelledText":
         """Make the examples of sentences; `skipped` counts those left out, by reason."""
-        pairs = [zip(one.positions, one.labels, strict=True) for one in sentences]
-        known = [[(position, x) for position, x in row if x >= 0] for row in pairs]
-        labels = [[label for _, label in row] for row in known]
-        positions = np.array([position for row in known for position, _ in row], np.int32)
+        labels = [[label for _, label in one.labels] for one in sentences]
+        positions = [position for one in sentences for position, _ in one.labels]
         sides = (flattened(x, np.int32) for x in ([one.tokens for one in sentences], labels))
         sources, targets = (joined([side], np.int32) for side in sides)
-        left_out = skipped or {}
-        num_read = len(sentences) + sum(left_out.values())
-        return cls(*sources, *targets, left_out, num_read, positions)
+        num_read = len(sentences) + sum(skipped.values())
+        return cls(*sources, *targets, skipped, num_read, np.array(positions, np.int32))
 
     @property
     def sentences(self) -> list[Integer[np.ndarray, " _"]]:
@@ -80,7 +73,7 @@ class LabelledText(TokenizedSplit):
 
 @dataclass(frozen=True)
 class MaskedText(TokenizedSplit):
-    """Sequences of text, the targets, in which each step hides other subwords."""
+    """Sequences of text, both sources and targets, in which each step hides other subwords."""
 
     mask: int
     """The id that hides a subword."""
@@ -100,18 +93,14 @@ class MaskedText(TokenizedSplit):
         In training the seed is that of the order of the data, because both decide what a step
         reads. The seed of dev and test is 0.
         """
-        values: list[Any] = [getattr(text, field.name) for field in fields(TokenizedSplit)]
-        values += mask_id(vocabulary), len(vocabulary), data.masked_share, seed
-        return cls(*values)
-
-    @property
-    def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of subwords of each sequence."""
-        return self.target_lengths
+        sides = (text.target_tokens, text.target_offsets) * 2
+        mask, size = mask_id(vocabulary), len(vocabulary)
+        counts = text.skipped, text.num_pairs_read
+        return cls(*sides, *counts, mask, size, data.masked_share, seed)
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
-        return shape._replace(target_length=masked_room(self.share, shape.source_length))
+        return masked_shape(shape, self.share)
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return a batch; seed, step and row decide which subwords are hidden."""
@@ -141,9 +130,13 @@ class MaskedText(TokenizedSplit):
         return Batch(text._replace(tokens=shown), Sequence(*targets))
 
 
-def masked_room(share: float, length: int) -> int:
-    """Return the most subwords that are predicted of a row, rounded up to a multiple of 8."""
-    return -(-max(1, int(share * length + 0.5)) // 8) * 8
+def masked_shape(shape: BatchShape, share: float) -> BatchShape:
+    """Return a shape with targets for the most subwords that are predicted of a row.
+
+    Their number is rounded up to a multiple of 8.
+    """
+    most = max(1, int(share * shape.source_length + 0.5))
+    return shape._replace(target_length=-(-most // 8) * 8)
 
 
 def mask_id(vocabulary: Vocabulary) -> int:

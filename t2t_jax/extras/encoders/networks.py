@@ -19,9 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import ImageEncoderConfig
-from t2t_jax.kernels.products import linear
+from t2t_jax.modules.attention import Projection
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.matrices import glorot_uniform, matrix
 from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.parallel.axes import named
 
@@ -48,35 +47,19 @@ class EncoderModel(TokenNetwork):
         return jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
 
 
-class PatchProjection(nn.Module):
-    """The projection of patches, with a bias (ViT; Dosovitskiy et al. 2021, equation 1)."""
-
-    config: ImageEncoderConfig
-
-    @nn.compact
-    def __call__(
-        self, values: Float[Array, "b s values"], context: Context
-    ) -> Float[Array, "b s d_model"]:
-        """Project every patch to the width of the network."""
-        sizes = num_values, width = self.config.patch_values, self.config.d_model
-        gain = ((num_values + width) / (num_values + self.config.scaling_width)) ** 0.5
-        init, axes = glorot_uniform(gain), (None, "embed")
-        kernel = matrix(self, "kernel", init, sizes, axes, values.dtype, grows=False)
-        bias = self.param("bias", named(nn.initializers.zeros, "vector"), (width,))
-        return linear(values, kernel, bias.astype(values.dtype), form=context.kernels.products)
-
-
 class ImageModel(EncoderModel):
     """An encoder-only network over image patches (ViT, section 3.1)."""
 
     config: ImageEncoderConfig
 
     def setup(self) -> None:
-        """Create the projection of patches, the class token, and the parts of any network."""
+        """Create the projection of patches (equation 1), the class token, and the usual parts."""
         super().setup()
-        self.patch_projection = PatchProjection(self.config)
+        num_values, width = self.config.patch_values, self.config.d_model
+        gain = ((num_values + width) / (num_values + self.config.scaling_width)) ** 0.5
+        self.patch_projection = Projection(width, (None, "embed"), True, gain, grows=False)
         init = named(nn.initializers.normal(0.02), "vector")
-        self.class_token = self.param("class_token", init, (self.config.d_model,))
+        self.class_token = self.param("class_token", init, (width,))
 
     def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
         """Return the class token, then the projections of patches, with their positions.

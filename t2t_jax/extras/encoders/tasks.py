@@ -3,11 +3,10 @@
 import dataclasses
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import Config
-from t2t_jax.data import batching, splits, tokenized
+from t2t_jax.data import splits, tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.layout import batch_shape, ladder_length
 from t2t_jax.data.rows import BatchShape, Examples
@@ -27,16 +26,11 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.extras.encoders import labelled
-from t2t_jax.extras.encoders.labelled import (
-    MASK,
-    Labelled,
-    LabelledText,
-    MaskedText,
-    labelled_images,
-)
+from t2t_jax.extras.encoders.labelled import MASK, Labelled, LabelledText, MaskedText
 from t2t_jax.extras.encoders.vocabulary import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.modules import decoding_model, interceptors, matrices
-from t2t_jax.parallel import devices, mesh
+from t2t_jax.parallel import devices
+from t2t_jax.run.evaluation import computed_batches
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
 
@@ -115,18 +109,9 @@ class Labelling(EncoderTask):
     measures = (task.Measure("accuracy", "accuracy"),)
     grid = task.GridMeasures(measures[0])
 
-    def training_examples(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
-    ) -> LabelledText:
+    def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the examples of train."""
-        longest = config.model.longest_sentence
-        return self.examples(config, corpus, vocabulary, "train", longest)
-
-    @abstractmethod
-    def examples(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> LabelledText:
-        """Return the examples of a split; see `Task.examples`."""
+        return self.examples(config, corpus, vocabulary, "train", config.model.longest_sentence)
 
     def lines(
         self, translator: Translator, inputs: Sequence[Any], first: int = 1, shares: bool = False
@@ -208,7 +193,7 @@ class Classification(Labelling):
         pairs = zip(self._sentences(vocabulary, lines), targets, strict=True)
         for line, (sentence, target) in enumerate(pairs, 1):
             name = f"line {line} in the {split} split of {corpus.name}"
-            needed, length = len(sentence.positions), len(sentence.tokens)
+            needed, length = len(sentence.labels), len(sentence.tokens)
             labels = self.labels_of(target) if needed else []
             if len(labels) != needed:
                 raise UserError(
@@ -219,7 +204,9 @@ class Classification(Labelling):
                 skipped["too_long" if needed else "empty_source"] += 1
                 continue
             check_one_pass(name, length, longest)
-            sentences.append(sentence._replace(labels=[numbers.get(x, -1) for x in labels]))
+            places = zip(sentence.labels, labels, strict=True)
+            known = [(place, numbers[label]) for (place, _), label in places if label in numbers]
+            sentences.append(sentence._replace(labels=known))
         return LabelledText.of(sentences, skipped)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
@@ -227,19 +214,18 @@ class Classification(Labelling):
         sentences = self._sentences(translator.vocabulary, inputs)
         for number, sentence in enumerate(sentences, first):
             check_one_pass(f"line {number}", len(sentence.tokens), translator.longest_sentence)
-        return LabelledText.of(sentences)
+        return LabelledText.of(sentences, {})
 
     def _sentences(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[Labelled]:
-        """Return the subwords of lines whose labels are unknown; each word has a subword."""
+        """Return the subwords of lines, with the first label at all positions that have one."""
         split = [line.split() for line in lines]
         distinct = sorted({*chain.from_iterable(split)})
         encoded = (ids[:-1] or [vocabulary.unk_id] for ids in vocabulary.encode(distinct))
         ids, sentences = dict(zip(distinct, encoded, strict=True)), []
         for line in split:
             words = [ids[word] for word in line]
-            positions = self.positions(words)
             tokens = [BOS_ID, *chain.from_iterable(words), EOS_ID]
-            sentences.append(Labelled(tokens, positions, [0] * len(positions)))
+            sentences.append(Labelled(tokens, [(place, 0) for place in self.positions(words)]))
         return sentences
 
 
@@ -284,11 +270,11 @@ class ImageClassification(Labelling):
         images, labels = corpus.lines(split)
         numbers = _numbers(vocabulary)
         known = [numbers.get(label, -1) for label in labels]
-        return labelled_images(images, known, config.model)
+        return labelled.labelled_images(images, known, config.model)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[Any], first: int) -> LabelledText:
         """Return examples for arrays `[height, width, channels]` or `[height, width]`."""
-        return labelled_images(inputs, [0] * len(inputs), translator.config.model, first)
+        return labelled.labelled_images(inputs, [0] * len(inputs), translator.config.model, first)
 
 
 class MaskedLanguageModelling(EncoderTask):
@@ -305,9 +291,7 @@ class MaskedLanguageModelling(EncoderTask):
 
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape for sequences and their hidden subwords; see `Task.largest_shape`."""
-        shape = super().largest_shape(config)
-        room = labelled.masked_room(config.data.masked_share, shape.source_length)
-        return shape._replace(target_length=room)
+        return labelled.masked_shape(super().largest_shape(config), config.data.masked_share)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -317,13 +301,10 @@ class MaskedLanguageModelling(EncoderTask):
         labelled.mask_id(vocabulary)
         return vocabulary
 
-    def training_examples(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
-    ) -> MaskedText:
+    def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the sequences of train, in which each step hides other subwords."""
         text = tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
-        seed = config.training.effective_seed("order_seed")
-        return MaskedText.of(text, config.data, vocabulary, seed)
+        return self.train_text(config, vocabulary).examples(text)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return how documents become sequences; see `Task.train_text`."""
@@ -345,9 +326,9 @@ class MaskedLanguageModelling(EncoderTask):
         for number, ids in enumerate(translator.encode(inputs), first):
             tokens = [BOS_ID, *labelled.with_masks(vocabulary, mask, ids)]
             check_one_pass(f"line {number}", len(tokens), translator.longest_sentence)
-            hidden = [position for position, token in enumerate(tokens) if token == mask]
-            sentences.append(Labelled(tokens, hidden, [0] * len(hidden)))
-        return LabelledText.of(sentences)
+            hidden = [(position, 0) for position, token in enumerate(tokens) if token == mask]
+            sentences.append(Labelled(tokens, hidden))
+        return LabelledText.of(sentences, {})
 
     def scored(self, asked: task.Scoring) -> task.Scored:
         """Score the predictions of hidden subwords of a split; its documents are not shown."""
@@ -401,22 +382,10 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
     results = [Prediction(*np.zeros((3, 0), np.int32))] * len(examples)
     if not len(examples.target_tokens):
         return results
-    batches = batching.Batches(examples, translator.config.data, seed=0)
-
-    def launched() -> Iterator[tuple[Any, Any, tuple[Array, Array]]]:
-        for step in range(batches.steps_per_epoch):
-            rows, *lengths = batches.shape(step)
-            tokens = translator.config.parallel.pass_tokens
-            layout = mesh.batch_layout(translator.mesh, rows, max(lengths), tokens)
-            batch = batches(step, np.arange(layout.passes * layout.rows_per_pass))
-            local: Batch = jax.tree.map(itemgetter(layout.local_rows()), batch)
-            out = _most_probable(translator.model, translator.params, layout.put(local))
-            yield batches.chosen(step), batch.targets, out
-
+    program = partial(_most_probable, translator.model, translator.params)
     with devices.within_memory(decoding=True):
-        for chosen, targets, out in mesh.one_ahead(launched()):
-            shape = targets.tokens.shape
-            arrays = targets.tokens, *(np.reshape(x, shape) for x in mesh.on_host(out))
+        for chosen, targets, out in computed_batches(translator, examples, program):
+            arrays = targets.tokens, *(np.reshape(x, targets.tokens.shape) for x in out)
             for example, row, segment in zip(*chosen, strict=True):
                 is_target = targets.segments[row] == segment
                 results[example] = Prediction(*(x[row][is_target] for x in arrays))

@@ -17,12 +17,12 @@ _SIZE, _MASK_ID = 50, 4
 
 
 def text_of(lengths, seed=0):
-    """Sequences of so many subwords between begin and end."""
+    """Sequences of so many subwords between begin and end, as sources and as targets."""
     rng = np.random.default_rng(seed)
     rows = [[BOS_ID, *rng.integers(5, _SIZE, n), EOS_ID] for n in lengths]
     offsets = np.cumsum([0, *map(len, rows)])
-    empty = np.zeros(0, np.int32), np.zeros(len(rows) + 1, np.int64)
-    return TokenizedSplit(*empty, np.concatenate(rows).astype(np.int32), offsets, {}, len(rows))
+    sides = (np.concatenate(rows).astype(np.int32), offsets) * 2
+    return TokenizedSplit(*sides, {}, len(rows))
 
 
 def batches_of(lengths, *, share=0.15, seed=0, batching="pack", tokens=256):
