@@ -267,8 +267,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     before = [(table, dict(table)) for table in tables.TABLES.values()]
     for table, rows in before:
-        for name in rows:
-            if not table.is_own(name):
+        for name, entry in rows.items():
+            if entry.title:
                 del table[name]
     monkeypatch.setattr(running, "_seen", set())
     monkeypatch.delenv(registry.FILES, raising=False)

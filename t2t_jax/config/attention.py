@@ -1,4 +1,4 @@
-"""The sizes of a multi-head attention, a feed-forward network and a normalisation."""
+"""The sizes of a multi-head attention and a normalisation."""
 
 import math
 from dataclasses import dataclass
@@ -6,38 +6,6 @@ from dataclasses import dataclass
 from t2t_jax.config.checks import require
 from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
 from t2t_jax.errors import UserError
-
-
-@dataclass(frozen=True)
-class FeedForwardConfig:
-    """A position-wise feed-forward network (section 3.3), from which its costs follow."""
-
-    d_model: int
-    """Width of the vectors that the network takes and returns."""
-    d_ff: int
-    """Inner width."""
-    is_gated: bool
-    """Whether the network has a gate: a third matrix, and no biases (Shazeer 2020)."""
-
-    @property
-    def matrices(self) -> int:
-        """Return the number of matrices, each of d_model by d_ff weights."""
-        return 3 if self.is_gated else 2
-
-    @property
-    def products(self) -> int:
-        """Count the weights in the matrices that a position meets, each a multiply-add."""
-        return self.matrices * self.d_model * self.d_ff
-
-    @property
-    def num_parameters(self) -> int:
-        """Count all parameters of the network."""
-        return self.products + (0 if self.is_gated else self.d_ff + self.d_model)
-
-    @property
-    def hidden(self) -> int:
-        """Count the hidden numbers of a position that the network's derivative needs."""
-        return (2 if self.is_gated else 1) * self.d_ff
 
 
 @dataclass(frozen=True)
@@ -146,17 +114,12 @@ class AttentionConfig:
         return self.memory_parameters + self.query_parameters
 
     @property
-    def vector_parameters(self) -> int:
-        """Count the parameters outside the four matrices: of biases, norms and score function."""
+    def num_parameters(self) -> int:
+        """Count all parameters: of matrices, biases, norms and score function."""
         biases = sum(self.projections.values()) + self.d_model
         norms = 2 * self.query_key_norm.num_parameters(self.d_k) if self.query_key_norm else 0
         scores = self.num_heads * SCORE_FUNCTIONS[self.score_function].num_parameters(self.d_k)
-        return biases * self.has_bias + norms + scores
-
-    @property
-    def num_parameters(self) -> int:
-        """Count all parameters of the attention."""
-        return self.matrix_parameters + self.vector_parameters
+        return self.matrix_parameters + biases * self.has_bias + norms + scores
 
     @property
     def products_per_pair(self) -> int:

@@ -9,7 +9,8 @@ from t2t_jax.config import ModelConfig
 def num_parameters(model: ModelConfig, vocab_size: int) -> int:
     """Count the parameters of the network that `modules.models.make_model` makes."""
     norm = model.normalization.num_parameters(model.d_model)
-    total, feed_forward = 0, model.feed_forward_config.num_parameters
+    biases = 0 if model.is_gated else model.d_ff + model.d_model
+    total, feed_forward = 0, model.feed_forward_weights + biases
     for stack in model.stacks:
         attentions = sum(attention.num_parameters + norm for attention in stack.attentions)
         each = attentions + feed_forward + norm
@@ -47,7 +48,6 @@ def model_flops_per_step(
         cross-attention, on average; 0 leaves these products out. Windows bound self-attention.
       target_length: the same for the decoder's self-attention.
     """
-    feed_forward = model.feed_forward_config.products
     of_source: float = 0
     of_target: float = 0
     for stack in model.stacks:
@@ -55,7 +55,8 @@ def model_flops_per_step(
         if model.attention_window is not None:  # whole blocks count; see `kernels.windowed`
             length = min(length, (2 if stack.reads_target else 3) * model.attention_window)
         itself, other = stack.self_attention, stack.cross_attention
-        layer = itself.matrix_parameters + itself.products_per_pair * length + feed_forward
+        layer = itself.matrix_parameters + itself.products_per_pair * length
+        layer += model.feed_forward_weights
         remembered = 0
         if other is not None:  # its keys and values are made of the source's tokens
             layer += other.query_parameters + other.products_per_pair * source_length
@@ -74,5 +75,4 @@ def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
             of_output = attention.num_heads * attention.d_v
             for width in (*attention.projections.values(), of_output):
                 yield stack.num_layers, model.d_model, width
-        inner = model.feed_forward_config
-        yield stack.num_layers * inner.matrices, inner.d_model, inner.d_ff
+        yield stack.num_layers * model.feed_forward_matrices, model.d_model, model.d_ff

@@ -41,11 +41,6 @@ class WithDecoder(ModelConfig):
     """Token before the first token of a target: the id of begin, or, in models that come from
     other toolkits, that of the end of a sentence (BART) or of padding (Marian)."""
 
-    @property
-    def first_token(self) -> StartToken:
-        """See `ModelConfig.first_token`."""
-        return self.start_token
-
 
 @dataclass(frozen=True)
 class WithTokens(ModelConfig):

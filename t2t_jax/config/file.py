@@ -51,9 +51,8 @@ class Grid(NamedTuple):
     @property
     def base(self) -> str:
         """Return the name of the variant that the others are compared with."""
-        if self.compared_with:
-            return self.compared_with
-        return "base" if "base" in self.variants else next(iter(self.variants))
+        first = "base" if "base" in self.variants else next(iter(self.variants))
+        return self.compared_with or first
 
 
 def product(base: Config, choices: Choices) -> dict[str, Config]:

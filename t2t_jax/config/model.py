@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config import checks, tables
-from t2t_jax.config.attention import AttentionConfig, FeedForwardConfig, NormConfig
+from t2t_jax.config.attention import AttentionConfig, NormConfig
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
@@ -273,11 +273,6 @@ class ModelConfig(checks.Section, ABC):
         return depth / self.base_depth if self.parametrisation == "complete" else 1.0
 
     @property
-    def first_token(self) -> StartToken:
-        """Return the token before the first token of a target."""
-        return "begin"
-
-    @property
     def decodes(self) -> bool:
         """Return whether the network predicts targets one token after the other."""
         return any(stack.reads_target for stack in self.stacks)
@@ -311,9 +306,14 @@ class ModelConfig(checks.Section, ABC):
         return tables.ACTIVATIONS[self.feed_forward].is_gated
 
     @property
-    def feed_forward_config(self) -> FeedForwardConfig:
-        """Return the config of the feed-forward network of each layer (section 3.3)."""
-        return FeedForwardConfig(self.d_model, self.d_ff, self.is_gated)
+    def feed_forward_matrices(self) -> int:
+        """Return the number of matrices of a feed-forward network, each of d_model by d_ff."""
+        return 3 if self.is_gated else 2
+
+    @property
+    def feed_forward_weights(self) -> int:
+        """Count the weights in these matrices, each a multiply-add of every position."""
+        return self.feed_forward_matrices * self.d_model * self.d_ff
 
     @property
     def positions(self) -> tables.PositionFacts:

@@ -188,16 +188,17 @@ class Table(Rows[Entry]):
         """Begin with the package's own entries."""
         super().__init__(**entries)
         self.kind = kind
-        self._own = tuple(entries)
-
-    def is_own(self, name: str) -> bool:
-        """Return whether a name is that of one of the package's own entries."""
-        return name in self._own
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that is not registered."""
+        """Refuse a name that is not registered, and say how to register it."""
         if name not in self:
-            raise UnregisteredError(self, label, name)
+            hint = did_you_mean(name, self, "use one of these.")
+            raise UnregisteredError(
+                f"{label}={quote(name)} is not one of {', '.join(map(repr, self))}; {hint} A name "
+                "of your own has to be registered first: t2t_jax.register_"
+                f"{self.kind.replace(' ', '_')}({quote(name)}, ...) in the config file, in the "
+                f"program, or in a file of {FILES}"
+            )
 
     def register(self, name: str, function: Any, **facts: Any) -> None:
         """Add an entry to the table."""
@@ -212,9 +213,9 @@ class Table(Rows[Entry]):
         code = sys._getframe(2).f_code  # of the caller of `tables.register_activation` or the like
         source = _read(code.co_filename) if _in_file.get() else None
         entry = Entry(function, title=title, source=source, **facts)
-        if self.is_own(name):
-            raise UserError(f"{title} is the package's own; register yours by another name")
         before = self.setdefault(name, entry)
+        if not before.title:
+            raise UserError(f"{title} is the package's own; register yours by another name")
         if not _is_same(before, entry):
             where = f" by {before.source.path}" if before.source else ""
             raise UserError(
@@ -225,16 +226,6 @@ class Table(Rows[Entry]):
 
 class UnregisteredError(UserError):
     """The error for a config that names a function which is not registered."""
-
-    def __init__(self, table: Table, label: str, name: str) -> None:
-        """Make the message, which says how to register the name."""
-        hint = did_you_mean(name, table, "use one of these.")
-        super().__init__(
-            f"{label}={quote(name)} is not one of {', '.join(map(repr, table))}; {hint} A name of "
-            f"your own has to be registered first: t2t_jax.register_{table.kind.replace(' ', '_')}"
-            f"({quote(name)}, ...) in the config file, in the program, or in a file of {FILES}"
-        )
-        self.name = name
 
 
 def _is_same(before: Entry, entry: Entry) -> bool:

@@ -176,12 +176,8 @@ NAMED: Mapping[str, Rows[Any]] = {
 
 def named_entries(config: Any) -> dict[str, Entry]:
     """Return the entries of the registered functions that a config names, by the field's name."""
-    names = {field: getattr(config.model, field) for field in TABLES}
-    return {
-        field: TABLES[field][name]
-        for field, name in names.items()
-        if not TABLES[field].is_own(name)
-    }
+    named = {field: table[getattr(config.model, field)] for field, table in TABLES.items()}
+    return {field: entry for field, entry in named.items() if entry.title}
 
 
 def environment_of(config: Any) -> dict[str, str]:

@@ -102,5 +102,5 @@ def _of_equal_size(base: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
     layers = sum(stack.num_layers for stack in base.stacks)
     saved = base.attention.matrix_parameters - model.attention.matrix_parameters
     spared = 2 * base.d_ff + attentions * saved / (layers * base.d_model)
-    width = spared / model.feed_forward_config.matrices
+    width = spared / model.feed_forward_matrices
     return row if width == base.d_ff else row | {"d_ff": 8 * round(width / 8)}

@@ -18,8 +18,8 @@ _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": 
 
 
 def start_id(model: ModelConfig) -> int:
-    """Return the id of the token before the first token of a target."""
-    return _START_IDS[model.first_token]
+    """Return the id of the token before the first token of a target, `<s>` without a decoder."""
+    return _START_IDS[model.start_token if isinstance(model, families.WithDecoder) else "begin"]
 
 
 def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:

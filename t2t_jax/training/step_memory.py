@@ -68,7 +68,7 @@ def training_memory(
     size = 4 if model.dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
-    hidden, width = model.feed_forward_config.hidden // parallel.tensor, model.d_model
+    hidden, width = model.d_ff * (1 + model.is_gated) // parallel.tensor, model.d_model
     activations = inputs = products = largest_layer = 0
     for stack in model.stacks:
         positions = sources * stack.reads_source + targets * stack.reads_target

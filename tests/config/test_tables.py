@@ -79,8 +79,8 @@ def test_what_a_function_learns_is_counted_by_its_shape():
     t2t_jax.register_normalization("one_factor", min, lambda width: {"g": Parameter((), 2.0)})
     assert NormConfig("one_factor").num_parameters(64) == 1
     t2t_jax.register_score_function("matrix", min, lambda d_k: {"m": Parameter((d_k, d_k))})
-    learned = network_config(score_function="matrix").attention.vector_parameters
-    assert learned == 8 * 64 * 64
+    attention = network_config(score_function="matrix").attention
+    assert attention.num_parameters == attention.matrix_parameters + 8 * 64 * 64
     t2t_jax.register_activation("gate", jax.nn.relu6, is_gated=True)
     assert network_config(feed_forward="gate").is_gated
 
