@@ -14,6 +14,7 @@ from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
+from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
@@ -74,7 +75,7 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     source = text(source, "source")
     if target is not None:
         target = text(target, "target")
-    if not translator.model.shows_attention:
+    if isinstance(translator.model, Ensemble):
         raise UserError("an ensemble has no attention of its own; load one of its models")
     limit = min(_LONGEST, translator.longest_sentence)
     [source_ids] = translator.encode([source])

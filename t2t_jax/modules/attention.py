@@ -207,10 +207,6 @@ class MultiHeadAttention(nn.Module):
           mask: True where a query may attend to a key.
         """
         query, score = self.queries(x, context), self.scores.function
-        if self.is_mutable_collection("intermediates"):  # a graph for other engines shows them
-            order = (0, 1, 2, 3) if isinstance(remembered, InOrder) else (0, 3, 1, 2)
-            key = remembered[0].transpose(order)
-            self.sow("intermediates", "weights", _weights(query, key, mask, None, score))
         if isinstance(remembered, InOrder):
             heads = fused_cached_attention(query, *remembered, mask)
         else:

@@ -94,10 +94,6 @@ class ScoringModel(Protocol):
     def longest_sentence(self) -> float:
         """Return the most tokens of a sentence that the model has positions for."""
 
-    @property
-    def shows_attention(self) -> bool:
-        """Return whether the model is a single network, and so has `attention_weights`."""
-
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """Compute the logits of every target token, given the source and earlier target tokens.
 

@@ -39,11 +39,6 @@ class Ensemble:
         return min(member.longest_sentence for member in self.members)
 
     @property
-    def shows_attention(self) -> bool:
-        """Return False: each member has separate attention weights."""
-        return False
-
-    @property
     def sources(self) -> SourceForm:
         """Return the form of the first member's sources, which all members read."""
         return self.members[0].sources

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import DecoderOnlyConfig
-from t2t_jax.functional.masks import attention_mask, causal_mask, distances, window_mask
+from t2t_jax.functional import masks
 from t2t_jax.kernels.attention import DistanceBias
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
 from t2t_jax.modules.context import Mask
@@ -76,13 +76,13 @@ def prefix_mask(
       of_source: whether a position belongs to a source.
       window: see `functional.masks.window_mask`; None means no bound.
     """
-    same = (segments[:, None, :, None] == segments[:, None, None, :]) & (segments != 0)[
-        :, None, None
-    ]
+    same = masks.segment_mask(segments, segments)
     sources = of_source[:, None, :, None] & of_source[:, None, None, :]
     length = segments.shape[1]
-    mask = same & (causal_mask(length) | sources)
-    return mask if window is None else mask & window_mask(distances(length, length), window)
+    mask = same & (masks.causal_mask(length) | sources)
+    if window is not None:
+        mask &= masks.window_mask(masks.distances(length, length), window)
+    return mask
 
 
 class Prompt(NamedTuple):
@@ -132,7 +132,7 @@ class LanguageModel(DecoderNetwork):
         window = self.config.attention_window
         if self.config.prefix_attention:
             return prefix_mask(segments, of_source, window)
-        return attention_mask(segments, segments, causal=True, window=window)
+        return masks.attention_mask(segments, segments, causal=True, window=window)
 
     def memory(self, inputs: Sequence) -> Prompt:
         """See `DecodingModel.memory`."""

@@ -169,40 +169,34 @@ class LayerStack(nn.Module):
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
         """Pass embedded tokens through all layers."""
-        x = _scan(self.layers, self.stack.num_layers, self.remat, x, context)
+
+        def one_layer(layer: nn.Module, x: Array, _: None) -> tuple[Array, None]:
+            return layer(x, context), None
+
+        if self.remat != "none":
+            products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+            keep = products if self.remat == "dots" else None
+            # Within a scan the compiler cannot undo it by common subexpressions.
+            one_layer = nn.remat(one_layer, prevent_cse=False, policy=keep)
+        # The check traces every layer a second time, and the random numbers in it depend on that.
+        draws = (self.is_initializing() and uses_values()) or not context.deterministic
+        depth = self.stack.num_layers
+        scan = nn.scan(
+            one_layer,
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=depth,
+            unroll=depth if self.remat == "none" and _unrolls(x, context) else 1,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+            check_constancy_invariants=draws,
+        )
+        x, _ = scan(self.layers, x, None)
         return self.norm(x) if self.norm else x
 
 
 def last_norm(config: ModelConfig) -> normalization.Norm | None:
     """Make the norm at the end of a pre-norm stack; None for other stacks."""
     return normalization.Norm(config.normalization) if config.norm_order == "pre" else None
-
-
-def _scan(
-    layer: nn.Module, depth: int, remat: sections.Remat, x: Float[Array, "b t d"], context: Context
-) -> Float[Array, "b t d"]:
-    """Pass `x` through `depth` copies of `layer`, whose parameters are stacked."""
-
-    def one_layer(layer: nn.Module, x: Array, _: None) -> tuple[Array, None]:
-        return layer(x, context), None
-
-    if remat != "none":
-        products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-        keep = products if remat == "dots" else None
-        # Within a scan the compiler cannot undo it by common subexpressions.
-        one_layer = nn.remat(one_layer, prevent_cse=False, policy=keep)
-    # The check traces every layer a second time, and the random numbers in it depend on that.
-    draws = (layer.is_initializing() and uses_values()) or not context.deterministic
-    stack = nn.scan(
-        one_layer,
-        variable_axes={"params": 0, "intermediates": 0},
-        split_rngs={"params": True, "dropout": True},
-        length=depth,
-        unroll=depth if remat == "none" and _unrolls(x, context) else 1,
-        metadata_params={nn.PARTITION_NAME: "layers"},
-        check_constancy_invariants=draws,
-    )
-    return stack(layer, x, None)[0]
 
 
 _LARGE = 1 << 17

@@ -247,11 +247,6 @@ class NetworkScoring:
         """Return the most tokens of a sentence that the model has positions for."""
         return self.network.config.longest_sentence
 
-    @property
-    def shows_attention(self) -> bool:
-        """See `ScoringModel.shows_attention`."""
-        return True
-
     def logits(self, params: matrices.Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `ScoringModel.logits`."""
         return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))

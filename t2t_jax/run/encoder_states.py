@@ -12,6 +12,7 @@ from t2t_jax.decoding import arguments, long_lines, scoring
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules import interceptors, matrices, token_network
+from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.parallel.devices import within_memory
 from t2t_jax.tasks import task_of
 
@@ -63,7 +64,7 @@ def encoder_states(
 
 def _network(translator: Translator) -> token_network.TokenNetwork:
     """Return the network of a model, or refuse one without an encoder of its own."""
-    if not translator.model.shows_attention:
+    if isinstance(translator.model, Ensemble):
         raise UserError("an ensemble has no encoder of its own; load one of its models")
     network: token_network.TokenNetwork = translator.model.network
     if network.config.stacks[0].reads_target:

@@ -30,6 +30,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.extras.inspect.head_kinds import HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.matrices import Parameters
@@ -114,7 +115,7 @@ class _Measures:
         self, translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
     ) -> None:
         """Read the sentences; refuse a model without heads of its own."""
-        if not translator.model.shows_attention:
+        if isinstance(translator.model, Ensemble):
             raise UserError("an ensemble has no heads of its own; name one of its models")
         config, vocabulary = translator.config, translator.vocabulary
         if not isinstance(config.model, EncoderDecoderConfig):

@@ -133,4 +133,3 @@ def test_attention_is_that_of_the_encoder_and_sums_to_one():
     assert weights.keys() == {"encoder"}
     assert weights["encoder"].shape == (2, 1, 4, 5, 5)
     np.testing.assert_allclose(weights["encoder"].sum(-1), 1, rtol=1e-5)
-    assert scoring.shows_attention
