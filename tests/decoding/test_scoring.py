@@ -68,9 +68,8 @@ def test_a_score_depends_on_nothing_but_its_pair(translator):
 
 def test_shapes_are_few_and_used_again(translator):
     sources, targets = sentences(60, 16, seed=4), sentences(60, 16, seed=5)
-    translator = with_fields(
-        translator, {"decoding.tokens_per_batch": 192}
-    )  # not used by any other test
+    of_no_other_test = {"decoding.tokens_per_batch": 192}
+    translator = with_fields(translator, of_no_other_test)
     before = scoring_module._log_probs._cache_size()
     score(translator, sources, targets)
     first = scoring_module._log_probs._cache_size() - before

@@ -68,10 +68,8 @@ def test_each_notice_is_taken_once(server, cloud, path, text, notice):
         assert notices.take() == ""
         server.answers[path] = before
         time.sleep(0.3)
-        server.answers[path] = text
-        assert wait_until(notices.take, 10).startswith(
-            notice
-        )  # a later one, as after a live migration
+        server.answers[path] = text  # a later one, as after a live migration
+        assert wait_until(notices.take, 10).startswith(notice)
 
 
 def test_a_host_without_a_metadata_server_warns_once(monkeypatch, capsys):
