@@ -133,13 +133,9 @@ def _layers(functions, remat, x, embedding, stacked):
 
 def _gradients_of_layers(positions, d_model, d_ff, remat):
     """The function that computes gradients of the layers, and its operands."""
-    shapes = (
-        (*positions, d_model),
-        (24 if d_model % 16 else 32, d_model),
-        (2, d_model, d_ff),
-        (2, d_ff),
-        (2, d_ff, d_model),
-    )
+    vocab = 24 if d_model % 16 else 32
+    of_layers = (2, d_model, d_ff), (2, d_ff), (2, d_ff, d_model)
+    shapes = (*positions, d_model), (vocab, d_model), *of_layers
     x, embedding, *stacked = (
         _normal(seed, *shape) / jnp.sqrt(shape[-1]).astype(jnp.bfloat16)
         for seed, shape in enumerate(shapes)

@@ -91,9 +91,8 @@ def test_first_step_moves_each_parameter_by_the_learning_rate_against_its_gradie
     gradients = jax.jit(jax.grad(mean_loss))(before, batch)
     after, metrics = _train(tiny, batch)
     rate = float(learning_rate(1, 8, 10))
-    for old, new, gradient in zip(
-        _leaves(before), _leaves(after.params), _leaves(gradients), strict=True
-    ):
+    arrays = map(_leaves, (before, after.params, gradients))
+    for old, new, gradient in zip(*arrays, strict=True):
         large = np.abs(gradient) > 1e-5  # far above epsilon and rounding
         moved = np.where(large, -rate * np.sign(gradient), new - old)
         np.testing.assert_allclose(new - old, moved, atol=2e-3 * rate)
