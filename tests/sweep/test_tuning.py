@@ -19,7 +19,7 @@ from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_an_end
-from tests.sweep.test_cell_report import seeds_csv
+from tests.sweep.test_gathering import seeds_csv
 from tests.sweep.test_halving import BASE, STEPS, Trained, halve
 
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
