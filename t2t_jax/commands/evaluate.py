@@ -103,7 +103,10 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
             )
         defaults = read_config(self.workdir[0]).decoding, DecodingConfig()
         if not task.searches and (self.seed or self.decoding not in defaults):
-            raise UserError(f"{self.workdir[0]} is {task.model}; leave out --seed and search flags")
+            raise UserError(
+                f"{self.workdir[0]} is {task.model}, whose scores need no search; leave out --seed "
+                "and the flags of decoding"
+            )
         return corpus
 
     def _evaluate(

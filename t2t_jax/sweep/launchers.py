@@ -146,8 +146,9 @@ class Local:
         names = gpus.names
         if names and num_jobs > len(names):
             raise UserError(
-                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}; ask for at "
-                "most one job for each, or set JAX_PLATFORMS=cpu for jobs on the cores alone"
+                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}, and two "
+                "do not fit on one; ask for at most one job for each, or set JAX_PLATFORMS=cpu for "
+                "jobs on the cores alone"
             )
         self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
         self._gpus = [

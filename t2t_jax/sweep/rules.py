@@ -123,7 +123,10 @@ def _check_tuned(rules: GridRules) -> None:
         if path.startswith(("decoding.", "evaluation.")):
             raise UserError(f"--tune has {path}, which changes no perplexity on dev; leave it out")
         if path in OF_SUBWORDS:
-            raise UserError(f"--tune has {path}, which changes the subwords; give it to --vary")
+            raise UserError(
+                f"--tune has {path}, which changes the subwords, so that perplexities cannot be "
+                "compared; give it to --vary"
+            )
         if isinstance(values, Range):
             values.check()
         if isinstance(values, Range) != (rules.sampler is not None):
@@ -146,7 +149,10 @@ def _check_together(rules: GridRules) -> None:
             f"--sampler {rules.sampler} has no range; give one, as --tune model.d_ff=64:512:log"
         )
     if rules.halving is not None:
-        raise UserError(f"--sampler {rules.sampler} learns from whole trials; leave --halving out")
+        raise UserError(
+            f"--sampler {rules.sampler} learns from whole trials, which --halving cuts short; "
+            "leave one of them out"
+        )
     if rules.trials < 1:
         raise UserError(f"--trials {rules.trials} is not positive")
 
@@ -200,8 +206,9 @@ def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
             other, first = trained.setdefault(_with_explicit_seeds(config, seed), (name, seed))
             if (other, first) != (name, seed):
                 raise UserError(
-                    f"{other} with seed {first} and {name} with seed {seed} are the same training; "
-                    "leave one of these rows out, or give --seeds 1 if the rows set their seeds"
+                    f"{other} with seed {first} and {name} with seed {seed} are the same training, "
+                    "which would run twice; leave one of these rows out, or give --seeds 1 if the "
+                    "rows set their seeds"
                 )
 
 

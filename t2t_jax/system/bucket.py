@@ -63,7 +63,8 @@ def as_path(name: str | os.PathLike[str]) -> Path:
     text = os.fspath(name)
     if text.startswith("hf:/"):
         raise UserError(
-            f"{text} is on the hub; name a directory or bucket, and t2t-jax publish sends it there"
+            f"{text} is on the hub, where runs are only read; name a directory or a bucket, and "
+            "send the run there by t2t-jax publish"
         )
     # An ordinary path that was made of such a name has lost one of the two slashes.
     if match := _SCHEME.match(text):

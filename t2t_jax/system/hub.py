@@ -140,7 +140,9 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         found = [text for kind, text in explanations.items() if isinstance(error, kind)]
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            found.append("is refused; run: hf auth login, or set HF_TOKEN to one with the right")
+            found.append(
+                "is refused; run: hf auth login, or set HF_TOKEN to a token with the right"
+            )
         known = isinstance(error, OSError) and error.errno
         way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
         causes = [str(one) or type(one).__name__ for one in (error, error.__cause__) if one]
