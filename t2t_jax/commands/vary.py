@@ -123,13 +123,18 @@ def _values(flag: str, path: str, part: str) -> list[Any]:
     if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
         raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
-        raise UserError(f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, NUMBER >= 2")
+        raise UserError(
+            f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, with a NUMBER of values "
+            "from 2 on, which include both ends"
+        )
     if kind == "log" and low <= 0:
         raise UserError(f"{shown} has no geometric steps from {low}; begin above 0, or use lin")
-    import numpy as np
-
-    spaced = np.geomspace if kind == "log" else np.linspace
-    between = spaced(low, high, count)[1:-1].tolist()
+    # Not by NumPy, whose last digits differ: values name the rows of grids that exist.
+    shares = (number / (count - 1) for number in range(1, count - 1))
+    between = [
+        low * (high / low) ** share if kind == "log" else low + (high - low) * share
+        for share in shares
+    ]
     whole = isinstance(low, int)
     values = [low, *(round(x) if whole else float(f"{x:.{_DIGITS}g}") for x in between), high]
     if len({*values}) < count:

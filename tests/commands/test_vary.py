@@ -5,7 +5,7 @@ import re
 import pytest
 
 from t2t_jax.commands.sweep import sweep_command
-from t2t_jax.commands.vary import choices_of
+from t2t_jax.commands.vary import choices_of, values_in
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.errors import UserError
@@ -46,6 +46,12 @@ def test_lists_are_multiplied_and_fields_of_one_vary_are_zipped():
 )
 def test_a_range_has_both_ends_short_numbers_and_the_bases_own_value_first(values, expected):
     assert choices_of([f"{FACTOR}={values}"], Config()) == {FACTOR: [1.0, *expected]}
+
+
+def test_ranges_keep_the_rounding_that_names_the_rows_of_existing_grids():
+    values = values_in("--vary", FACTOR, "1e-4:0.3:lin21")
+    assert values[1] == 0.0151  # NumPy's spacing gives 0.01509
+    assert values_in("--vary", "training.seed", f"0:{10**26}:lin2") == [0, 10**26]
 
 
 def test_values_have_the_type_of_their_field():
