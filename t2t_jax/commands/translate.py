@@ -68,12 +68,13 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 found = translator.nbest(
                     sources, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
                 )
-                for index, one in ((i, one) for i, ranked in enumerate(found) for one in ranked):
-                    text, is_repaired = task.answer(sources[index], one.text)
-                    repaired += is_repaired and one is found[index][0]
-                    if self.scores or self.num_best > 1:
-                        text = _with_scores(text, done + index, one)
-                    file.write(f"{text}\n".encode())
+                for index, (source, ranked) in enumerate(zip(sources, found, strict=True)):
+                    for hypothesis in ranked:
+                        text, is_repaired = task.answer(source, hypothesis.text)
+                        repaired += is_repaired and hypothesis is ranked[0]
+                        if self.scores or self.num_best > 1:
+                            text = _with_scores(text, done + index, hypothesis)
+                        file.write(f"{text}\n".encode())
                 file.flush()
                 done += len(texts)
         if repaired:
