@@ -93,7 +93,10 @@ def check_can_be_halved(grid: Grid) -> None:
                 "little of its end; use 'wsd' or 'inverse_sqrt' with --halving"
             )
         if config.checkpoint.every_steps is None:
-            raise UserError(f"{name} has checkpoint.every_steps=None; --halving needs a number")
+            raise UserError(
+                f"{name} has checkpoint.every_steps=None, and --halving pauses where checkpoints "
+                "are due; give the steps"
+            )
         for path in ("training.num_train_steps", "checkpoint.every_steps"):
             if config.value(path) != base.value(path):
                 raise UserError(

@@ -199,7 +199,7 @@ def test_a_halving_that_is_none_is_refused(text, message):
         ({"training.num_train_steps": 80}, "odd has training.num_train_steps=80 and base 90"),
         (
             {"checkpoint.every_steps": None, "checkpoint.average": 1},
-            "None; --halving needs a number",
+            "None, and --halving pauses where",
         ),
         ({"checkpoint.every_steps": 3}, "odd has checkpoint.every_steps=3 and base 2"),
         ({"data.vocab_size": 999}, r"odd and base differ in subwords \(data\.vocab_size\)"),
