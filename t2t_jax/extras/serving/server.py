@@ -149,12 +149,18 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """Make a socket that is bound to an address; port 0 is any free port."""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except (OSError, TypeError) as error:  # of a name that cannot be encoded
-        bound.close()
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
             f"cannot listen at --host {host} --port {port}: {reason}; "

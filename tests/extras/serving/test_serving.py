@@ -1,9 +1,11 @@
 """A server over real HTTP: translations, batches of several requests, refusals, and its stop."""
 
 import contextlib
+import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -203,6 +205,28 @@ def test_health_metrics_and_the_page(client):
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"https?://", page.text)
+
+
+def test_a_name_listens_at_its_address_whichever_family_that_has(monkeypatch):
+    address = socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address])
+    with server.bound_socket("six.example", 0) as bound:
+        assert server.address_of(bound).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize("host", ["", "<broadcast>", "a" * 70, "nobody.invalid"])
+def test_a_host_that_names_no_address_is_refused(host):
+    with pytest.raises(UserError, match=r"cannot listen at --host .*; give another address"):
+        server.bound_socket(host, 0)
+
+
+def test_a_machine_without_ipv6_says_so(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(UserError, match=r"--host ::1 .*Address family"):
+        server.bound_socket("::1", 0)
 
 
 def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
