@@ -85,7 +85,8 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
             "images [n, height, width] or [n, height, width, channels], and a label for each"
         )
     labels = labels.reshape(-1, 1)  # whatever the shape was, the hash is that of earlier releases
-    names = [(os.fsdecode(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
+    escaped = partial(str, encoding="utf-8", errors="surrogateescape")  # whatever the locale is
+    names = [(escaped(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
     if bad := [x for x in names if not x or not x.isprintable()]:
         raise UserError(f"{name} has the label {quote(bad[0])}; give each image a name in one line")
 
