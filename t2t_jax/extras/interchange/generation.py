@@ -54,7 +54,7 @@ _LACKING: Mapping[str, int | None] = {
 """Settings of transformers that no search of this package has, with the values that change nothing
 besides null, false and []. Newer releases may have more."""
 _NEVER = -1e4
-"""The output bias of padding where a search normalises the other probabilities anew."""
+"""The output bias of forbidden entries where a search normalises the other probabilities anew."""
 _SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
 _WITHOUT_EFFECT = {
     *("bos_token_id", "transformers_version", "use_cache", "cache_implementation", "low_memory"),
@@ -90,9 +90,9 @@ def with_their_search(
     arrays = dict(model.arrays)
     if settings["renormalize_logits"] and "output_bias" not in arrays:
         warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
-    elif settings["renormalize_logits"] and PAD_ID in fields["decoding.forbidden_ids"]:
+    elif settings["renormalize_logits"]:
         arrays["output_bias"] = arrays["output_bias"].copy()
-        arrays["output_bias"][PAD_ID] = _NEVER
+        arrays["output_bias"][[*fields["decoding.forbidden_ids"]]] = _NEVER
     if lacking := _left_out(given, settings, others - {*carried}, theirs):
         warn(
             f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "

@@ -211,13 +211,18 @@ def test_another_end_of_sentence_in_the_generation_config_is_named(tmp_path, cap
     assert "eos_token_id=[0, 5], for which" in capsys.readouterr().err
 
 
-def test_logits_that_are_normalised_again_give_padding_no_probability(tmp_path):
+@pytest.mark.parametrize(("words", "number"), [([[531]], 1), ([[531], [7]], 2), ([[7, 8]], 0)])
+def test_logits_that_are_normalised_again_give_forbidden_entries_no_probability(
+    words, number, tmp_path
+):
     place = copied("shared", tmp_path)
-    settings = {"renormalize_logits": True, "bad_words_ids": [[531]], "num_beams": 3}
+    settings = {"renormalize_logits": True, "bad_words_ids": words, "num_beams": 3}
     _with_generation(place, settings)
     before, after = (read_model("marian", one) for one in (_OPUS / "shared", place))
-    assert after.arrays["output_bias"][0] == -1e4
-    np.testing.assert_array_equal(after.arrays["output_bias"][1:], before.arrays["output_bias"][1:])
+    expected = before.arrays["output_bias"].copy()
+    expected[[*after.config.decoding.forbidden_ids]] = -1e4
+    assert np.count_nonzero(expected == -1e4) == number
+    np.testing.assert_array_equal(after.arrays["output_bias"], expected)
 
 
 def test_languages_of_three_letters_can_be_given_other_names(tmp_path):
