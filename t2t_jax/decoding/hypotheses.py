@@ -132,7 +132,10 @@ def add_finished(
 
 
 def scores_of(
-    log_probs: Float32[Array, "b m"], lengths: Int[Array, " b"], alpha: float, offset: float
+    log_probs: Float32[Array, "b m"],
+    lengths: Int[Array, " b"],
+    alpha: float,
+    offset: float = WU_OFFSET,
 ) -> Float32[Array, "b m"]:
     """Return the scores of hypotheses: log-probability over `length_penalty`.
 
