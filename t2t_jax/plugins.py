@@ -54,16 +54,20 @@ class Plugin:
     flags: Mapping[str, str] = field(default_factory=dict)
     """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
     corpora: Mapping[str, CorpusRow] = field(default_factory=dict)
-    """Schemes of corpora."""
+    """Schemes of corpora. The function takes the whole name, such as `mine:DIR`, and the section
+    `data` of the config."""
     tasks: Mapping[str, str] = field(default_factory=dict)
     """The places of `config.tasks.TaskFacts`, by the value of `data.task`, which a config has to
-    give: `schemes` are not read."""
+    give: `schemes` are not read. Their `task` has to name a `tasks.task.Task`."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """The places of `config.families.Family`, by the value of `model.architecture`."""
+    """The places of `config.families.Family`, by the value of `model.architecture`. A family that
+    learns translation has `tasks=("translation",)`."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """The places of `extras.interchange.formats.Format`, by the name in `export` and `import`."""
+    """The places of `extras.interchange.formats.Format`, by the name in `export` and `import`.
+    Their `object` has to name the implementation."""
     trackers: Mapping[str, str] = field(default_factory=dict)
-    """The places of functions that open a run at a tracker; see `extras.trackers.tracker`."""
+    """The places of functions that open a run at a tracker, from a project, the id of the run and
+    its directory, and return an `extras.trackers.tracker.OpenRun`."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The places of names of `t2t_jax`, such as `explore`."""
     remarks: Mapping[str, str] = field(default_factory=dict)
@@ -130,6 +134,9 @@ def plugins() -> Sequence[Plugin]:
             for name, row in plugin.commands.items():
                 if not isinstance(row, tuple) or len(row) != 2:
                     raise TypeError(f"the command {name} needs a group and a line about it")
+            for name, corpus in plugin.corpora.items():
+                if not isinstance(corpus, CorpusRow):
+                    raise TypeError(f"{name} in the corpora needs a CorpusRow")
             for kind in ("tasks", "families", "formats", "trackers"):
                 for name, row in getattr(plugin, kind).items():
                     if not isinstance(row, str):

@@ -89,7 +89,11 @@ EXPORT = SimpleNamespace(VOCABULARIES=VOCABULARIES, carried=carried, write=write
 
 
 def open_steps(project, number, workdir):
-    return OpenRun(lambda rows: Path(project).write_text(f"{rows[-1].step}"), lambda *_: None)
+    def send(rows):
+        for row in rows:
+            Path(project).write_text(f"{row.step}")
+
+    return OpenRun(send, lambda *_: None)
 """
 
 
@@ -162,7 +166,7 @@ def test_a_run_has_the_task_family_format_and_tracker_of_an_installed_package(tm
     assert "decoder.layers.0.self_attention.W_Q" in (tmp_path / "exported/names").read_text()
     gone = call(tmp_path / "nowhere", "translate", str(run), code=2)
     assert "model.architecture='twin' is not one of" in gone.stderr
-    assert "nor of an installed plugin" in gone.stderr
+    assert gone.stderr.endswith("use one of these, or install the package that adds it\n")
 
 
 @pytest.fixture
@@ -188,7 +192,7 @@ def test_a_family_learns_the_tasks_that_it_names(added):
     ("place", "problem"),
     [
         ("nowhere:ROW", r"cannot be imported \(ModuleNotFoundError: No module named 'nowhere'\)"),
-        ("math:pi", "math:pi of a plugin is a float, not a Family"),
+        ("math:pi", "math:pi of the package math is a float, not a Family"),
         ("math:nothing", "cannot be imported .AttributeError"),
     ],
 )
@@ -221,6 +225,7 @@ def test_a_row_takes_no_name_of_the_core(added, capsys):
             "x in the tasks needs its place, MODULE:NAME",
         ),
         (PACKAGE.replace("(commands", "(tasks=['x'], commands"), "'list' object has no attribute"),
+        (PACKAGE.replace("(commands", "(corpora={'x': 'y:z'}, commands"), "needs a CorpusRow"),
         ("PLUGIN = 3", "broken_plugin:PLUGIN is a int, not a Plugin"),
         ("raise SystemExit('no licence')", "broken-plugin (SystemExit: no licence)"),
         (

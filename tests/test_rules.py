@@ -21,12 +21,12 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 23_479,
-    "lines of code of the extras": 8_954,
-    "lines of code of the tests": 35_566,
-    "lines of code of the benchmarks": 4_042,
+    "lines of code of the core": 22_657,
+    "lines of code of the extras": 8_743,
+    "lines of code of the tests": 35_142,
+    "lines of code of the benchmarks": 4_041,
     "words of the documents": 68_000,
-    "words of the docstrings": 75_407,
+    "words of the docstrings": 74_650,
     "config fields": 121,
     "commands": 23,
 }

@@ -140,9 +140,10 @@ class Rows(dict[str, Row]):
         place, kind = self._places()[name], type(next(iter(self.values())))
         row = load(place)
         if not isinstance(row, kind):
+            package = re.split("[.:]", place)[0]
             raise UserError(
-                f"{place} of a plugin is a {type(row).__name__}, not a {kind.__name__}; update or "
-                "uninstall the plugin"
+                f"{place} of the package {package} is a {type(row).__name__}, not a "
+                f"{kind.__name__}; update or uninstall it"
             )
         return row
 
@@ -175,10 +176,10 @@ class Rows(dict[str, Row]):
         """Refuse a name that no row has."""
         if isinstance(name, str) and (name in self.names or name in self.all_names):
             return
-        hint = did_you_mean(str(name), self.all_names, "use one of these")
+        otherwise = ", or install the package that adds it" if self._plugin_field else ""
+        hint = did_you_mean(str(name), self.all_names, f"use one of these{otherwise}")
         names = ", ".join(map(repr, self.all_names))
-        nor = ", nor of an installed plugin" if self._plugin_field else ""
-        raise UserError(f"{label}={quote(name)} is not one of {names}{nor}; {hint}")
+        raise UserError(f"{label}={quote(name)} is not one of {names}; {hint}")
 
 
 class Table(Rows[Entry]):

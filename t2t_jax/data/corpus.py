@@ -114,7 +114,7 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 def _open(name: str, config: DataConfig) -> Corpus:
     facts = tasks.TASKS[tasks.task_name(name, config.task)]
-    parts: dict[str, Split] = plugins.load_named(facts.corpora)(name, config)
+    parts: dict[str, Split] = plugins.load(facts.corpora)(name, config)
     if config.dev_lines:
         parts = with_dev(name, parts, config.dev_lines)
     for split in SPLITS:  # other test sets may be large, and never asked for

@@ -6,13 +6,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.config import Config, ModelConfig, families, registry
+from t2t_jax.config import Config, ModelConfig, families
 from t2t_jax.config.model import StartToken
 from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.plugins import load
 
 _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
 
@@ -45,7 +46,7 @@ def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:
     vocab_size = int(vocab_size)
     if isinstance(config, Config):
         return cast(TokenNetwork, make_model(config, vocab_size, None))
-    network = registry.load_named(families.FAMILIES[config.architecture].network)
+    network = load(families.FAMILIES[config.architecture].network)
     return cast(TokenNetwork, network(config, vocab_size, start_id(config)))
 
 
@@ -59,7 +60,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """
     kernels = kernels_of(mesh, config.model.dtype)
     start = start_id(config.model)
-    network = registry.load_named(families.FAMILIES[config.model.architecture].network)
+    network = load(families.FAMILIES[config.model.architecture].network)
     if config.parallel.backend == "pmap":  # each device has a program of its own
         mesh = None
     options = config.parallel.remat, kernels, mesh
@@ -75,7 +76,7 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
     """
     kernels = kernels_of(mesh, model.dtype)
     family = families.FAMILIES[model.architecture]
-    network, scoring = registry.load_named(family.network), registry.load_named(family.scoring)
+    network, scoring = load(family.network), load(family.scoring)
     made = network(model, vocab_size, start_id(model), kernels=kernels, mesh=mesh)
     return cast(ScoringModel, scoring(made))
 

@@ -6,10 +6,10 @@ that the row names. The scheme of a corpus, the part of its name before the colo
 decides on its task, unless `data.task` of the config names one.
 """
 
-from t2t_jax.config.registry import load_named
 from t2t_jax.config.tasks import TASKS, task_name
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.errors import UserError
+from t2t_jax.plugins import load
 from t2t_jax.tasks.task import Task as Task
 
 
@@ -26,5 +26,5 @@ def task_of(corpus: str, task: str = "auto") -> Task:
             f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
             "one task; train a model for each"
         )
-    found: Task = load_named(TASKS[name].task or f"{__name__}.{name}:TASK")
+    found: Task = load(TASKS[name].task or f"{__name__}.{name}:TASK")
     return found

@@ -38,7 +38,9 @@ class ExportCommand:
         formats.check_written(self.to, self.dtype)
         model = portable_model(self.workdir, average=self.average, step=self.step)
         formats.write_model(model, self.to, self.output, self.dtype)
+        readme = self.output / "README.md"
         print_line(
-            f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
+            f"{self.output} has the model as {self.to}"
+            + (f"; {readme} says how to use it" if readme.is_file() else "")
         )
         return 0

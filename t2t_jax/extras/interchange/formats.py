@@ -18,8 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2t_jax.config.registry import Rows, load_named
+from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
+from t2t_jax.plugins import load
 from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.opening import check_directory_name
 from t2t_jax.version import removed_feature
@@ -186,5 +187,5 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 def implementation(name: str) -> Any:
     """Return the module or object that reads and writes a format, `writable` or `readable`."""
     if place := FORMATS[name].object:
-        return load_named(place)
+        return load(place)
     return import_module(f"t2t_jax.extras.interchange.{name}")
