@@ -21,13 +21,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of, path_by
 from t2t_jax.commands.foreign_flags import ALIASES, foreign_hint
 from t2t_jax.config import Config
-from t2t_jax.config.families import (
-    FAMILIES,
-    fields_of,
-    foreign_field,
-    network_config,
-    values_in_family,
-)
+from t2t_jax.config.families import fields_of, foreign_field, network_config, values_in_family
 from t2t_jax.config.tasks import TASKS
 from t2t_jax.errors import UserError
 from t2t_jax.system.opening import local_path
@@ -213,7 +207,7 @@ def parse_flags(
     words = line.words.copy()
     for flag, values in line.flags.items():
         words += [f"{flag}={values[0]}"] if len(values) == 1 else [flag, *values]
-    _ = TASKS.all_names, FAMILIES.all_names  # as a warning about a plugin would be lost below
+    _ = TASKS.all_names  # as a warning about a plugin would be lost below
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.

@@ -84,7 +84,9 @@ class PlannedGrid:
         self.candidates: dict[str, dict[str, Config]] = {}
         """The configs of each tuned variant so far, by variant and name."""
         if rules.sampler is not None:
-            sampled = SampledGrid(grid, workdir, seeds, rules, at_once)
+            ranges = {path: found for path, found in rules.tune.items() if isinstance(found, Range)}
+            trials = rules.trials or 0
+            sampled = SampledGrid(grid, workdir, seeds, rules.sampler, ranges, trials, at_once)
             self.plan: GridPlan = sampled.cells
             self.optuna, self.candidates = sampled.optuna, sampled.candidates
             return

@@ -9,15 +9,12 @@ directory is the whole record: a resumed sweep replays it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, can_name_directory, product
 from t2t_jax.errors import UserError, needs_extra, quote
 from t2t_jax.sweep.cell import Cell, Scores, cells, mean_of, score_at
-
-if TYPE_CHECKING:
-    from t2t_jax.sweep.rules import GridRules
 
 _MOST_REFUSED = 100
 """The proposals that a config refuses, one after the other, before the sweep gives up."""
@@ -58,16 +55,21 @@ class SampledGrid:
     """The plan of a grid whose variants get values from a sampler."""
 
     def __init__(
-        self, grid: Grid, workdir: Path, seeds: int, rules: "GridRules", at_once: int
+        self,
+        grid: Grid,
+        workdir: Path,
+        seeds: int,
+        sampler: str,
+        ranges: Mapping[str, Range],
+        trials: int,
+        at_once: int,
     ) -> None:
         """Plan the trials of every variant.
 
         Args:
-          rules: the sampler, the number of trials, and the ranges of fields.
+          ranges: the ranges by the path of a field.
           at_once: the number of trials to request before the first of them is scored.
         """
-        sampler, trials = rules.sampler or "", rules.trials or 0
-        ranges = {path: values for path, values in rules.tune.items() if isinstance(values, Range)}
         if sampler not in _SAMPLERS:
             known = ", ".join(_SAMPLERS)
             raise UserError(f"there is no --sampler {quote(sampler)}; there are {known}")
