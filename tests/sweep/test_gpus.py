@@ -87,7 +87,7 @@ def test_each_job_has_gpus_of_its_own_and_there_are_no_more_jobs_than_gpus(machi
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     own = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
     assert Local(2)._gpus == own
-    with pytest.raises(UserError, match=r"jobs=3 is more than the 2 GPUs of nvidia-smi -L; .*=cpu"):
+    with pytest.raises(UserError, match=r"jobs=3 is more than the 2 GPUs of nvidia-smi -L, .*=cpu"):
         Local(3)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert Local(3)._gpus == [{}, {}, {}]
