@@ -15,6 +15,7 @@ from t2t_jax.commands.groups import command_place
 from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.config.families import Family
 from tests.programs import ROOT, run_python
+from tests.selection import thorough_after
 
 OURS = [one for one in plugins.plugins() if one.package.startswith("t2t_jax.extras.")]
 
@@ -216,33 +217,40 @@ def test_a_row_takes_no_name_of_the_core(added, capsys):
 
 @pytest.mark.parametrize(
     ("code", "warning"),
-    [
-        ("import nowhere_to_be_found", "the plugin of the package broken-plugin (ModuleNot"),
-        ("1 +", "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
-        ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
-        (
-            PACKAGE.replace("(commands", "(tasks={'x': 3}, commands"),
-            "x in the tasks needs its place, MODULE:NAME",
-        ),
-        (PACKAGE.replace("(commands", "(tasks=['x'], commands"), "'list' object has no attribute"),
-        (PACKAGE.replace("(commands", "(corpora={'x': 'y:z'}, commands"), "needs a CorpusRow"),
-        ("PLUGIN = 3", "broken_plugin:PLUGIN is a int, not a Plugin"),
-        ("raise SystemExit('no licence')", "broken-plugin (SystemExit: no licence)"),
-        (
-            PACKAGE.replace('("first steps", ', "(").replace('somebody")', 'you")'),
-            "a group and a line",
-        ),
-        ("", "broken-plugin (AttributeError: module 'broken_plugin' has no attribute 'PLUGI"),
-        (
-            PACKAGE.replace('"hello":', '"train":'),
-            "train in the commands of the package broken-plugin (t2t-jax has that name)",
-        ),
-        (
-            PACKAGE.replace('"hello":', '"serve":'),
-            "package broken-plugin (t2t_jax.extras.serving has that name)",
-        ),
-        (PACKAGE, "of the package hello-plugin (broken-plugin has that name)"),
-    ],
+    thorough_after(
+        4,
+        [
+            ("import nowhere_to_be_found", "the plugin of the package broken-plugin (ModuleNot"),
+            ("1 +", "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
+            ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
+            (
+                PACKAGE.replace("(commands", "(tasks={'x': 3}, commands"),
+                "x in the tasks needs its place, MODULE:NAME",
+            ),
+            (
+                PACKAGE.replace("(commands", "(tasks=['x'], commands"),
+                "'list' object has no attribute",
+            ),
+            (PACKAGE.replace("(commands", "(corpora={'x': 'y:z'}, commands"), "needs a CorpusRow"),
+            ("PLUGIN = 3", "broken_plugin:PLUGIN is a int, not a Plugin"),
+            ("raise SystemExit('no licence')", "broken-plugin (SystemExit: no licence)"),
+            (
+                PACKAGE.replace('("first steps", ', "(").replace('somebody")', 'you")'),
+                "a group and a line",
+            ),
+            ("", "broken-plugin (AttributeError: module 'broken_plugin' has no attribute 'PLUGI"),
+            (
+                PACKAGE.replace('"hello":', '"train":'),
+                "train in the commands of the package broken-plugin (t2t-jax has that name)",
+            ),
+            (
+                PACKAGE.replace('"hello":', '"serve":'),
+                "package broken-plugin (t2t_jax.extras.serving has that name)",
+            ),
+            (PACKAGE, "of the package hello-plugin (broken-plugin has that name)"),
+        ],
+        unpacked=True,
+    ),
 )
 def test_a_broken_package_is_named_in_one_line_and_the_other_commands_work(code, warning, hello):
     install(hello, "broken-plugin", code)

@@ -23,7 +23,7 @@ MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
     "lines of code of the core": 22_656,
     "lines of code of the extras": 8_743,
-    "lines of code of the tests": 35_142,
+    "lines of code of the tests": 35_150,
     "lines of code of the benchmarks": 4_041,
     "words of the documents": 68_000,
     "words of the docstrings": 74_650,
