@@ -161,15 +161,17 @@ def given_flags(flags: Any, names: Collection[str] | None = None) -> list[str]:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    several = typing.get_args(hint) if is_union else (hint,)
+    # `str` beside a `Literal` stands for the names of plugins, which no help lists.
+    has_names = any(typing.get_origin(kind) is Literal for kind in several)
+    return tuple(kind for kind in several if not (has_names and kind is str))
 
 
 def values_of(hint: Any) -> str:
     """Return how a reader writes values of a type."""
     several = _alternatives(hint)
-    if any(typing.get_origin(one) is Literal for one in several):
-        several = tuple(one for one in several if one is not str)  # names of plugins
-    if len(several) > 1 or several != _alternatives(hint):
+    if several != (hint,):
         return "|".join(map(values_of, several))
     if typing.get_origin(hint) is Literal:
         return "|".join(map(str, typing.get_args(hint)))

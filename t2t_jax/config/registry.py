@@ -52,7 +52,7 @@ class RegisteringFile(NamedTuple):
     """The text of the file."""
 
     def is_alike(self, text: str) -> bool:
-        """Return whether another text is the same program; see `source_code.syntax`."""
+        """Return whether another text is the same program; see `syntax`."""
         try:
             return syntax(self.text) == syntax(text)
         except (SyntaxError, ValueError):
@@ -148,7 +148,7 @@ class Rows(dict[str, Row]):
         return row
 
     def each(self) -> Iterator[tuple[str, Row]]:
-        """Yield the package's own rows by name, and then those of plugins, without broken ones."""
+        """Yield all rows by name, without broken ones of plugins."""
         yield from self.items()
         for name in self._places():
             try:
@@ -158,7 +158,7 @@ class Rows(dict[str, Row]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the package's own rows that a config may give."""
+        """Return the built-in names that a config may give."""
         return tuple(self)
 
     @property

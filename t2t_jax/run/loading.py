@@ -13,14 +13,12 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import function_problems
-from t2t_jax.modules.network import abstract_parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, score_at
 from t2t_jax.system.opening import opened
-from t2t_jax.training.parameters import load_parameters, reads_ema
+from t2t_jax.training.parameters import described_parameters, load_parameters, reads_ema
 from t2t_jax.workdir import StoredRun, read_log, read_run
 
 _Path = str | os.PathLike[str]
@@ -76,7 +74,7 @@ def load(
     mesh = make_mesh(parallel or MeshConfig(), local_devices())
     loaded: list[tuple[Parameters, list[int]]] = []
     for run in runs:
-        like = abstract_parameters(make_model(run.config, len(run.vocabulary), mesh), mesh)
+        like = described_parameters(run, mesh)
         loaded.append(load_parameters(run, like, average=average, step=step))
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]

@@ -322,12 +322,10 @@ def shared_config(config: Config) -> Config:
 
 def shared_files(plan: Plan) -> dict[str, str]:
     """Return the hashes, by name, of files that must be equal in all processes."""
+    entries = named_entries(plan.config).values()
     return {
         **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
-        **{
-            f"the file of {one.title}": str(one.source)
-            for one in named_entries(plan.config).values()
-        },
+        **{f"the file of {entry.title}": str(entry.source) for entry in entries},
     }
 
 

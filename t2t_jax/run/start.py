@@ -9,12 +9,11 @@ from jax.sharding import Mesh
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.modules.models import make_model
-from t2t_jax.modules.network import Network, abstract_parameters
+from t2t_jax.modules.network import Network
 from t2t_jax.system.opening import opened
 from t2t_jax.training.averaging import saved_steps
 from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.parameters import load_parameters
+from t2t_jax.training.parameters import described_parameters, load_parameters
 from t2t_jax.training.state import TrainState, abstract_state, create_state
 from t2t_jax.workdir import StoredRun, is_run, read_run
 
@@ -106,8 +105,7 @@ def initial_state(
     state, run = create_state(config, model, mesh), load_initial_run()
     if run is None:
         return state
-    other = make_model(run.config, len(run.vocabulary), mesh)
-    like_other = abstract_parameters(other, mesh)
+    like_other = described_parameters(run, mesh)
     params, _ = load_parameters(run, like_other, step=config.training.init_step)
     if config.data.facts.predicts_labels:  # the labels may differ, and with them the head
         own = state.params.items()

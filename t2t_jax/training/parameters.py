@@ -5,12 +5,15 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import parameters_of
+from t2t_jax.modules.network import abstract_parameters
 from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.sums import check_sums
 from t2t_jax.training.parameter_file import check_vocabulary, read_parameters
@@ -24,6 +27,11 @@ def reads_ema(config: Config, average: int | None) -> bool:
       average: the argument of `load_parameters`.
     """
     return average is None and config.training.ema_decay is not None
+
+
+def described_parameters(run: StoredRun, mesh: Mesh) -> Parameters:
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter of a run's network."""
+    return abstract_parameters(make_model(run.config, len(run.vocabulary), mesh), mesh)
 
 
 def load_parameters(
@@ -46,7 +54,7 @@ def load_parameters(
     again from the remaining ones.
 
     Args:
-      like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
+      like: see `described_parameters`.
       average: how many checkpoints to average, up to and including `step`. None is the moving
         average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
         there are fewer. With "best" it is 1.
