@@ -1,0 +1,47 @@
+"""The virtual environment of the comparisons, with exact versions of the other programs."""
+
+import subprocess
+import sys
+import venv
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tests.programs import ROOT
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+ENVIRONMENT = ROOT / ".venv-against"
+
+
+def pinned_versions() -> dict[str, str]:
+    """Return the required version of each program, by the name of its package."""
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package without its build, such as `+cpu`; None if it is missing."""
+    try:
+        return version(package).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def python_with_programs() -> str:
+    """Return a Python that has the pinned versions: this one, or that of a new environment.
+
+    A program that cannot be installed is reported later, as not run.
+    """
+    if all(installed_version(name) == pin for name, pin in pinned_versions().items()):
+        return sys.executable
+    python = ENVIRONMENT / "bin" / "python"
+    if Path(sys.prefix) == ENVIRONMENT:
+        return sys.executable
+    if not python.exists():
+        print(f"installing the other programs into {ENVIRONMENT}", file=sys.stderr)
+        venv.create(ENVIRONMENT, with_pip=True)
+        packages = "-e", f"{ROOT}[train,interchange]"
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+    install = [python, "-m", "pip", "install", "-q", "-r", REQUIREMENTS]
+    if subprocess.run(install, check=False).returncode:
+        print(f"could not install {REQUIREMENTS}", file=sys.stderr)
+    return str(python)

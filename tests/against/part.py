@@ -1,0 +1,222 @@
+"""A part of the comparisons: how its cases are made, computed, compared and shrunk."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tests.against.programs import Failed, NotRun, Program
+
+Case: TypeAlias = dict[str, Any]
+"""All that a comparison depends on, as a JSON object."""
+Step: TypeAlias = tuple[str, str]
+"""The name of a program, and a function of its module that takes a case and a folder."""
+
+OURS = "ours"
+MOST_SHRINKING_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two programs in a case. Only kinds are compared when a case is shrunk."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the comparisons.
+
+    Attributes:
+      programs: the modules that compute, by the name of the program; `ours` is this package.
+      generate: a function that makes a case from random numbers.
+      routes: a function from a case to the comparisons that it is for, by the name of a row of the
+        table. A comparison is a list of steps, computed in their order in one folder. Comparisons
+        of a case share equal steps.
+      compare: a function of a case, the name of a comparison and the results of its steps.
+      simplest: the simplest value of each field of a case, to which shrinking leads.
+      documented: the kinds of differences that `docs/differences.md` explains, each with a text of
+        that page.
+      is_valid: whether a case that shrinking made makes sense.
+    """
+
+    programs: Mapping[str, str]
+    generate: Callable[[np.random.Generator], Case]
+    routes: Callable[[Case], Mapping[str, Sequence[Step]]]
+    compare: Callable[[Case, str, Sequence[Any]], Difference | None]
+    simplest: Mapping[str, Any]
+    documented: Mapping[str, str] = field(default_factory=dict)
+    is_valid: Callable[[Case], bool] = lambda case: True
+
+
+Outcome: TypeAlias = Difference | NotRun | None
+"""The outcome of a comparison of a case; None if the programs agree."""
+
+
+class Runner:
+    """The programs of a part, while they run."""
+
+    def __init__(self, part: Part) -> None:
+        """Take a part; its programs start when they are first needed."""
+        self.part = part
+        self._programs = {name: Program(module) for name, module in part.programs.items()}
+
+    def close(self) -> None:
+        """End all programs."""
+        for program in self._programs.values():
+            program.close()
+
+    def outcomes(self, case: Case, only: str | None = None) -> dict[str, Outcome]:
+        """Compute a case, and return the outcome of each of its comparisons.
+
+        Args:
+          case: the case.
+          only: the name of the only comparison to compute.
+        """
+        answers: dict[Step, Any] = {}
+        outcomes: dict[str, Outcome] = {}
+        with TemporaryDirectory(prefix="against_") as folder:
+            for name, steps in self.part.routes(case).items():
+                if only in (None, name):
+                    outcomes[name] = self._outcome(case, name, steps, answers, folder)
+        return outcomes
+
+    def _outcome(
+        self,
+        case: Case,
+        name: str,
+        steps: Sequence[Step],
+        answers: dict[Step, Any],
+        folder: str,
+    ) -> Outcome:
+        for step in steps:
+            if step not in answers:
+                program, function = step
+                answers[step] = self._programs[program].call(function, case, folder)
+            answer = answers[step]
+            if isinstance(answer, Failed) and step[0] == OURS:
+                return Difference("ours raises an error", answer.error)
+            if isinstance(answer, Failed):
+                return NotRun(answer.error)
+            if isinstance(answer, NotRun):
+                return NotRun(f"{step[0]} {answer.reason}")
+        return self.part.compare(case, name, [answers[step] for step in steps])
+
+    def shrunk(self, case: Case, name: str, difference: Difference) -> tuple[Case, Difference]:
+        """Return the smallest case found in which a comparison differs in the same kind."""
+        end = time.monotonic() + MOST_SHRINKING_SECONDS
+        shrinks = True
+        while shrinks:
+            shrinks = False
+            for smaller in smaller_cases(case, self.part.simplest):
+                if time.monotonic() > end:
+                    return case, difference
+                if not self.part.is_valid(smaller) or name not in self.part.routes(smaller):
+                    continue
+                found = self.outcomes(smaller, name)[name]
+                if isinstance(found, Difference) and found.kind == difference.kind:
+                    case, difference, shrinks = smaller, found, True
+                    break
+        return case, difference
+
+
+def smaller_cases(case: Case, simplest: Mapping[str, Any]) -> Iterator[Case]:
+    """Yield cases with one field nearer to its simplest value, the simplest ones first."""
+    for name, least in simplest.items():
+        value = case.get(name, least)
+        if value == least:
+            continue
+        yield {**case, name: least}
+        if isinstance(value, int) and isinstance(least, int) and abs(value - least) > 1:
+            yield {**case, name: (value + least) // 2}
+            yield {**case, name: value - (1 if value > least else -1)}
+        elif isinstance(value, list):
+            for index in range(len(value)):
+                shorter = [*value[:index], *value[index + 1 :]]
+                if shorter != least:
+                    yield {**case, name: shorter}
+
+
+@dataclass
+class Row:
+    """A row of the table: how often a comparison of a part had each outcome."""
+
+    equal: int = 0
+    documented: Counter[str] = field(default_factory=Counter)
+    different: Counter[str] = field(default_factory=Counter)
+    not_run: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome, documented: Mapping[str, str]) -> bool:
+        """Count an outcome; return whether it is a difference that no document explains."""
+        match outcome:
+            case None:
+                self.equal += 1
+            case NotRun(reason):
+                self.not_run[reason[:100]] += 1
+            case Difference(kind) if kind in documented:
+                self.documented[kind] += 1
+            case Difference(kind):
+                self.different[kind] += 1
+                return True
+        return False
+
+    @property
+    def num_compared(self) -> int:
+        """Return the number of cases in which both programs gave a result."""
+        return self.equal + self.documented.total() + self.different.total()
+
+
+def generated_case(part: Part, seed: int, index: int) -> Case:
+    """Return a case by its number, in the types of JSON."""
+    case = part.generate(np.random.default_rng([seed, index]))
+    assert case.keys() == part.simplest.keys(), case.keys() ^ part.simplest.keys()
+    return case
+
+
+def compare_cases(
+    part: Part,
+    seed: int,
+    end: float,
+    most_cases: int,
+    report: Callable[[str, Case, Difference], None],
+    first: int = 0,
+) -> dict[str, Row]:
+    """Compare generated cases until the time is over.
+
+    Args:
+      part: the part whose cases are generated.
+      seed: the seed of all cases.
+      end: when to stop, by `time.monotonic`.
+      most_cases: when to stop, by the number of cases.
+      report: called with the name of the comparison and the shrunk case for the first difference
+        of each kind.
+      first: the number of the first case.
+    """
+    rows: dict[str, Row] = {}
+    runner = Runner(part)
+    try:
+        for index in range(first, first + most_cases):
+            if time.monotonic() > end:
+                break
+            case = generated_case(part, seed, index)
+            for name, outcome in runner.outcomes(case).items():
+                row = rows.setdefault(name, Row())
+                is_new = isinstance(outcome, Difference) and not row.different[outcome.kind]
+                if row.add(outcome, part.documented) and is_new:
+                    report(name, *runner.shrunk(case, name, outcome))
+    finally:
+        runner.close()
+    return rows
+
+
+def scratch(folder: str, *names: str) -> Path:
+    """Return a folder within the folder of a case."""
+    path = Path(folder, *names)
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,112 @@
+"""Run a program in a process of its own, with limits of time and memory."""
+
+import importlib
+import multiprocessing
+import os
+import resource
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+MOST_MEMORY = 8 * 2**30
+"""Bytes that a process may allocate."""
+START_SECONDS, CASE_SECONDS = 120.0, 120.0
+"""Limits of the import of a program, and of the computation of a case."""
+CASES_PER_PROCESS = 100
+"""After so many cases a process starts anew, as compiled functions take memory."""
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """The reason why a program gave no answer: it is missing, too slow, or it ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The error that a program raised."""
+
+    error: str
+
+
+class Program:
+    """A module of this folder in a process of its own, which starts with the first call."""
+
+    def __init__(
+        self, module: str, memory: int = MOST_MEMORY, seconds: float = CASE_SECONDS
+    ) -> None:
+        """Name the module and its limits: bytes, and seconds of each call."""
+        self._module, self._memory, self._seconds = module, memory, seconds
+        self._process: Any = None
+        self._connection: Any = None
+        self._num_calls = 0
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Return the result of a function of the module, or why there is none."""
+        if self._process is None:
+            started = self._start()
+            if started is not None:
+                return started
+        self._num_calls += 1
+        answer = self._exchange((function, arguments), self._seconds)
+        if isinstance(answer, NotRun) or self._num_calls >= CASES_PER_PROCESS:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+        self._process, self._num_calls = None, 0
+
+    def _start(self) -> NotRun | None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, remote = spawn.Pipe()
+        arguments = remote, self._module, self._memory
+        self._process = spawn.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        remote.close()
+        ready = self._exchange(None, START_SECONDS)
+        if ready is None:
+            return None
+        self.close()
+        return ready if isinstance(ready, NotRun) else NotRun(f"cannot start: {ready.error}")
+
+    def _exchange(self, request: Any, seconds: float) -> Any:
+        try:
+            if request is not None:
+                self._connection.send(request)
+            if self._connection.poll(seconds):
+                return self._connection.recv()
+        except (EOFError, OSError):
+            self._process.join(5)
+            return NotRun(f"ended with exit code {self._process.exitcode}")
+        return NotRun(f"gave no answer in {seconds:g} s")
+
+
+def _serve(connection: Connection, module: str, memory: int) -> None:
+    """Answer the calls of a `Program`, in its process."""
+    # One thread each: the programs of all parts run side by side, and results are repeatable.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    functions = _answer(importlib.import_module, (module,))
+    connection.send(functions if isinstance(functions, Failed) else None)
+    while not isinstance(functions, Failed):
+        function, arguments = connection.recv()
+        connection.send(_answer(getattr(functions, function), arguments))
+
+
+def _answer(function: Any, arguments: tuple[Any, ...]) -> Any:
+    try:
+        return function(*arguments)
+    except MemoryError:
+        os._exit(137)
+    except Exception as error:
+        (frame,) = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        return Failed(f"{type(error).__name__} at {where}: {error}"[:600])
