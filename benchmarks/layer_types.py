@@ -20,8 +20,7 @@ from t2t_jax.functional.attention import merge_heads, split_heads
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.attention import attention
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
-from t2t_jax.modules.attention import MultiHeadAttention
-from t2t_jax.modules.context import Context, Mask
+from t2t_jax.modules.attention import Context, Mask, MultiHeadAttention
 
 Layer: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 """A function of parameters and an input `[b, n, d]`, which returns an array of the same shape."""

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
+    from t2t_jax.modules.attention import Context as Context
     from t2t_jax.modules.attention import MultiHeadAttention as MultiHeadAttention
-    from t2t_jax.modules.context import Context as Context
     from t2t_jax.modules.feed_forward import FeedForward as FeedForward
     from t2t_jax.modules.layers import Layer as Layer
-    from t2t_jax.modules.layers import LayerStack as LayerStack
     from t2t_jax.modules.models import build as build
     from t2t_jax.modules.names import named_arrays as named_arrays
     from t2t_jax.modules.names import parameter_table as parameter_table
     from t2t_jax.modules.names import parameters_of as parameters_of
+    from t2t_jax.modules.stack import LayerStack as LayerStack
     from t2t_jax.run.encoder_states import encoder_states as encoder_states
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import TrainedRun as TrainedRun
@@ -59,10 +59,10 @@ _HOMES = {
     "AttentionConfig": "t2t_jax.config",
     "Batch": "t2t_jax.batch",
     "Config": "t2t_jax.config",
-    "Context": "t2t_jax.modules.context",
+    "Context": "t2t_jax.modules.attention",
     "FeedForward": "t2t_jax.modules.feed_forward",
     "Layer": "t2t_jax.modules.layers",
-    "LayerStack": "t2t_jax.modules.layers",
+    "LayerStack": "t2t_jax.modules.stack",
     "MeshConfig": "t2t_jax.config",
     "MultiHeadAttention": "t2t_jax.modules.attention",
     "Parameter": "t2t_jax.config.registry",

@@ -15,10 +15,10 @@ from systems.protocol import Decoding, Training, serve
 from systems.weights import read_weights
 from t2t_jax.config import Config
 from t2t_jax.extras.interchange.portable import PortableModel
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import parameters_of
 from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.parameters import Parameters
 
 
 def _in_precision(config: Config) -> Config:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from t2t_jax.config.checks import require
 from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
@@ -69,12 +70,12 @@ class AttentionConfig:
             "equally; choose a divisor",
         )
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Return the number of heads of keys and values."""
         return self.num_kv_heads or self.num_heads
 
-    @property
+    @cached_property
     def projections(self) -> dict[str, int]:
         """Return the width, over all heads, of each projection of the input: W^Q, W^K, W^V."""
         return {
@@ -84,14 +85,16 @@ class AttentionConfig:
         }
 
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the keys and values of `kernels.attention.cached_attention`."""
+        """Return the shapes of the keys and values of `kernels.cached_attention`."""
         return (rows, self.groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
 
-    @property
-    def query_factor(self) -> float:
-        """Return the factor on queries, whose products with keys are later divided by sqrt(d_k)."""
+    @cached_property
+    def scale(self) -> float | None:
+        """Return the factor on the products of queries and keys; None means 1 / sqrt(d_k)."""
         share = self.base_d_k / self.d_k
-        return math.sqrt(self.d_k) * share if self.score_function == "dot_product" else share**0.5
+        if self.score_function == "dot_product":
+            return share
+        return None if share == 1 else math.sqrt(share / self.d_k)
 
     @property
     def cache_width(self) -> int:

@@ -10,10 +10,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from t2t_jax.config.checks import FITS, INFINITY, POSITIVE, left_open, read_where, require, within
-from t2t_jax.config.model import InputProjection, ModelConfig, Side, Stack, StartToken
+from t2t_jax.config.model import PARTS, InputProjection, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
 
@@ -62,12 +63,12 @@ class WithTokens(ModelConfig):
         """See `ModelConfig.num_positions`."""
         return self.max_positions
 
-    @property
+    @cached_property
     def embedding_scale(self) -> float:
         """Return sqrt(scaling_width) (section 3.4), or 1 where embeddings are not scaled."""
         return math.sqrt(self.scaling_width) if self.scale_embeddings else 1.0
 
-    @property
+    @cached_property
     def embeddings(self) -> dict[Side, str]:
         """Return the names for a network of one stack; see `ModelConfig.embeddings`."""
         output = "embedding" if self.share_embeddings else "output_projection"
@@ -92,10 +93,11 @@ class WithSourceTokens(WithTokens):
             "embedding of their own; set share_embeddings=False",
         )
 
-    def entries(self, vocab_size: int) -> dict[str, int]:
-        """See `ModelConfig.entries`."""
-        of_sources = {self.embeddings["source"]: self.source_vocab_size or vocab_size}
-        return super().entries(vocab_size) | of_sources
+    @cached_property
+    def own_entries(self) -> dict[str, int]:
+        """See `ModelConfig.own_entries`."""
+        size = self.source_vocab_size
+        return {} if size is None else {self.embeddings["source"]: size}
 
 
 @dataclass(frozen=True)
@@ -110,20 +112,20 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
     """Where share_embeddings is false: one matrix for source and target embedding, beside the
     output projection, as in T5 1.1."""
 
-    @property
+    @cached_property
     def stacks(self) -> tuple[Stack, ...]:
         """Return encoder and decoder (section 3.1)."""
         n, m = self.num_encoder_layers, self.num_decoder_layers
         encoder, decoder = (1.0, 1.0), self.deep_norm(3 * m, 12 * m)
         if self.norm_order == "deep":
             encoder = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
-        itself, cross = self.attention_of("decoder"), self.attention_of("cross")
+        source, itself, cross = map(self.attention_of, PARTS)
         return (
-            Stack(n, True, False, self.attention_of("encoder"), None, *encoder),
-            Stack(m, False, True, itself, cross, *decoder, is_causal=True),
+            Stack(n, True, False, source, None, *encoder, False, self.depth_multiple(n)),
+            Stack(m, False, True, itself, cross, *decoder, True, self.depth_multiple(m)),
         )
 
-    @property
+    @cached_property
     def embeddings(self) -> dict[Side, str]:
         """Return one name if all are shared, and else a name each; see `ModelConfig.embeddings`."""
         if self.share_embeddings or self.share_source_embedding:
@@ -159,13 +161,14 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
     """Let the tokens of a source attend to the whole source, and not only to the tokens before them
     (Raffel et al. 2020, section 3.2.1)."""
 
-    @property
+    @cached_property
     def stacks(self) -> tuple[Stack, ...]:
         """Return the decoder, through which sources and targets pass."""
         m = self.num_decoder_layers
         itself, constants = self.attention_of("decoder"), self.deep_norm(2 * m, 8 * m)
         is_causal = not self.prefix_attention
-        return (Stack(m, True, True, itself, None, *constants, is_causal=is_causal),)
+        depth = self.depth_multiple(m)
+        return (Stack(m, True, True, itself, None, *constants, is_causal, depth),)
 
     @property
     def longest_sentence(self) -> float:
@@ -177,12 +180,13 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
 class EncoderAloneConfig(WithEncoder):
     """The fields of networks that are an encoder alone, which predicts labels."""
 
-    @property
+    @cached_property
     def stacks(self) -> tuple[Stack, ...]:
         """Return the encoder."""
         n = self.num_encoder_layers
         constants = self.deep_norm(2 * n, 8 * n)
-        return (Stack(n, True, False, self.attention_of("encoder"), None, *constants),)
+        itself, depth = self.attention_of("encoder"), self.depth_multiple(n)
+        return (Stack(n, True, False, itself, None, *constants, False, depth),)
 
 
 @dataclass(frozen=True)
@@ -229,7 +233,7 @@ class ImageEncoderConfig(EncoderAloneConfig):
         """Return the positions of an image: its patches and the class token."""
         return self.num_patches + 1
 
-    @property
+    @cached_property
     def embeddings(self) -> dict[Side, str]:
         """Return the name of the output projection; see `ModelConfig.embeddings`."""
         return {"output": "output_projection"}
@@ -248,7 +252,7 @@ class Family:
     """The class of the section `model` of its configs."""
     network: str
     """The place of its Flax module, a `modules.network.Network`."""
-    scoring: str = "t2t_jax.modules.token_network:NetworkScoring"
+    scoring: str = "t2t_jax.modules.cached_decoding:NetworkScoring"
     """The place of the `modules.decoding_model.ScoringModel` that is made of the module; it is a
     `DecodingModel` if the network decodes."""
     tasks: tuple[str, ...] = ()
@@ -260,7 +264,7 @@ FAMILIES = Rows(
     encoder_decoder=Family(
         EncoderDecoderConfig,
         "t2t_jax.modules.transformer:Transformer",
-        "t2t_jax.modules.transformer:TransformerDecoding",
+        "t2t_jax.modules.cached_decoding:TransformerDecoding",
     ),
     decoder_only=Family(
         DecoderOnlyConfig,

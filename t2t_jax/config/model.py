@@ -1,11 +1,14 @@
 """The part of a network's config that all families share (section 3 of the paper)."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config import checks, tables
 from t2t_jax.config.attention import AttentionConfig, NormConfig
+from t2t_jax.config.registry import Parameter
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
@@ -37,6 +40,8 @@ class Stack(NamedTuple):
     """Factor beta of DeepNorm on the first values of some matrices; see `modules.layers`."""
     is_causal: bool = False
     """Whether no position attends to a later one."""
+    depth_multiple: float = 1.0
+    """How many times as deep the stack is as the base of the parametrisation "complete"."""
 
     @property
     def attends_to_source(self) -> bool:
@@ -247,12 +252,12 @@ class ModelConfig(checks.Section, ABC):
         """Return the number of tokens of the longest sentence that the model has positions for."""
         return self.num_positions if self.positions.has_table else checks.INFINITY
 
-    @property
+    @cached_property
     def embedding_scale(self) -> float:
         """Return the factor on embeddings, which is 1 for networks that have none."""
         return 1.0
 
-    @property
+    @cached_property
     def scaling_width(self) -> int:
         """Return the width that sets the size of embeddings and the learning rate of equation 3.
 
@@ -260,7 +265,7 @@ class ModelConfig(checks.Section, ABC):
         """
         return self.d_model if self.parametrisation == "standard" else self.base_width
 
-    @property
+    @cached_property
     def width_multiple(self) -> float:
         """Return how many times as wide the network is as the base of its parametrisation."""
         return self.d_model / self.scaling_width
@@ -277,13 +282,18 @@ class ModelConfig(checks.Section, ABC):
         """Return whether the network predicts targets one token after the other."""
         return any(stack.reads_target for stack in self.stacks)
 
+    @cached_property
+    def own_entries(self) -> dict[str, int]:
+        """Return the rows of the matrices of `embeddings` that differ from the vocabulary."""
+        return {}
+
     def entries(self, vocab_size: int) -> dict[str, int]:
         """Return the number of rows of each matrix of `embeddings`, by its name.
 
         Args:
           vocab_size: entries of the vocabulary for targets.
         """
-        return dict.fromkeys(self.embeddings.values(), vocab_size)
+        return dict.fromkeys(self.embeddings.values(), vocab_size) | self.own_entries
 
     @property
     def key_size(self) -> int:
@@ -295,12 +305,12 @@ class ModelConfig(checks.Section, ABC):
         """Return d_v: the value of the field, or if that is None, d_model / num_heads."""
         return self.d_v or self.d_model // self.num_heads
 
-    @property
+    @cached_property
     def dtype(self) -> Literal["float32", "bfloat16"]:
         """Return `compute_dtype`, with float32 for an "auto" that no run has settled."""
         return "float32" if self.compute_dtype == "auto" else self.compute_dtype
 
-    @property
+    @cached_property
     def is_gated(self) -> bool:
         """Return whether the feed-forward network has a gate: a third matrix, and no biases."""
         return tables.ACTIVATIONS[self.feed_forward].is_gated
@@ -315,12 +325,17 @@ class ModelConfig(checks.Section, ABC):
         """Count the weights in these matrices, each a multiply-add of every position."""
         return self.feed_forward_matrices * self.d_model * self.d_ff
 
-    @property
+    @cached_property
     def positions(self) -> tables.PositionFacts:
         """Return the facts of the scheme of positions that the field `position` names."""
         return tables.POSITIONS[self.position]
 
-    @property
+    @cached_property
+    def position_parameters(self) -> Mapping[str, Parameter]:
+        """Return the parameters that each stack learns for its scheme of positions, by name."""
+        return self.positions.parameters(self)
+
+    @cached_property
     def normalization(self) -> NormConfig:
         """Return the config that all norms of the network share."""
         return NormConfig(self.norm, self.norm_epsilon)

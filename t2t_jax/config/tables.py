@@ -59,7 +59,7 @@ SCORE_FUNCTIONS = Table(
     scaled_dot_product=Entry(None),
     dot_product=Entry(None),
     additive=Entry(
-        "t2t_jax.kernels.attention:additive",
+        "t2t_jax.functional.attention:additive_scores",
         lambda d_k: {"vector": Parameter((d_k,), deviation=d_k**-0.5)},
     ),
 )

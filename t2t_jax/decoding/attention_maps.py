@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.mesh import on_host
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel import axes, jax_settings
 from t2t_jax.parallel.devices import gib, memory_of_a_device
 from t2t_jax.parallel.mesh import replicated, row_parts

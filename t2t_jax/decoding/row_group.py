@@ -16,7 +16,7 @@ from t2t_jax.decoding import programs
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.modules.decoding_model import Source
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.mesh import on_host, put_rows
 
 _launching = threading.Lock()  # otherwise two threads could compile the same program at once

@@ -16,7 +16,7 @@ from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 # The logits of all positions exist at once, where a search has those of the last position only.

@@ -45,7 +45,8 @@ from t2t_jax.decoding.constraints import (
 )
 from t2t_jax.decoding.hypotheses import Hypotheses, SearchResult, SearchRows, SearchState, StepCache
 from t2t_jax.decoding.strategies import Given, Strategy
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import REFERENCE
 
 _Tree = TypeVar("_Tree")
 
@@ -142,7 +143,7 @@ def advance(
     leave: int | Int[Array, ""] = 0,
     constraints: Constraints | None = None,
     most_steps: int | Int[Array, ""] | None = None,
-    kernels: Kernels = XLA_KERNELS,
+    kernels: Kernels = REFERENCE,
 ) -> SearchState:
     """Search until few sentences are live, or one needs more room; then the caller calls `resize`.
 

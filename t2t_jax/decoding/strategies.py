@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
 from t2t_jax.decoding import hypotheses
 from t2t_jax.decoding.hypotheses import Hypotheses, SearchResult, SearchState
-from t2t_jax.kernels.choice import Kernels
-from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
+from t2t_jax.kernels.preset import Kernels
 from t2t_jax.parallel.jax_settings import fixed_random_bits
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
@@ -52,8 +51,8 @@ class Greedy:
 
     def extend(self, given: Given) -> Extended:
         """Extend the live hypotheses of each sentence by one token."""
-        if given.kernels.greatest == "in_one_pass":
-            chosen, normalizer = greatest_in_one_pass(given.logits, given.choices)
+        if given.kernels.greatest is not None:
+            chosen, normalizer = given.kernels.greatest(given.logits, given.choices)
         else:
             chosen = top_k(given.choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
             normalizer = jax.nn.logsumexp(given.logits, axis=-1)
@@ -157,9 +156,7 @@ Strategy: TypeAlias = Greedy | Sampling | BeamSearch
 
 def normalizer_of(given: Given) -> Float32[Array, "b k"]:
     """Compute the logsumexp of each hypothesis's logits."""
-    if given.kernels.greatest == "in_one_pass":
-        return in_one_pass(given.logits)[0]
-    return jax.nn.logsumexp(given.logits, axis=-1)
+    return given.kernels.normalizer(given.logits)
 
 
 def _append(

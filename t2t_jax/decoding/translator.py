@@ -24,8 +24,8 @@ from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.modules.decoding_model import DecodingModel, TokenSources
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_scoring_model
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel import devices, mesh
 
 

@@ -1,9 +1,7 @@
-"""Section 3.2: scaled dot-product attention, its heads, and scores of other kinds."""
+"""Section 3.2: scaled dot-product attention, its heads, and additive scores."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -11,114 +9,15 @@ from jaxtyping import Array, Bool, Float, Float32, Shaped
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
 
-Einsum: TypeAlias = Callable[[str, Array, Array], Float32[Array, "..."]]
-"""A function `einsum(equation, a, b)` that sums in float32."""
-
-Score: TypeAlias = Callable[
-    [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
-]
-"""A score function of queries and keys, in place of scaled products."""
-
-summed_in_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
-"""`jnp.einsum` that sums and returns in float32, with the derivatives that JAX finds."""
-
-
-def attention_weights(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k h d_k"],
-    mask: Bool[Array, "#b #h #q k"] | None = None,
-    *,
-    bias: Float32[Array, "h q k"] | None = None,
-    score: Score | None = None,
-    einsum: Einsum = summed_in_float32,
-) -> Float[Array, "b h q k"]:
-    """Compute softmax(Q K^T / sqrt(d_k)) over the keys, in float32 (section 3.2.1, equation 1).
-
-    Args:
-      query: queries of each head.
-      key: keys of each head.
-      mask: True where a query may attend to a key; None allows everything.
-      bias: numbers added to the scores of all rows alike, as by relative positions.
-      score: the score function, such as `additive_scores` with a vector; None is scaled products.
-      einsum: how the product of queries and keys is computed.
-
-    Returns:
-      float32 weights that sum to one over `k`, or to zero for a query that may attend to nothing.
-    """
-    scores = einsum("bqhd,bkhd->bhqk", scaled(query), key) if score is None else score(query, key)
-    if bias is not None:
-        scores += bias
-    if mask is None:
-        return jax.nn.softmax(scores)
-    if mask.dtype != bool:
-        raise TypeError(f"the mask is {mask.dtype}; give bool, True where a query may attend")
-    return masked_softmax(scores, mask)
-
-
-def scaled(query: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
-    """Return Q / sqrt(d_k), so that scores have the variance of one product (section 3.2.1)."""
-    return query / math.sqrt(query.shape[-1])
-
-
-def additive_scores(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k h d_k"],
-    vector: Float[Array, "h d_k"],
-    *,
-    einsum: Einsum = summed_in_float32,
-) -> Float32[Array, "b h q k"]:
-    """Compute v tanh(q + k): additive attention, which section 3.2.1 compares with products.
-
-    It is the alignment model of Bahdanau et al. 2014 ("Neural Machine Translation by Jointly
-    Learning to Align and Translate", appendix A.1.2), whose two matrices are the projections of
-    queries and keys here. It takes the memory of a vector for each pair of a query and a key.
-
-    Args:
-      query: queries of each head.
-      key: keys of each head.
-      vector: v of each head.
-      einsum: how the product with v is computed.
-    """
-    hidden = jnp.tanh(query[:, :, None] + key[:, None])
-    return einsum("bqkhd,hd->bhqk", hidden, vector.astype(hidden.dtype))
-
-
-@jax.custom_vjp
-def masked_softmax(
-    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"]
-) -> Float32[Array, "b h q k"]:
-    """Compute softmax over the keys that `mask` allows; zeros for a query without any.
-
-    The derivative is written out, because it needs only the weights.
-    """
-    # A finite floor: exp() of it is exactly zero beside any real score, and never makes NaN.
-    weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min / 2))
-    return jnp.where(mask, weights, 0)
-
-
-def _weights(
-    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"]
-) -> tuple[Float32[Array, "b h q k"], Float32[Array, "b h q k"]]:
-    weights = masked_softmax(scores, mask)
-    return weights, weights
-
-
-def _scores_gradient(
-    weights: Float32[Array, "b h q k"], cotangent: Float32[Array, "b h q k"]
-) -> tuple[Float32[Array, "b h q k"], None]:
-    weighted = weights * cotangent
-    return weighted - weights * weighted.sum(-1, keepdims=True), None
-
-
-masked_softmax.defvjp(_weights, _scores_gradient)
-
 
 def scaled_dot_product_attention(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b k h d_k"],
     value: Float[Array, "b k h d_v"],
     mask: Bool[Array, "#b #h #q k"] | None = None,
+    bias: Float32[Array, "h q k"] | None = None,
     *,
+    scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b q h d_v"]:
@@ -129,14 +28,89 @@ def scaled_dot_product_attention(
       key: keys of each head.
       value: values of each head.
       mask: True where a query may attend to a key; None allows everything.
+      bias: numbers added to the scores of all rows alike, as by relative positions.
+      scale: factor on the products of queries and keys; None means 1 / sqrt(d_k).
       dropout_rate: share of the weights set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
 
     Returns:
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
     """
-    weights = attention_weights(query, key, mask)
+    weights = attention_weights(query, key, mask, bias, scale=scale)
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
+
+
+def attention_weights(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    mask: Bool[Array, "#b #h #q k"] | None = None,
+    bias: Float32[Array, "h q k"] | None = None,
+    *,
+    scale: float | None = None,
+) -> Float32[Array, "b h q k"]:
+    """Compute softmax(Q K^T / sqrt(d_k)) over the keys, in float32 (section 3.2.1, equation 1).
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      mask: True where a query may attend to a key; None allows everything.
+      bias: numbers added to the scores of all rows alike, as by relative positions.
+      scale: factor on the products of queries and keys; None means 1 / sqrt(d_k).
+
+    Returns:
+      Weights that sum to one over `k`, or to zero for a query that may attend to nothing.
+    """
+    scores = ScaledProducts(scale)(query, key)  # [b, h, q, k]
+    return masked_softmax(scores if bias is None else scores + bias, mask)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class ScaledProducts:
+    """The score function Q K^T / sqrt(d_k).
+
+    Attributes:
+      scale: factor on the products; None means 1 / sqrt(d_k).
+    """
+
+    scale: float | None = None
+
+    def __call__(
+        self, query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"]
+    ) -> Float32[Array, "b h q k"]:
+        """Compute the scores, summed in float32."""
+        query = scaled(query, self.scale)
+        return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+
+
+def scaled(
+    query: Float[Array, "b q h d_k"], scale: float | None = None
+) -> Float[Array, "b q h d_k"]:
+    """Return Q / sqrt(d_k), so that scores have the variance of one product (section 3.2.1).
+
+    Args:
+      query: queries of each head.
+      scale: the factor in place of 1 / sqrt(d_k); None means that.
+    """
+    return query / math.sqrt(query.shape[-1]) if scale is None else query * scale
+
+
+def masked_softmax(
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"] | None
+) -> Float32[Array, "b h q k"]:
+    """Compute softmax over the keys that `mask` allows; zeros for a query without any.
+
+    Args:
+      scores: how well each query and key match.
+      mask: True where a query may attend to a key; None allows everything.
+    """
+    if mask is None:
+        return jax.nn.softmax(scores)
+    if mask.dtype != bool:
+        raise TypeError(f"the mask is {mask.dtype}; give bool, True where a query may attend")
+    # A finite floor: exp() of it is exactly zero beside any real score, and never makes NaN.
+    weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min / 2))
+    return jnp.where(mask, weights, 0)
 
 
 def weighted_values(
@@ -149,6 +123,27 @@ def weighted_values(
       value: values of each head.
     """
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
+
+
+def additive_scores(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    vector: Float[Array, "h d_k"],
+) -> Float32[Array, "b h q k"]:
+    """Compute v tanh(q + k): additive attention, which section 3.2.1 compares with products.
+
+    It is the alignment model of Bahdanau et al. 2014 ("Neural Machine Translation by Jointly
+    Learning to Align and Translate", appendix A.1.2), whose two matrices are the projections of
+    queries and keys here. It takes the memory of a vector for each pair of a query and a key.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      vector: v of each head.
+    """
+    hidden = jnp.tanh(query[:, :, None] + key[:, None])  # [b, q, k, h, d_k]
+    vector = vector.astype(hidden.dtype)
+    return jnp.einsum("bqkhd,hd->bhqk", hidden, vector, preferred_element_type=jnp.float32)
 
 
 def repeat_heads(x: Float[Array, "b k groups d"], num_heads: int) -> Float[Array, "b k h d"]:

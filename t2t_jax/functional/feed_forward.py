@@ -12,14 +12,12 @@ Those with `glu` in their names are for `gated_feed_forward`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import jax
 from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
-
-_Matrix = TypeVar("_Matrix")
 
 Activation: TypeAlias = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 """A function that is applied to each hidden activation by itself."""
@@ -38,55 +36,42 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.nn.gelu(x, approximate=True)
 
 
-def _linear(
-    x: Float[Array, "b t d_in"],
-    kernel: Float[Array, "d_in d_out"],
-    bias: Float[Array, " d_out"] | None = None,
-) -> Float[Array, "b t d_out"]:
-    return x @ kernel if bias is None else x @ kernel + bias
-
-
 def position_wise_feed_forward(
     x: Float[Array, "b t d_model"],
-    kernel_1: _Matrix,
+    kernel_1: Float[Array, "d_model d_ff"],
     bias_1: Float[Array, " d_ff"],
-    kernel_2: _Matrix,
+    kernel_2: Float[Array, "d_ff d_model"],
     bias_2: Float[Array, " d_model"],
     *,
     activation: Activation = jax.nn.relu,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
-    linear: Callable[
-        [Float[Array, "b t d_in"], Any, Float[Array, " d_out"]], Float[Array, "b t d_out"]
-    ] = _linear,
 ) -> Float[Array, "b t d_model"]:
     """Compute max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
 
     Args:
       x: one vector per position.
-      kernel_1: W_1, `[d_model, d_ff]`: an array, or whatever `linear` multiplies with.
-      bias_1: b_1, `[d_ff]`.
-      kernel_2: W_2, `[d_ff, d_model]`, likewise.
-      bias_2: b_2, `[d_model]`.
+      kernel_1: W_1.
+      bias_1: b_1.
+      kernel_2: W_2.
+      bias_2: b_2.
       activation: the function in place of max(0, .).
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
-      linear: how x W + b is computed, `linear(x, kernel, bias)`.
     """
-    hidden = activation(linear(x, kernel_1, bias_1))
-    return linear(dropout(hidden, dropout_rate, dropout_key), kernel_2, bias_2)
+    hidden = activation(x @ kernel_1 + bias_1)  # [b, t, d_ff]
+    return dropout(hidden, dropout_rate, dropout_key) @ kernel_2 + bias_2
 
 
 def gated_feed_forward(
     x: Float[Array, "b t d_model"],
-    gate_kernel: _Matrix,
-    kernel_1: _Matrix,
-    kernel_2: _Matrix,
+    gate_kernel: Float[Array, "d_model d_ff"],
+    kernel_1: Float[Array, "d_model d_ff"],
+    kernel_2: Float[Array, "d_ff d_model"],
     *,
     activation: Activation,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
-    linear: Callable[[Float[Array, "b t d_in"], Any], Float[Array, "b t d_out"]] = _linear,
 ) -> Float[Array, "b t d_model"]:
     """Compute (activation(x W) * x V) W_2 at every position alike, without biases.
 
@@ -95,13 +80,12 @@ def gated_feed_forward(
 
     Args:
       x: one vector per position.
-      gate_kernel: W, `[d_model, d_ff]`: an array, or whatever `linear` multiplies with.
-      kernel_1: V, `[d_model, d_ff]`, likewise.
-      kernel_2: W_2, `[d_ff, d_model]`, likewise.
+      gate_kernel: W.
+      kernel_1: V.
+      kernel_2: W_2.
       activation: the function of the gate.
       dropout_rate: share of the hidden activations set to zero.
       dropout_key: key that decides which of them; None means no dropout.
-      linear: how x W is computed, `linear(x, kernel)`.
     """
-    hidden = activation(linear(x, gate_kernel)) * linear(x, kernel_1)
-    return linear(dropout(hidden, dropout_rate, dropout_key), kernel_2)
+    hidden = activation(x @ gate_kernel) * (x @ kernel_1)  # [b, t, d_ff]
+    return dropout(hidden, dropout_rate, dropout_key) @ kernel_2

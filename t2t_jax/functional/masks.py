@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-_LARGEST_WHOLE = 1 << 20
+LARGEST_WHOLE = 1 << 20
 """Most pairs of a query and a key, of one row, whose mask and scores are made as a whole: 1,024
 times 1,024. Larger masks and scores would soon take all memory."""
 
@@ -136,4 +136,12 @@ def attention_mask(
     """
     mask = SegmentMask(query_segments, key_segments, causal, window)
     pairs = query_segments.shape[1] * key_segments.shape[1]
-    return mask if mask.is_narrow or pairs > _LARGEST_WHOLE else mask.whole()
+    is_part = pairs > LARGEST_WHOLE or (window is not None and mask.is_narrow)
+    return mask if is_part else mask.whole()
+
+
+def whole(
+    mask: Bool[Array, "#b #h #q k"] | SegmentMask | None,
+) -> Bool[Array, "#b #h #q k"] | None:
+    """Return a mask as an array; None, which allows everything, stays None."""
+    return mask.whole() if isinstance(mask, SegmentMask) else mask

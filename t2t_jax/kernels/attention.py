@@ -1,136 +1,186 @@
-"""Fast forms of equation 1: fused on GPUs, in blocks for long rows, with a cache in decoding."""
+"""Fast forms of equation 1: fused on GPUs and TPUs, in windows, and in blocks for long rows."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 
+from t2t_jax.functional import masks
 from t2t_jax.functional.attention import (
-    Einsum,
-    Score,
-    additive_scores,
-    attention_weights,
+    ScaledProducts,
     masked_softmax,
     repeat_heads,
     scaled,
-    summed_in_float32,
     weighted_values,
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
-from t2t_jax.functional.masks import SegmentMask, distances
-from t2t_jax.kernels import blockwise, choice, products, short_rows, splash, windowed
-
-DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
-"""The function of `masks.distances` that relative positions add to the scores of each head."""
+from t2t_jax.functional.masks import SegmentMask
+from t2t_jax.kernels import blockwise, short_rows, splash, windowed
+from t2t_jax.kernels.preset import PRODUCTS, DistanceBias, Heads, Score
+from t2t_jax.kernels.products import Einsum, einsum_float32
 
 _LARGEST_FUSED = 1 << 28
-"""Most entries of a mask for the fused kernel. The mask is the only quadratic array that it keeps;
-so many entries take half a gigabyte in 16 bits."""
+"""Most entries of a mask for cuDNN. The mask is the only quadratic array that it keeps; so many
+entries take half a gigabyte in 16 bits."""
 
 
-def attention(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k groups d_k"],
-    value: Float[Array, "b k groups d_v"],
-    mask: Bool[Array, "b #h #q k"] | SegmentMask,
-    **options: Any,
-) -> Float[Array, "b q h d_v"]:
-    """Compute equation 1 the fastest way; see `functional.attention.scaled_dot_product_attention`.
+class Inputs(NamedTuple):
+    """The inputs of attention whose scores are products, for a `Form`."""
 
-    Args:
-      mask: True where a query may attend to a key; see `heads_and_rows`.
-      **options: those of `heads_and_rows`.
+    query: Float[Array, "b q h d_k"]
+    """Queries of each head."""
+    key: Float[Array, "b k groups d_k"]
+    """Keys of each head or group of heads."""
+    value: Float[Array, "b k groups d_v"]
+    """Values of each head or group."""
+    mask: Bool[Array, "#b #h #q k"] | SegmentMask | None
+    """Which positions may attend to which."""
+    scale: float | None
+    """Factor on the products; None means 1 / sqrt(d_k)."""
+    dropout_rate: float
+    """Share of the weights set to zero."""
+    dropout_key: DropoutKey | None
+    """Key that decides which of them; None if the rate is 0."""
 
-    Returns:
-      The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
+    @property
+    def of_each_head(self) -> tuple[Array, Array, Array]:
+        """Return scaled queries, and keys and values of each head."""
+        heads = self.query.shape[2]
+        key, value = (repeat_heads(x, heads) for x in (self.key, self.value))
+        return scaled(self.query, self.scale), key, value
+
+
+Form: TypeAlias = Callable[[Inputs], Heads | None]
+"""A form of attention for some shapes, dtypes and masks; it gives None for others."""
+
+
+@dataclass(frozen=True)
+class FastAttention:
+    """Equation 1 by the first form that takes the inputs; see `Kernels.attention`.
+
+    Attributes:
+      forms: forms for scores that are products without a bias.
+      product: the product of queries and keys where no form fits.
+      dtype: the dtype to compute in; None means that of the arrays.
     """
-    heads, rows = heads_and_rows(query, key, value, mask, **options)
-    return heads if rows is None else jnp.where(rows[..., None], heads, 0)
 
+    forms: tuple[Form, ...]
+    product: Einsum = einsum_float32
+    dtype: DTypeLike | None = None
 
-def heads_and_rows(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k groups d_k"],
-    value: Float[Array, "b k groups d_v"],
-    mask: Bool[Array, "b #h #q k"] | SegmentMask,
-    *,
-    bias: DistanceBias | None = None,
-    score: Score | None = None,
-    apart: Int[Array, "q k"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: DropoutKey | None = None,
-    kernels: choice.Kernels = choice.XLA_KERNELS,
-) -> tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]:
-    """Compute `attention` without the zeros of queries that may attend to nothing.
+    def __call__(
+        self,
+        query: Float[Array, "b q h d_k"],
+        key: Float[Array, "b k groups d_k"],
+        value: Float[Array, "b k groups d_v"],
+        mask: Bool[Array, "#b #h #q k"] | SegmentMask | None = None,
+        bias: DistanceBias | None = None,
+        *,
+        score: Score = PRODUCTS,
+        dropout_rate: float = 0.0,
+        dropout_key: DropoutKey | None = None,
+    ) -> Heads:
+        """Compute equation 1; the arguments are those of `reference.attention`."""
+        dtype = value.dtype
+        if self.dtype is not None:
+            query, key, value = (x.astype(self.dtype) for x in (query, key, value))
+        if dropout_key is None or dropout_rate == 0:
+            dropout_rate, dropout_key = 0.0, None
+        options = mask, bias, score, dropout_rate, dropout_key
+        heads, rows = self._heads(query, key, value, *options)
+        return heads.astype(dtype), rows
 
-    A product with the heads can set its own results to zero within the kernel that reads them.
-
-    Args:
-      mask: True where a query may attend to a key. With a `SegmentMask`, weights are computed in
-        windows or in blocks where no fused kernel takes the mask; a bias or a score function takes
-        memory that is quadratic in the length of a row.
-      bias: the function of distances to add to the scores; None means none.
-      score: the score function, a pytree of what each head learns; None means products.
-      apart: the distances of queries and keys; None means that both stand at the same places.
-      dropout_rate: share of the weights set to zero (the paper: 0), unless the key is None.
-      dropout_key: key that decides which of them.
-      kernels: the implementations for the devices.
-
-    Returns:
-      The weighted values, in the values' dtype, and an array, True for the queries that may attend
-      to something: values of other queries are arbitrary, or zeros if the array is None.
-    """
-    same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
-    if products.has_form(value, kernels.products):
-        # XLA on CPUs would convert operands of such small products to float32 one by one.
-        wide = (x.astype(jnp.float32) for x in (query, key, value))
-        heads = same(*wide, mask, apart=apart, dropout_key=dropout_key)
-        return heads.astype(value.dtype), None
-    if isinstance(mask, SegmentMask) and mask.is_narrow:
+    def _heads(
+        self,
+        query: Float[Array, "b q h d_k"],
+        key: Float[Array, "b k groups d_k"],
+        value: Float[Array, "b k groups d_v"],
+        mask: Bool[Array, "#b #h #q k"] | SegmentMask | None,
+        bias: DistanceBias | None,
+        score: Score,
+        dropout_rate: float,
+        dropout_key: DropoutKey | None,
+    ) -> Heads:
+        if mask is None and query.shape[1] * key.shape[1] > masks.LARGEST_WHOLE:
+            of_queries, of_keys = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
+            mask = SegmentMask(of_queries, of_keys)
+        if isinstance(mask, SegmentMask) and mask.is_narrow:
+            key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
+            attend = partial(self, score=score, dropout_rate=dropout_rate)
+            arrays = query, key, value, mask, bias, dropout_key
+            return windowed.windowed_attention(attend, *arrays), None
+        if bias is None and isinstance(score, ScaledProducts):
+            inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)
+            for form in self.forms:
+                heads_and_rows = form(inputs)
+                if heads_and_rows is not None:
+                    return heads_and_rows
         key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-        attend = partial(same, kernels=kernels)
-        return windowed.windowed_attention(attend, query, key, value, mask, dropout_key), None
-    is_plain, drops = bias is None and score is None, dropout_rate > 0 and dropout_key is not None
-    fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
-    if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):
-        arrays = query, key, value, _whole(mask)
-        if kernels.short_rows == "at_once" and short_rows.fits(*arrays):
-            return short_rows.short_attention(*arrays), None
-        return fused_attention(*arrays)
-    key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-    if isinstance(mask, SegmentMask) and is_plain:
-        if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
-            return splash.splash_attention(query, key, value, mask), None
-        drop: Any = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
-        return blockwise.blockwise_attention(query, key, value, mask, **drop), None
-    places = partial(distances, query.shape[1], key.shape[1])
-    added = None if bias is None else bias(places() if apart is None else apart)
-    options: Any = {"bias": added, "score": score, "einsum": _einsum(kernels)}
-    weights = attention_weights(query, key, _whole(mask), **options)
-    return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+        if isinstance(score, ScaledProducts):
+            scores = self.product("bqhd,bkhd->bhqk", scaled(query, score.scale), key)
+        else:
+            scores = score(query, key)
+        if bias is not None:
+            scores += bias(masks.distances(query.shape[1], key.shape[1]))
+        weights = softmax_over_allowed(scores, masks.whole(mask))
+        return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
 
 
-def _whole(mask: Bool[Array, "b #h #q k"] | SegmentMask) -> Bool[Array, "b #h #q k"]:
-    return mask.whole() if isinstance(mask, SegmentMask) else mask
-
-
-def _einsum(kernels: choice.Kernels) -> Einsum:
-    """Return the function for the product of queries and keys that is fast on the devices.
-
-    The gradient of the product is an operand of two products. `einsum_float32` rounds the gradient
-    to their dtype: then it is written and read, which on TPUs takes as long as the products.
-    """
-    return summed_in_float32 if kernels.attention == "xla_fused" else products.einsum_float32
-
-
-def additive(
-    query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], vector: Float[Array, "h d_k"]
+def softmax_over_allowed(
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"] | None
 ) -> Float32[Array, "b h q k"]:
-    """Compute `functional.attention.additive_scores` with the product `einsum_float32`."""
-    return additive_scores(query, key, vector, einsum=products.einsum_float32)
+    """Compute `functional.attention.masked_softmax`, with a derivative that reads the weights."""
+    return masked_softmax(scores, None) if mask is None else _softmax_over_allowed(scores, mask)
+
+
+@jax.custom_jvp
+def _softmax_over_allowed(
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"]
+) -> Float32[Array, "b h q k"]:
+    return masked_softmax(scores, mask)
+
+
+@_softmax_over_allowed.defjvp
+def _softmax_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    weights = _softmax_over_allowed(*primals)
+    # JAX's own rule would read the mask, too.
+    weighted = weights * tangents[0]
+    return weights, weighted - weights * weighted.sum(-1, keepdims=True)
+
+
+def blockwise_form(inputs: Inputs) -> Heads | None:
+    """Compute attention of long rows in loops over blocks, on any device."""
+    if not isinstance(inputs.mask, SegmentMask):
+        return None
+    options = inputs.mask, inputs.dropout_rate, inputs.dropout_key
+    return blockwise.blockwise_attention(*inputs.of_each_head, *options), None
+
+
+def splash_form(inputs: Inputs) -> Heads | None:
+    """Compute attention of long rows by JAX's kernel for TPUs."""
+    mask = inputs.mask
+    if not isinstance(mask, SegmentMask) or inputs.dropout_rate > 0:
+        return None
+    if not splash.takes(inputs.query, inputs.value, mask):
+        return None
+    return splash.splash_attention(*inputs.of_each_head, mask), None
+
+
+def cudnn_form(inputs: Inputs) -> Heads | None:
+    """Compute attention on NVIDIA GPUs: of short rows in one kernel each, of others by cuDNN."""
+    query, key, value, mask, scale, dropout_rate, _ = inputs
+    if isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED:
+        return None
+    if dropout_rate > 0 or not is_fused(query, key, value):
+        return None
+    whole = masks.whole(mask)
+    if whole is not None and short_rows.fits(query, key, value, whole):
+        return short_rows.short_attention(query, key, value, whole, scale), None
+    return fused_attention(query, key, value, whole, scale)
 
 
 def is_fused(
@@ -159,209 +209,43 @@ def fused_attention(
     query: Float[Array, "b q h d"],
     key: Float[Array, "b k groups d"],
     value: Float[Array, "b k groups d"],
-    mask: Bool[Array, "b #h #q k"],
+    mask: Bool[Array, "#b #h #q k"] | None,
+    scale: float | None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
-) -> tuple[Float[Array, "b q h d"], Bool[Array, "b q 1"] | None]:
+) -> Heads:
     """Compute equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
 
     Args:
-      mask: True where a query may attend to a key, for all heads alike or for each.
+      query: queries of each head.
+      key: keys of each head or group.
+      value: values of each head or group.
+      mask: True where a query may attend to a key, for all heads alike or for each; None allows
+        everything.
+      scale: factor on the products; None means 1 / sqrt(d_k).
       implementation: "cudnn" takes arrays for which `is_fused` is true; "xla" computes the same of
         any arrays, on any device.
 
     Returns:
-      The weighted values, and the mask of queries; see `heads_and_rows`.
+      The weighted values, and the mask of queries; see `preset.Attention`.
     """
-    attends = mask.any(-1, keepdims=True)
+    attends = jnp.bool_(True) if mask is None else mask.any(-1, keepdims=True)
     lengths: dict[str, Any] = {}
     if key.shape[1] % 128 == 64:
         # On Hopper GPUs, the derivative by the queries is not a number where a query has scores
         # below -88 alone, hidden ones included: cuDNN (up to 9.30) works on 128 keys at a time, and
         # takes the 64 after the last one for scores of 0 (NVIDIA/cudnn-frontend, 628). It does not
         # where it is given lengths. No query is left without a key, whatever its values become.
-        mask |= ~attends
+        if mask is not None:
+            mask |= ~attends
         sides = {"query_seq_lengths": query, "key_value_seq_lengths": key}
         lengths = {name: jnp.full(x.shape[0], x.shape[1]) for name, x in sides.items()}
     heads = jax.nn.dot_product_attention(
-        query, key, value, mask=mask, implementation=implementation, **lengths
+        query, key, value, mask=mask, scale=scale, implementation=implementation, **lengths
     )
+    if mask is None:
+        return heads, None
     # That function gives a query that may attend to nothing the mean of all values.
     attends = attends[..., 0].swapaxes(1, 2)
     if attends.shape[2] == 1:
         return heads, jnp.broadcast_to(attends, (*heads.shape[:2], 1))
     return jnp.where(attends[..., None], heads, 0), None
-
-
-def cached_attention(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b groups d_k k"],
-    value: Float[Array, "b groups k d_v"],
-    mask: Bool[Array, "b #h #q k"],
-    *,
-    bias: Float32[Array, "h #q k"] | None = None,
-    score: Score | None = None,
-) -> Float[Array, "b q h d_v"]:
-    """Compute equation 1 for a few queries and many keys, as in decoding.
-
-    The arrays are in the order in which the products run through them: positions are the last axis
-    of the keys and the last but one of the values. With `[b, k, h, d]` they would be transposed
-    first, again at every step, which on CPUs takes ten times as long as the products.
-
-    Args:
-      key: keys of each head, or of each group of heads that share them, in the dtype to compute in;
-        see `cache_dtype`.
-      mask: True where a query may attend to a key, for all heads alike if they share keys.
-      bias: numbers added to the scores; None means none.
-      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
-        means that scores are products.
-
-    Returns:
-      The weighted values, in the queries' dtype; zeros for a query that may attend to nothing.
-    """
-    groups = key.shape[1]
-    if groups < query.shape[2]:  # the first heads of all groups, the second heads, and so on
-        split = partial(_by_group, groups=groups)
-        heads = jax.vmap(
-            lambda q, b, s: cached_attention(q, key, value, mask, bias=b, score=s),
-            in_axes=(3, 1, 1),
-            out_axes=3,
-        )(split(query, 2), split(bias, 0), jax.tree.map(lambda x: split(x, 0), score))
-        return heads.reshape(*query.shape[:3], value.shape[3])
-    scores = _cached_scores(query, key, bias, score)
-    weights = masked_softmax(scores, mask).astype(value.dtype)
-    heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
-    return heads.swapaxes(1, 2).astype(query.dtype)
-
-
-def fused_cached_attention(
-    query: Float[Array, "b q h d"],
-    key: Float[Array, "b k groups d"],
-    value: Float[Array, "b k groups d"],
-    mask: Bool[Array, "b 1 #q k"],
-    implementation: Literal["cudnn", "xla"] = "cudnn",
-) -> Float[Array, "b q h d"]:
-    """Compute equation 1 for a few queries and many keys, in one kernel.
-
-    A query that may attend to nothing gets the mean of all values, which the caller has to keep at
-    zero: setting the result to zero here would take another kernel.
-
-    Args:
-      key: keys of each head or group of heads, as `has_fused_widths` allows them.
-      mask: True where a query may attend to a key.
-      implementation: see `fused_attention`.
-    """
-    mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
-
-
-def attention_with_new(
-    query: Float[Array, "b 1 h d_k"],
-    kept: tuple[Float[Array, "b groups k d_k"], Float[Array, "b groups k d_v"]],
-    new: tuple[Float[Array, "b groups 1 d_k"], Float[Array, "b groups 1 d_v"]],
-    at: int | Array,
-    mask: Bool[Array, "b #h 1 k"],
-    *,
-    bias: Float32[Array, "h 1 k"] | None = None,
-    score: Score | None = None,
-) -> Float[Array, "b 1 h d_v"]:
-    """Compute `cached_attention` of one query, with one position that is still to be written.
-
-    XLA for GPUs makes one kernel of the computation, which takes that position from `new`.
-
-    Args:
-      kept: keys and values of the kept positions.
-      new: keys and values of the position that is to be written.
-      at: the slot of that position.
-      mask: True where the query may attend to a key.
-      bias: see `cached_attention`.
-      score: see `cached_attention`.
-    """
-    places = jax.lax.broadcasted_iota(jnp.int32, (1, 1, kept[0].shape[2], 1), 2)
-    key, value = (
-        jnp.where(places == at, own.astype(old.dtype), old)
-        for own, old in zip(new, kept, strict=True)
-    )
-    return cached_attention(query, key.swapaxes(2, 3), value, mask, bias=bias, score=score)
-
-
-class Kept(NamedTuple):
-    """Keys and values that decoding keeps, in the order of `cached_attention`."""
-
-    key: Float[Array, "b groups d_k _"]
-    """Keys of each head, or of each group of heads that share them."""
-    value: Float[Array, "b groups _ d_v"]
-    """Values of each head or group."""
-    mask: Bool[Array, "b #h #q _"]
-    """True where a query may attend to a key."""
-    bias: Float32[Array, "*b h #q _"] | None = None
-    """Numbers added to the scores, alike for all rows or for each; None means none."""
-
-
-def attention_to_both(
-    query: Float[Array, "b q h d_k"], first: Kept, second: Kept, *, score: Score | None = None
-) -> Float[Array, "b q h d_v"]:
-    """Compute `cached_attention` to two sets of keys and values, without copying them into one.
-
-    Args:
-      second: keys and values to which each step adds its own.
-      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
-        means that scores are products.
-    """
-    groups, num_heads = first.key.shape[1], query.shape[2]
-    parts = first, second
-    if groups < num_heads:
-        biases = [_by_group(part.bias, -3, groups) for part in parts]
-        axes = [None if bias is None else bias.ndim - 3 for bias in biases]
-
-        def one_of_each_group(q: Array, s: Score | None, one: Any, other: Any) -> Array:
-            biased = first._replace(bias=one), second._replace(bias=other)
-            return attention_to_both(q, *biased, score=s)
-
-        learned = jax.tree.map(lambda x: _by_group(x, 0, groups), score)
-        split: Any = _by_group(query, 2, groups), learned
-        heads = jax.vmap(one_of_each_group, in_axes=(3, 1, *axes), out_axes=3)(*split, *biases)
-        return heads.reshape(*query.shape[:3], first.value.shape[3])
-    scores = [_cached_scores(query, part.key, part.bias, score) for part in parts]
-    shown = [jnp.broadcast_to(part.mask, s.shape) for part, s in zip(parts, scores, strict=True)]
-    weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(shown, -1))
-    each = jnp.split(weights.astype(first.value.dtype), [first.key.shape[3]], axis=-1)
-    of_first, of_second = (
-        jnp.einsum("bhqk,bhkd->bhqd", own, part.value)
-        for own, part in zip(each, parts, strict=True)
-    )
-    return (of_first + of_second).swapaxes(1, 2).astype(query.dtype)
-
-
-def _cached_scores(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b h d_k k"],
-    bias: Float32[Array, "*b h #q k"] | None,
-    score: Score | None,
-) -> Float32[Array, "b h q k"]:
-    """Compute the scores of queries and of keys in the order of `cached_attention`."""
-    kept = query.astype(key.dtype)
-    if score is None:
-        scores = products.einsum_float32("bqhd,bhdk->bhqk", scaled(kept), key)
-    else:
-        scores = score(kept, key.transpose(0, 3, 1, 2))
-    return scores if bias is None else scores + bias
-
-
-def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Array, "..."] | None:
-    """Cut the axis of heads in two: groups, and the heads of each."""
-    if x is None:
-        return None
-    axis %= x.ndim
-    return x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
-
-
-def cache_dtype(compute_dtype: DTypeLike, form: choice.ProductForm) -> DTypeLike:
-    """Return the dtype in which decoding keeps the keys and values for `cached_attention`.
-
-    It is float32 in place of bfloat16 on CPUs: with a few queries, the product is no faster in
-    bfloat16, and XLA writes to an array in bfloat16 by converting all of it to float32 and back.
-
-    Args:
-      form: the form of products in bfloat16, from `kernels_of`.
-    """
-    return jnp.float32 if form == "float32_results" else compute_dtype

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, Float, Float32
 
-from t2t_jax.functional.attention import summed_in_float32
+from t2t_jax.kernels.products import summed_in_float32
 
 _BLOCK = 16
 """Rows and columns of the blocks of a transposition."""

@@ -7,7 +7,6 @@ Need O(n^2) Memory"). The derivative computes each block again from the logarith
 et al. 2022, "FlashAttention", algorithm 4).
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -16,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, UInt32
 
-from t2t_jax.functional.attention import summed_in_float32 as _product
 from t2t_jax.functional.dropout import DropoutKey, hashes_at, mixed, threshold
 from t2t_jax.functional.masks import SegmentMask, window_mask
+from t2t_jax.kernels.products import summed_in_float32 as _product
 
 _BLOCK = 256
 """Number of queries, and of keys, in a block: 256 KiB of scores for each row and head."""
@@ -61,7 +60,6 @@ def blockwise_attention(
     key: Float[Array, "b k h d_k"],
     value: Float[Array, "b k h d_v"],
     mask: SegmentMask,
-    *,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b q h d_v"]:
@@ -70,6 +68,10 @@ def blockwise_attention(
     The results differ by roundings, and dropout drops the same weights.
 
     Args:
+      query: queries of each head, scaled.
+      key: keys of each head.
+      value: values of each head.
+      mask: which positions may attend to which.
       dropout_rate: share of the weights set to zero.
       dropout_key: key that decides which of them; None means no dropout.
 
@@ -84,7 +86,7 @@ def blockwise_attention(
         first_row = jnp.asarray(dropout_key.first_row, jnp.uint32)
     queries, keys = query.shape[1], key.shape[1]
     arrays = _Arrays(
-        _blocks(query / math.sqrt(query.shape[-1])),
+        _blocks(query),
         _blocks(key),
         _blocks(value),
         _segment_blocks(mask.query_segments),

@@ -1,17 +1,26 @@
 """Sums and maxima of a row of logits, read once, for the loss and for greedy search."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from t2t_jax.functional.loss import Normalizer, log_sum_exp_and_mean
-from t2t_jax.kernels.choice import LossForm
+Normalizer: TypeAlias = Callable[..., tuple[Float32[Array, "*t"], Float32[Array, "*t"]]]
+"""A function of logits, and of a number near the greatest of each row if it takes one, that gives
+the logarithm of the sum of exponentials, and the mean."""
 
 _Sums = tuple[Float32[Array, "*t"], Float32[Array, "*t"], Float32[Array, "*t"]]
 _LEAST = -1e30
 """A number below every logit, and finite, so that its difference to itself is 0."""
+
+
+def in_passes(
+    logits: Float32[Array, "*t v"],
+) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
+    """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits."""
+    return jax.nn.logsumexp(logits, axis=-1), logits.mean(-1)
 
 
 def in_one_pass(
@@ -21,8 +30,8 @@ def in_one_pass(
 
     One reduction finds both: it carries the greatest logit so far, the sum of the exponentials of
     the differences to it, and the plain sum ("Online normalizer calculation for softmax",
-    Milakov and Gimelshein 2018). In three reductions, as `functional.loss` has them, logits are
-    read three times, and they are the largest array of a training step.
+    Milakov and Gimelshein 2018). Three reductions read the logits three times, and they are the
+    largest array of a training step.
     """
 
     def add(one: _Sums, other: _Sums) -> _Sums:
@@ -91,11 +100,3 @@ def within_the_product(
     is_exact = ((total > _LEAST_SUM) & (total < _MOST_SUM)).all()
     log_sum = jax.lax.cond(is_exact, lambda: near + jnp.log(total), lambda: in_one_pass(logits)[0])
     return log_sum, logits.mean(-1)
-
-
-NORMALIZERS: dict[LossForm, Normalizer] = {
-    "in_passes": log_sum_exp_and_mean,
-    "in_one_pass": in_one_pass,
-    "within_the_product": within_the_product,
-}
-"""The functions that find the sums over the vocabulary, by the name of their form."""

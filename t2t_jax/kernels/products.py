@@ -2,32 +2,39 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
+from jaxtyping import Array, DTypeLike, Float, Float32, Int
 
-from t2t_jax.kernels import bfloat16, choice, int8
+from t2t_jax.kernels.int8 import Int8Matrix
 
 PRODUCT = "product"
 """The name that products with plain matrices have for the policies of `jax.checkpoint`, which do
 not see into derivatives that are written out."""
 
 
-def has_form(x: Float[Array, "..."], form: choice.ProductForm) -> bool:
-    """Return whether products of an array have the form of `kernels.bfloat16`.
+class Transposed(NamedTuple):
+    """A matrix that lies in memory with one row for every output."""
 
-    Args:
-      form: the form of products, from `kernels_of`.
-    """
-    return _form_of(x, form) == "float32_results"
+    rows: Float[Array, "d_out d_in"]
+
+    def astype(self, dtype: DTypeLike) -> "Transposed":
+        """Return the matrix in the dtype of its products."""
+        return Transposed(self.rows.astype(dtype))
 
 
-def _form_of(x: Float[Array, "..."], form: choice.ProductForm) -> choice.ProductForm:
-    """Return the form of products with an array; the one for bfloat16 takes no other dtype."""
-    return "plain" if form == "float32_results" and x.dtype != jnp.bfloat16 else form
+Matrix: TypeAlias = Float[Array, "d_in d_out"] | Transposed | Int8Matrix
+"""A matrix as training has it, or in one of the forms that decoding holds it in."""
+
+Einsum: TypeAlias = Callable[[str, Array, Array], Float32[Array, "..."]]
+"""A function `einsum(equation, a, b)` that sums in float32."""
+
+summed_in_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
+"""`jnp.einsum` that sums and returns in float32, with the derivatives that JAX finds."""
+
+_Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -43,9 +50,6 @@ def einsum_float32(
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
-_Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
-
-
 def _einsum_gradient(
     equation: str, operands: _Operands, cotangent: Float32[Array, "..."]
 ) -> _Operands:
@@ -58,50 +62,11 @@ einsum_float32.defvjp(
 )
 
 
-class Transposed(NamedTuple):
-    """A matrix that lies in memory with one row for every output."""
-
-    rows: Float[Array, "d_out d_in"]
-
-    def astype(self, dtype: DTypeLike) -> "Transposed":
-        """Return the matrix in the dtype of its products."""
-        return Transposed(self.rows.astype(dtype))
-
-
-def linear(
-    x: Float[Array, "b t d_in"],
-    kernel: Float[Array, "d_in d_out"] | Transposed | int8.Int8Matrix,
-    bias: Float[Array, " d_out"] | None = None,
-    form: choice.ProductForm = "plain",
-    rows: Bool[Array, "b t 1"] | None = None,
-) -> Float[Array, "b t d_out"]:
-    """Compute the product x W, or x W + b, at every position.
-
-    Args:
-      kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
-        speed; the other forms are for decoding.
-      bias: the vector b; None means none.
-      form: the form of products, from `kernels_of`.
-      rows: True for the positions that have an x; the product of the others is zero. None means
-        that all have one.
-    """
-    if isinstance(kernel, int8.Int8Matrix):
-        product = int8.int8_product(x, kernel, axis=0).astype(x.dtype)
-    elif isinstance(kernel, Transposed):
-        product = _product_with_rows(x, kernel.rows, x.dtype, form)
-    else:
-        product = checkpoint_name(_LINEAR[_form_of(x, form)](x, kernel), PRODUCT)
-    if rows is not None:
-        product = jnp.where(rows, product, 0)
-    if bias is None:
-        return product
-    return bfloat16.add_bias(product, bias) if has_form(x, form) else product + bias
-
-
 @jax.custom_vjp
-def _linear(
+def linear_on_cpus(
     x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
 ) -> Float[Array, "b t d_out"]:
+    """Compute x W, with a derivative that XLA for CPUs runs fast."""
     return x @ kernel
 
 
@@ -115,36 +80,7 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
     return x_bar, kernel_bar
 
 
-_linear.defvjp(lambda x, kernel: (_linear(x, kernel), (x, kernel)), _linear_gradient)
-
-_LINEAR: dict[choice.ProductForm, Callable[..., Array]] = {
-    "plain": _linear,
-    "fused": jnp.matmul,
-    "float32_results": bfloat16.linear,
-}
-
-
-def pre_softmax_logits(
-    x: Float[Array, "b t d_model"],
-    embedding: Float[Array, "vocab d_model"],
-    form: choice.ProductForm = "plain",
-) -> Float32[Array, "b t vocab"]:
-    """Compute pre-softmax logits (section 3.4) by products in `x`'s dtype, summed in float32.
-
-    Args:
-      form: the form of products, from `kernels_of`.
-    """
-    return _LOGITS[_form_of(x, form)](x, embedding)
-
-
-def rounded_logits(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
-) -> Float[Array, "b t vocab"]:
-    """Compute `pre_softmax_logits`, summed in float32 and rounded to the dtype of `x`.
-
-    This suits devices whose memory is the bound: logits are the largest array of a training step.
-    """
-    return _fused_logits(x, embedding, x.dtype)
+linear_on_cpus.defvjp(lambda x, kernel: (linear_on_cpus(x, kernel), (x, kernel)), _linear_gradient)
 
 
 def target_logits(
@@ -158,9 +94,10 @@ def target_logits(
 
 
 @jax.custom_vjp
-def _logits(
+def logits_on_cpus(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
+    """Compute the output projection, with a derivative that XLA for CPUs runs fast."""
     return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 
@@ -174,15 +111,24 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
     return x_bar, transposed.T.astype(embedding.dtype)
 
 
-_logits.defvjp(lambda x, embedding: (_logits(x, embedding), (x, embedding)), _logits_gradient)
+logits_on_cpus.defvjp(
+    lambda x, embedding: (logits_on_cpus(x, embedding), (x, embedding)), _logits_gradient
+)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _fused_logits(
+def logits_on_accelerators(
     x: Float[Array, "b t d_model"],
     embedding: Float[Array, "vocab d_model"],
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "b t vocab"]:
+    """Compute the output projection, with a derivative that accelerators run fast.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix of the output projection.
+      dtype: the dtype of the logits, which are summed in float32.
+    """
     embedding = embedding.astype(x.dtype)
     return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=dtype)
 
@@ -200,61 +146,31 @@ def _fused_logits_gradient(
     return x_bar, embedding_bar.astype(embedding.dtype)
 
 
-_fused_logits.defvjp(
-    lambda x, embedding, dtype: (_fused_logits(x, embedding, dtype), (x, embedding)),
+logits_on_accelerators.defvjp(
+    lambda x, embedding, dtype: (logits_on_accelerators(x, embedding, dtype), (x, embedding)),
     _fused_logits_gradient,
 )
-
-_LOGITS: dict[choice.ProductForm, Callable[..., Array]] = {
-    "plain": _logits,
-    "fused": _fused_logits,
-    "float32_results": bfloat16.pre_softmax_logits,
-}
-
-
-def next_token_logits(
-    x: Float[Array, "b k d_model"],
-    embedding: Float[Array, "vocab d_model"] | int8.Int8Matrix,
-    form: choice.ProductForm = "plain",
-) -> Float32[Array, "b k vocab"]:
-    """Compute the pre-softmax logits (section 3.4) of decoding, summed in float32.
-
-    Args:
-      form: the form of products, from `kernels_of`.
-    """
-    if isinstance(embedding, int8.Int8Matrix):
-        return jax.lax.optimization_barrier(int8.int8_product(x, embedding, axis=1))
-    return _product_with_rows(x, embedding.astype(x.dtype), jnp.float32, form)
-
 
 _FEW_VECTORS = 64
 
 
-def _product_with_rows(
+def rows_product_on_cpus(
     x: Float[Array, "b k d_in"],
     rows: Float[Array, "d_out d_in"],
     dtype: DTypeLike,
-    form: choice.ProductForm,
+    is_summed_wide: bool = False,
 ) -> Float[Array, "b k d_out"]:
-    """Compute the products of every vector with every row of a matrix, by `_einsum`.
+    """Compute the products of every vector with every row of a matrix.
 
     The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
     result is transposed. For many vectors that would cost more than it gains.
+
+    Args:
+      is_summed_wide: whether the product is float32 before it is rounded to `dtype`; otherwise
+        that holds only if it is not the dtype of the vectors.
     """
-    if form == "fused" or x.shape[0] * x.shape[1] > _FEW_VECTORS:
-        return _einsum("btd,vd->btv", x, rows, dtype, form)
-    product = _einsum("vd,bkd->vbk", rows, x, dtype, form)
+    einsum = einsum_float32 if is_summed_wide or dtype != x.dtype else jnp.einsum
+    if x.shape[0] * x.shape[1] > _FEW_VECTORS:
+        return einsum("btd,vd->btv", x, rows).astype(dtype)
+    product = einsum("vd,bkd->vbk", rows, x).astype(dtype)
     return jax.lax.optimization_barrier(product).transpose(1, 2, 0)
-
-
-def _einsum(
-    equation: str,
-    a: Float[Array, "..."],
-    b: Float[Array, "..."],
-    dtype: DTypeLike,
-    form: choice.ProductForm,
-) -> Float[Array, "..."]:
-    """Compute `jnp.einsum`, summed in float32, with a result in the operands' dtype or float32."""
-    if dtype == a.dtype and not has_form(a, form):
-        return jnp.einsum(equation, a, b)
-    return einsum_float32(equation, a, b).astype(dtype)

@@ -5,21 +5,18 @@ it in both directions. The few integer operations that make the mask cost nothin
 reads.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
 from t2t_jax.functional.dropout import DropoutKey, dropped, hashes, mixed
-from t2t_jax.kernels.choice import ActivationForm
 
 _Hashes = tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]
 
 
-def dropout_found_again(
+def dropout_recomputed(
     x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
 ) -> Float[Array, "rows *shape"]:
     """Drop the same elements as `functional.dropout.dropout` of the same arguments."""
@@ -45,18 +42,8 @@ def _dropout_gradient(
 _dropout.defvjp(lambda x, kept, rate: (_dropout(x, kept, rate), kept), _dropout_gradient)
 
 
-def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callable[..., Any]:
-    """Return the form of an activation that suits the devices: same function, same derivative.
-
-    Args:
-      function: the function of each hidden activation.
-      form: how its derivative is found, from `kernels_of`.
-    """
-    return _relu if form == "from_results" and function is jax.nn.relu else function
-
-
 @jax.custom_vjp
-def _relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def relu_from_result(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Compute max(0, x); for `jax.nn.relu`, a product would write x too, for the derivative."""
     return jnp.maximum(x, 0)
 
@@ -69,4 +56,4 @@ def _relu_gradient(
     return (jnp.where(result > 0, cotangent, 0),)
 
 
-_relu.defvjp(lambda x: (_relu(x),) * 2, _relu_gradient)
+relu_from_result.defvjp(lambda x: (relu_from_result(x),) * 2, _relu_gradient)

@@ -59,46 +59,54 @@ def short_attention(
     key: Float[Array, "b k h d"],
     value: Float[Array, "b k h d"],
     mask: Bool[Array, "b 1 #q k"],
+    scale: float | None = None,
     *,
     interpret: bool = False,
 ) -> Float[Array, "b q h d"]:
     """Compute equation 1 of arrays that the kernels `take`.
 
     Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
       mask: True where a query may attend to a key.
+      scale: factor on the products; None means 1 / sqrt(d_k).
       interpret: whether the interpreter of Pallas runs the kernels, on any device.
 
     Returns:
       The weighted values; zeros for a query that may attend to nothing.
     """
     of_rows = "batch", None, "length", "length"
-    attend = functools.partial(_attention, interpret)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    attend = functools.partial(_attention, scale, interpret)
     shown = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
     return in_parts(attend, (*[HEADS] * 3, of_rows), HEADS)(
         query, key, value, shown.astype(jnp.int8)
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(
+    scale: float,
     interpret: bool,
     query: Float[Array, "b q h d"],
     key: Float[Array, "b k h d"],
     value: Float[Array, "b k h d"],
     mask: Int8[Array, "b 1 q k"],
 ) -> Float[Array, "b q h d"]:
-    return _call(_forward_kernel, "forward", interpret, (query, key, value, mask), (query,))[0]
+    kernel = functools.partial(_forward_kernel, scale)
+    return _call(kernel, "forward", interpret, (query, key, value, mask), (query,))[0]
 
 
-def _forward(interpret: bool, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
-    return _attention(interpret, *arrays), arrays
+def _forward(scale: float, interpret: bool, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _attention(scale, interpret, *arrays), arrays
 
 
 def _backward(
-    interpret: bool, arrays: tuple[Array, ...], cotangent: Float[Array, "b q h d"]
+    scale: float, interpret: bool, arrays: tuple[Array, ...], cotangent: Float[Array, "b q h d"]
 ) -> tuple[Array | None, ...]:
-    given = *arrays, cotangent
-    return *_call(_backward_kernel, "backward", interpret, given, arrays[:3]), None
+    kernel, inputs = functools.partial(_backward_kernel, scale), (*arrays, cotangent)
+    return *_call(kernel, "backward", interpret, inputs, arrays[:3]), None
 
 
 _attention.defvjp(_forward, _backward)
@@ -140,15 +148,16 @@ def _call(
 
 
 def _forward_kernel(
-    lengths: tuple[int, int], query: Any, key: Any, value: Any, mask: Any, output: Any
+    scale: float, lengths: tuple[int, int], query: Any, key: Any, value: Any, mask: Any, output: Any
 ) -> None:
     num_queries, num_keys = lengths
     q, k, v = _read(query, num_queries), _read(key, num_keys), _read(value, num_keys)
-    weights = _weights(q, k, _read(mask, *lengths))
+    weights = _weights(q, k, _read(mask, *lengths), scale)
     _write(output, _product(weights.astype(v.dtype), v), num_queries)
 
 
 def _backward_kernel(
+    scale: float,
     lengths: tuple[int, int],
     query: Any,
     key: Any,
@@ -161,11 +170,11 @@ def _backward_kernel(
     num_queries, num_keys = lengths
     q, k, v = _read(query, num_queries), _read(key, num_keys), _read(value, num_keys)
     heads_bar = _read(cotangent, num_queries)
-    weights = _weights(q, k, _read(mask, *lengths))
+    weights = _weights(q, k, _read(mask, *lengths), scale)
     weights_bar = _product(heads_bar, v.T)
     # The derivative of the softmax: w (w_bar - sum(w w_bar)).
     inner = weights * weights_bar
-    scores_bar = (inner - weights * inner.sum(1, keepdims=True)) * q.shape[1] ** -0.5
+    scores_bar = (inner - weights * inner.sum(1, keepdims=True)) * scale
     scores_bar = scores_bar.astype(q.dtype)
     by_query, by_key, by_value = results
     _write(by_value, _product(weights.astype(v.dtype).T, heads_bar), num_keys)
@@ -174,11 +183,11 @@ def _backward_kernel(
 
 
 def _weights(
-    q: Float[Array, "q d"], k: Float[Array, "k d"], mask: Int8[Array, "q k"]
+    q: Float[Array, "q d"], k: Float[Array, "k d"], mask: Int8[Array, "q k"], scale: float
 ) -> Float[Array, "q k"]:
     """Compute the weights of a row and head, zeros for a query that may attend to nothing."""
     shown = mask != 0
-    scores = jnp.where(shown, _product(q, k.T) * q.shape[1] ** -0.5, _HIDDEN)
+    scores = jnp.where(shown, _product(q, k.T) * scale, _HIDDEN)
     exponentials = jnp.where(shown, jnp.exp(scores - scores.max(1, keepdims=True)), 0)
     total = exponentials.sum(1, keepdims=True)
     return exponentials / jnp.where(total == 0, 1, total)

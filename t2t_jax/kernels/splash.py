@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from t2t_jax.functional.attention import scaled
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.parallel.axes import HEADS, in_parts, is_divided
 
@@ -48,6 +47,9 @@ def splash_attention(
     """Compute `blockwise_attention` without dropout, of arrays that the kernel `takes`.
 
     Args:
+      query: queries of each head, scaled.
+      key: keys of each head.
+      value: values of each head.
       mask: which positions may attend to which; it has no window.
 
     Returns:
@@ -56,7 +58,7 @@ def splash_attention(
 
     def attend(query: Array, key: Array, value: Array, queries: Array, keys: Array) -> Array:
         length = query.shape[1]
-        query, key, value = (_padded(x).swapaxes(1, 2) for x in (scaled(query), key, value))
+        query, key, value = (_padded(x).swapaxes(1, 2) for x in (query, key, value))
         # The kernel compares segments and knows no padding: queries in padding get segment -1.
         queries = _padded(jnp.where(queries == 0, -1, queries), -1)
         heads = _of_rows(query, key, value, queries, _padded(keys), causal=mask.causal)

@@ -17,23 +17,28 @@ from jaxtyping import Array, Float, Shaped
 
 from t2t_jax.functional import masks
 from t2t_jax.functional.dropout import DropoutKey
+from t2t_jax.kernels.preset import DistanceBias, Heads
 
 
 def windowed_attention(
-    attend: Callable[..., Float[Array, "blocks window h d_v"]],
+    attend: Callable[..., Heads],
     query: Float[Array, "b t h d_k"],
     key: Float[Array, "b t h d_k"],
     value: Float[Array, "b t h d_v"],
     mask: masks.SegmentMask,
+    bias: DistanceBias | None,
     dropout_key: DropoutKey | None,
 ) -> Float[Array, "b t h d_v"]:
     """Compute an attention whose queries and keys are less than `mask.window` apart.
 
     Args:
-      attend: the attention of whole rows, `attend(query, key, value, mask, apart=,
-        dropout_key=)`; it is called once, with blocks for rows. `apart` is the distance of each
-        query and key, the same in all blocks.
+      attend: the attention of whole rows, `attend(query, key, value, mask, bias, dropout_key=)`;
+        it is called once, with blocks for rows.
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
       mask: which positions may attend to which; it has a window.
+      bias: the function of distances to add to the scores; None means none.
       dropout_key: key of the dropout of weights; other weights are dropped than by the whole mask.
     """
     window = mask.window
@@ -49,13 +54,15 @@ def windowed_attention(
     blocks = -(-length // window)
     if dropout_key is not None:
         dropout_key = dropout_key._replace(first_row=dropout_key.first_row * blocks)
-    heads = attend(
+    heads, rows = attend(
         _blocks(query, window),
         *(_neighbours(x, window, keys) for x in (key, value)),
         alike & near,
-        apart=apart,
+        None if bias is None else lambda _: bias(apart),  # the distances within every block
         dropout_key=dropout_key,
     )
+    if rows is not None:
+        heads = jnp.where(rows[..., None], heads, 0)
     return heads.reshape(batch, blocks * window, *heads.shape[2:])[:, :length]
 
 

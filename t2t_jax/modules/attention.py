@@ -1,26 +1,29 @@
-"""Multi-head attention (section 3.2.2), over whole sentences or one position at a time."""
+"""Multi-head attention (section 3.2.2), over whole sentences or one position at a time.
 
-from typing import Any
+Read `functional.attention` before this file: it has equation 1. `modules.layers` comes next: a
+layer calls attention, with the same `Context` as its other parts.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
 
-from t2t_jax.config import AttentionConfig, tables
+from t2t_jax.config import AttentionConfig, NormConfig, tables
 from t2t_jax.errors import UserError
-from t2t_jax.functional import attention, masks
+from t2t_jax.functional import attention, masks, normalization
+from t2t_jax.functional.attention import ScaledProducts
+from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.position import rotate
-from t2t_jax.kernels.attention import (
-    DistanceBias,
-    Kept,
-    cache_dtype,
-    cached_attention,
-    fused_cached_attention,
-    heads_and_rows,
-)
-from t2t_jax.kernels.products import linear
-from t2t_jax.modules import matrices, normalization
+from t2t_jax.kernels.attention import has_fused_widths
+from t2t_jax.kernels.cached_attention import Kept, cached_attention, fused_cached_attention
+from t2t_jax.kernels.preset import CacheLayout, DistanceBias, Kernels, Score
+from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.modules import parameters
 from t2t_jax.modules.cache import (
     CachedKeysValues,
     InOrder,
@@ -28,12 +31,85 @@ from t2t_jax.modules.cache import (
     LayerCache,
     RememberedKeysValues,
     attend_and_keep,
-    cached_order,
-    keeps_order,
+    turned,
 )
-from t2t_jax.modules.context import DEFAULT_CONTEXT, Context, Mask
-from t2t_jax.modules.named_functions import learned, score_function
+from t2t_jax.modules.named_functions import call, score_function
 from t2t_jax.parallel.axes import constrain
+
+Mask: TypeAlias = Bool[Array, "#b #h #q k"] | masks.SegmentMask
+"""Which positions may attend to which: True means "may attend"."""
+
+WEIGHTS = "attention_weights"
+"""The collection of attention weights, which are computed only if it is mutable."""
+
+
+@dataclass(frozen=True, eq=False)  # arrays have no one equality
+class Context:
+    """The arguments of every layer of a stack besides its input, the same for all layers.
+
+    Every field has a default: without a context, a layer treats each row as one whole sentence, and
+    drops nothing.
+
+    Attributes:
+      positions: position of each input within its sentence, from 0; None means the index in its
+        row.
+      length: a number greater than every position, if positions are added to embeddings.
+      mask: which positions may attend to which, in self-attention. None means all to all; in a
+        `Layer` it means the mask of its stack, such as a decoder's causal mask.
+      rotary: the frequencies with which self-attention rotates queries and keys by their positions;
+        None means no rotation.
+      bias: the function of distances that self-attention adds to its scores; None means none.
+      apart: distances of queries and keys in a cache, for `bias`; None if the keys of
+        self-attention have the positions of the queries.
+      encoded: the encoder's output, to which a decoder attends.
+      encoded_mask: which positions may attend to which positions of the encoder's output; None
+        means all to all.
+      deterministic: whether dropout is off. If not, every module draws from its stream of
+        `rngs["dropout"]`.
+      first_row: index of the arrays' first row in the global batch. Dropout depends on it, so it
+        does not depend on how the batch is split.
+      layer: index of the layer in its stack, from 0.
+      kernels: the functions that compute attention and matmuls on the devices.
+    """
+
+    positions: Int[Array, "b t"] | None = None
+    length: int = 0
+    mask: Bool[Array, "#b #h #t k"] | masks.SegmentMask | None = None
+    rotary: Float32[Array, " pairs"] | None = None
+    bias: DistanceBias | None = None
+    apart: Int[Array, "q k"] | None = None
+    encoded: Float[Array, "b s d_model"] | None = None
+    encoded_mask: Bool[Array, "#b #h #t s"] | masks.SegmentMask | None = None
+    deterministic: bool = True
+    first_row: Int[Array, ""] | int = 0
+    layer: Int[Array, ""] | int = 0
+    kernels: Kernels = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that are not masks."""
+        for name in ("mask", "encoded_mask"):
+            mask = getattr(self, name)
+            if mask is None or isinstance(mask, masks.SegmentMask):
+                continue
+            if mask.dtype != bool or mask.ndim != 4:
+                raise UserError(
+                    f"{name} is {mask.dtype}{list(mask.shape)}; give a bool array [batch or 1, "
+                    "heads or 1, queries, keys], True where a query may attend to a key"
+                )
+
+    def dropout_key(self, module: nn.Module) -> DropoutKey | None:
+        """Return a key for one use of dropout.
+
+        Args:
+          module: the module that uses it; each module has a separate stream of keys.
+        """
+        if self.deterministic:
+            return None
+        return DropoutKey(module.make_rng("dropout"), self.first_row)
+
+
+DEFAULT_CONTEXT = Context()
+"""The context of a layer that is called without one."""
 
 
 class Projection(nn.Module):
@@ -43,8 +119,9 @@ class Projection(nn.Module):
       width: number of outputs.
       axes: logical axes of W; see `parallel.axes`.
       has_bias: whether there is a b.
-      gain: factor on the first values of W; see `glorot_uniform`.
+      gain: factor on the first values of W; see `parameters.matrix`.
       grows: whether both sizes of W grow with the width of the network; see `MatrixBox`.
+      num_heads: number of heads that the result is cut into; None does not cut it.
     """
 
     width: int
@@ -52,6 +129,7 @@ class Projection(nn.Module):
     has_bias: bool = False
     gain: float = 1.0
     grows: bool = True
+    num_heads: int | None = None
 
     @nn.compact
     def __call__(
@@ -59,19 +137,57 @@ class Projection(nn.Module):
         x: Float[Array, "b t d_in"],
         context: Context,
         rows: Bool[Array, "b t 1"] | None = None,
-    ) -> Float[Array, "b t d_out"]:
-        """Project every position, or those for which `rows` is True; see `linear`."""
-        init, shape = matrices.glorot_uniform(self.gain), (x.shape[-1], self.width)
-        kernel = matrices.matrix(self, "kernel", init, shape, self.axes, x.dtype, grows=self.grows)
+    ) -> Float[Array, "b t ..."]:
+        """Project every position, or those for which `rows` is True; see `preset.Linear`.
+
+        Returns:
+          Vectors `[b, t, width]`, or heads `[b, t, num_heads, width / num_heads]`.
+        """
+        shape = x.shape[-1], self.width
+        kernel = parameters.matrix(
+            self, "kernel", shape, self.axes, x.dtype, gain=self.gain, grows=self.grows
+        )
         bias = None
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"
-            bias = matrices.summand(self, "bias", axis, self.width, x.dtype)
-        return linear(x, kernel, bias, form=context.kernels.products, rows=rows)
+            bias = parameters.bias(self, "bias", axis, self.width, x.dtype)
+        projected = context.kernels.linear(x, kernel, bias, rows)
+        if self.num_heads is None:
+            return projected
+        heads = attention.split_heads(projected, self.num_heads)
+        return constrain(heads, "batch", "length", "heads", None)
+
+
+class Norm(nn.Module):
+    """A normalisation with its learned parameters, such as a scale and a bias.
+
+    Attributes:
+      config: the kind, and its epsilon.
+    """
+
+    config: NormConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*t width"], context: Context = DEFAULT_CONTEXT
+    ) -> Float[Array, "*t width"]:
+        """Normalise the last axis of `x`.
+
+        Args:
+          x: vectors.
+          context: its kernels compute layer normalisation if dropout is on, as in training.
+        """
+        entry, epsilon = tables.NORMALIZATIONS[self.config.kind], self.config.epsilon
+        learned = parameters.learned(self, entry, x.shape[-1])
+        if self.config.kind == "layer":
+            fast = context.kernels.layer_norm
+            normalize = normalization.layer_norm if context.deterministic else fast
+            return normalize(x, learned["scale"], learned["bias"], epsilon)
+        return call(entry, x.shape, x.dtype, x, epsilon=epsilon, **learned)
 
 
 class Scores(nn.Module):
-    """The norms and the score function of attention, with the parameters that they learn."""
+    """The score function of attention and the norms before it, with the parameters they learn."""
 
     config: AttentionConfig
 
@@ -79,20 +195,12 @@ class Scores(nn.Module):
         """Create the norms, where the config has them, and the score function."""
         config = self.config
         if config.query_key_norm:
-            self.query_norm = normalization.Norm(config.query_key_norm)
-            self.key_norm = normalization.Norm(config.query_key_norm)
+            self.query_norm = Norm(config.query_key_norm)
+            self.key_norm = Norm(config.query_key_norm)
         entry = tables.SCORE_FUNCTIONS[config.score_function]
-        self.function = score_function(entry, learned(self, entry, config.d_k, config.num_heads))
-
-    def query(self, x: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
-        """Apply the query norm, if the config has one, and the factor that scores need."""
-        x = self.query_norm(x) if self.config.query_key_norm else x
-        factor = self.config.query_factor
-        return x if factor == 1 else x * factor
-
-    def key(self, x: Float[Array, "b k groups d_k"]) -> Float[Array, "b k groups d_k"]:
-        """Apply the key norm, if the config has one."""
-        return self.key_norm(x) if self.config.query_key_norm else x
+        if entry.function is not None:
+            learned = parameters.learned(self, entry, config.d_k, config.num_heads)
+            self.function = score_function(entry, learned)
 
 
 class MultiHeadAttention(nn.Module):
@@ -102,135 +210,105 @@ class MultiHeadAttention(nn.Module):
     `[d_model, num_heads * d_k]` for queries, `[num_heads * d_v, d_model]` for the output. The
     kernels of keys and values hold one head for each group of heads that share them.
 
+    Training calls the module. Decoding calls `prefill` or `prefill_encoded` once for each sentence,
+    and `step` or `step_to_encoded` for each position.
+
     Attributes:
       config: sizes and options of the attention.
-      gain: factor on the first values of W^V and W^O; see `glorot_uniform`.
+      gain: factor on the first values of W^V and W^O; see `parameters.matrix`.
     """
 
     config: AttentionConfig
     gain: float = 1.0
 
     def setup(self) -> None:
-        """Create the four projections."""
+        """Create the projections, and the score function."""
         config = self.config
-        for name, width in config.projections.items():
-            gain = self.gain if name == "value" else 1.0
-            projection = Projection(width, ("embed", "heads"), config.has_bias, gain)
-            setattr(self, name, projection)
+        inward = partial(Projection, axes=("embed", "heads"), has_bias=config.has_bias)
+        widths, groups = config.projections, config.groups
+        self.query = inward(widths["query"], num_heads=config.num_heads)
+        self.key = inward(widths["key"], num_heads=groups)
+        self.value = inward(widths["value"], num_heads=groups, gain=self.gain)
         self.output = Projection(config.d_model, ("heads", "embed"), config.has_bias, self.gain)
-        self.scores = Scores(config)
+        # In decoding, the first three matrices are one; see `join_projections`.
+        self.query_key_value = inward(sum(widths.values()), num_heads=groups)
+        entry = tables.SCORE_FUNCTIONS[config.score_function]
+        self.score: Score = ScaledProducts(config.scale)
+        if entry.function is not None or config.query_key_norm:
+            self.scores = Scores(config)
+        if entry.function is not None:
+            self.score = self.scores.function
 
     def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
-    ) -> Float[Array, "b t d_model"]:
-        """Compute self-attention: positions in `x` attend to each other where the mask is True."""
-        key, value = self.keys_values(x, context)
-        query, key = rotated(self.queries(x, context), key, context)
-        return self._attend(query, key, value, context.mask, context.bias, context)
-
-    def attend_to_encoded(
-        self, x: Float[Array, "b q d_model"], context: Context = DEFAULT_CONTEXT
-    ) -> Float[Array, "b q d_model"]:
-        """Compute cross-attention: the positions in `x` attend to the encoder's output."""
-        if context.encoded is None:
-            raise UserError(
-                "attention to an encoder's output is called without one; pass "
-                "Context(encoded=...), with an array [batch, time, d_model]"
-            )
-        key, value = self.keys_values(context.encoded, context)
-        query = self.queries(x, context)
-        return self._attend(query, key, value, context.encoded_mask, None, context)
-
-    def _attend(
         self,
-        query: Float[Array, "b q h d_k"],
-        key: Float[Array, "b k groups d_k"],
-        value: Float[Array, "b k groups d_v"],
-        mask: Mask | None,
-        bias: DistanceBias | None,
-        context: Context,
+        x: Float[Array, "b q d_model"],
+        context: Context = DEFAULT_CONTEXT,
+        encoded: Float[Array, "b k d_model"] | None = None,
     ) -> Float[Array, "b q d_model"]:
-        score = self.scores.function
-        if mask is None:
-            mask = masks.attention_mask(*(jnp.ones(x.shape[:2], jnp.int32) for x in (query, key)))
-        elif not isinstance(mask, masks.SegmentMask) and mask.shape[0] != query.shape[0]:
-            # One mask is for all rows.
-            mask = jnp.broadcast_to(mask, (query.shape[0], *mask.shape[1:]))
-        if self.is_mutable_collection("intermediates"):  # attention maps ask for it
-            self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
-        heads, rows = heads_and_rows(
+        """Compute self-attention, or cross-attention to the output of an encoder.
+
+        Args:
+          x: the positions that attend.
+          context: its `mask` says to which positions of `x` they attend, and its `encoded_mask` to
+            which of `encoded`.
+          encoded: the positions that are attended to; None means `x` itself.
+        """
+        query = self._queries(x, context)
+        key, value = self._keys_values(x if encoded is None else encoded, context)
+        mask, bias = context.encoded_mask, None
+        if encoded is None:
+            mask, bias = context.mask, context.bias
+            if context.rotary is not None:
+                query, key = rotated(query, key, context.rotary, context.positions)
+        if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
+            weights = _weights(query, key, mask, bias, self.score)
+            self.sow(WEIGHTS, "weights", weights)
+        heads, rows = context.kernels.attention(
             query,
             key,
             value,
             mask,
-            bias=bias,
-            score=score,
+            bias,
+            score=self.score,
             dropout_rate=self.config.dropout_rate,
             dropout_key=context.dropout_key(self),
-            kernels=context.kernels,
         )
         return self.output(attention.merge_heads(heads), context, rows)
 
-    def queries(
-        self, x: Float[Array, "b q d_model"], context: Context
-    ) -> Float[Array, "b q h d_k"]:
-        """Return the queries of the positions in `x`, split into heads."""
-        return self.scores.query(_heads(self.query(x, context), self.config.num_heads))
+    def prefill(
+        self, x: Float[Array, "b t d_model"], context: Context
+    ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
+        """Compute self-attention of many positions at once, and their keys and values to keep.
 
-    def keys_values(self, x: Float[Array, "b k d_model"], context: Context) -> KeysValues:
-        """Return the keys and values of the positions in `x`, split into their heads."""
-        groups = self.config.groups
-        key, value = _heads(self.key(x, context), groups), _heads(self.value(x, context), groups)
-        return self.scores.key(key), value
+        Returns:
+          The output at each position, and keys and values in the layout "turned".
+        """
+        query, key, value = self._joined_projections(x, context)
+        heads, rows = context.kernels.attention(
+            query, key, value, context.mask, context.bias, score=self.score
+        )
+        kept = context.kernels.cache_dtype(x.dtype)
+        cache = turned(*(y.astype(kept) for y in (key, value)))
+        return self.output(attention.merge_heads(heads), context, rows), cache
 
-    def remember(self, x: Float[Array, "b k d_model"], context: Context) -> RememberedKeysValues:
-        """Return the keys and values of the positions in `x`, in the form for `recall`."""
-        if keeps_order(self.config, x.dtype, context.kernels):
-            key, value = self.keys_values(x, context)
+    def prefill_encoded(
+        self, encoded: Float[Array, "b k d_model"], context: Context
+    ) -> RememberedKeysValues:
+        """Compute the keys and values of an encoder's output, for `step_to_encoded`.
+
+        Args:
+          encoded: the encoder's output.
+          context: its mask `[b, 1, 1, k]` says which positions are not padding.
+        """
+        key, value = self._keys_values(encoded, context)
+        if source_layout(self.config, encoded.dtype, context.kernels) == "in_order":
             assert isinstance(context.mask, jax.Array)
             # Values of padding are zero, as `fused_cached_attention` asks.
             return InOrder(key, jnp.where(context.mask[:, 0, 0, :, None, None], value, 0))
-        kept = cache_dtype(x.dtype, context.kernels.products)
-        return cached_order(*(y.astype(kept) for y in self.keys_values(x, context)))
+        kept = context.kernels.cache_dtype(encoded.dtype)
+        return turned(*(y.astype(kept) for y in (key, value)))
 
-    def recall(
-        self,
-        x: Float[Array, "b q d_model"],
-        remembered: RememberedKeysValues,
-        mask: Bool[Array, "b #h #q k"],
-        context: Context,
-    ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to stored keys and values.
-
-        Args:
-          remembered: keys and values, from `remember`.
-          mask: True where a query may attend to a key.
-        """
-        query, score = self.queries(x, context), self.scores.function
-        if isinstance(remembered, InOrder):
-            heads = fused_cached_attention(query, *remembered, mask)
-        else:
-            heads = cached_attention(query, *remembered, mask, score=score)
-        return self.output(attention.merge_heads(heads), context)
-
-
-class CachedSelfAttention(nn.Module):
-    """The self-attention of a new position to itself and to earlier positions in a cache.
-
-    It has the parameters of a `MultiHeadAttention`, as `join_projections` arranges them.
-    """
-
-    config: AttentionConfig
-
-    def setup(self) -> None:
-        """Create two projections: one for queries, keys and values together, one for the output."""
-        config = self.config
-        width = sum(config.projections.values())
-        self.query_key_value = Projection(width, ("embed", "heads"), config.has_bias)
-        self.output = Projection(config.d_model, ("heads", "embed"), config.has_bias)
-        self.scores = Scores(config)
-
-    def __call__(
+    def step(
         self,
         x: Float[Array, "b k d_model"],
         cache: LayerCache,
@@ -238,9 +316,11 @@ class CachedSelfAttention(nn.Module):
         context: Context,
         before: Kept | None = None,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
-        """Add the new position to a cache, and let the position attend to the cache.
+        """Add a new position of each hypothesis to a cache, and let it attend to the cache.
 
         Args:
+          x: the new position of each of k hypotheses.
+          cache: keys and values of the earlier positions.
           write_at: slot of the first of the `k` new entries.
           context: context of the stack; its mask says to which slots each hypothesis attends.
           before: keys and values of the source that all hypotheses continue and attend to as well.
@@ -248,59 +328,94 @@ class CachedSelfAttention(nn.Module):
         Returns:
           The output for each hypothesis, and the cache as `attend_and_keep` returns it.
         """
-        query, key, value = self._projected(x, context)
         # Keys are cached after the rotation: their positions do not change.
-        query, key = rotated(query, key, context)
+        query, key, value = self._joined_projections(x, context)
         assert isinstance(context.mask, jax.Array)
         bias = None
         if context.bias is not None:
             assert context.apart is not None
             bias = context.bias(context.apart)
-        what = query, (key, value), cache, write_at, context.mask, before
-        attended, cache = attend_and_keep(*what, bias, self.scores.function)
-        return self.output(attention.merge_heads(attended), context), cache
-
-    def read(
-        self, x: Float[Array, "b t d_model"], context: Context
-    ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
-        """Compute self-attention of many positions at once, and their keys and values to store.
-
-        Returns:
-          The output at each position, and keys and values in the order of a cache.
-        """
-        query, key, value = self._projected(x, context)
-        query, key = rotated(query, key, context)
-        assert context.mask is not None
-        heads, rows = heads_and_rows(
+        heads, cache = attend_and_keep(
             query,
-            key,
-            value,
+            (key, value),
+            cache,
+            write_at,
             context.mask,
-            bias=context.bias,
-            score=self.scores.function,
-            kernels=context.kernels,
+            before,
+            bias,
+            self.score,
         )
-        kept = cache_dtype(x.dtype, context.kernels.products)
-        cache = cached_order(*(y.astype(kept) for y in (key, value)))
-        return self.output(attention.merge_heads(heads), context, rows), cache
+        return self.output(attention.merge_heads(heads), context), cache
 
-    def _projected(
-        self, x: Float[Array, "b k d_model"], context: Context
+    def step_to_encoded(
+        self,
+        x: Float[Array, "b q d_model"],
+        keys_values: RememberedKeysValues,
+        mask: Bool[Array, "b #h #q k"],
+        context: Context,
+    ) -> Float[Array, "b q d_model"]:
+        """Let the positions in `x` attend to the output of an encoder.
+
+        Args:
+          x: a position of each hypothesis.
+          keys_values: keys and values, from `prefill_encoded`.
+          mask: True where a query may attend to a key.
+          context: context of the stack.
+        """
+        query, score = self._queries(x, context), self.score
+        if isinstance(keys_values, InOrder):
+            assert isinstance(score, ScaledProducts)
+            heads = fused_cached_attention(query, *keys_values, mask, score.scale)
+        else:
+            heads = cached_attention(query, *keys_values, mask, score=score)
+        return self.output(attention.merge_heads(heads), context)
+
+    def _joined_projections(
+        self, x: Float[Array, "b t d_model"], context: Context
     ) -> tuple[Array, Array, Array]:
-        """Return queries `[b, k, h, d_k]` and keys and values `[b, k, groups, d]` of `x`."""
+        """Return queries, keys and values of self-attention in decoding, by one matmul."""
         config = self.config
-        heads = _heads(self.query_key_value(x, context), config.groups)
+        heads = self.query_key_value(x, context)  # [b, t, groups, width]
         width = config.projections["query"] // config.groups
         query, key, value = jnp.split(heads, [width, width + config.d_k], axis=-1)
         query = query.reshape(*query.shape[:2], config.num_heads, config.d_k)
-        return self.scores.query(query), self.scores.key(key), value
+        if config.query_key_norm:
+            query, key = self.scores.query_norm(query), self.scores.key_norm(key)
+        if context.rotary is not None:
+            query, key = rotated(query, key, context.rotary, context.positions)
+        return query, key, value
+
+    def _queries(
+        self, x: Float[Array, "b q d_model"], context: Context
+    ) -> Float[Array, "b q h d_k"]:
+        query = self.query(x, context)
+        return self.scores.query_norm(query) if self.config.query_key_norm else query
+
+    def _keys_values(self, x: Float[Array, "b k d_model"], context: Context) -> KeysValues:
+        key, value = self.key(x, context), self.value(x, context)
+        return self.scores.key_norm(key) if self.config.query_key_norm else key, value
 
 
-def join_projections(params: matrices.Parameters, config: AttentionConfig) -> matrices.Parameters:
-    """Return the parameters of a `CachedSelfAttention`: each head's three kernels side by side.
+def rotated(
+    query: Float[Array, "b t h d_k"],
+    key: Float[Array, "b t groups d_k"],
+    frequencies: Float32[Array, " pairs"],
+    positions: Int[Array, "b t"] | None,
+) -> tuple[Float[Array, "b t h d_k"], Float[Array, "b t groups d_k"]]:
+    """Rotate queries and keys of self-attention by their positions; None means indices."""
+    if positions is None:
+        positions = jnp.arange(query.shape[1])[None]
+    return rotate(query, positions, frequencies), rotate(key, positions, frequencies)
+
+
+def join_projections(
+    params: parameters.Parameters, config: AttentionConfig
+) -> parameters.Parameters:
+    """Return the parameters with W^Q, W^K and W^V as one matrix, as decoding multiplies faster.
 
     Args:
       params: the parameters of a `MultiHeadAttention`; its matrices may be 8-bit integers.
+      config: sizes and options of the attention.
     """
 
     def join(*kernels: Array) -> Array:
@@ -310,34 +425,30 @@ def join_projections(params: matrices.Parameters, config: AttentionConfig) -> ma
         return attention.merge_heads(jnp.concatenate(heads, axis=-1))
 
     rest = {name: value for name, value in params.items() if name not in config.projections}
-    joined: list[Any] = [params[name] for name in config.projections]
+    joined = [params[name] for name in config.projections]
     return rest | {"query_key_value": jax.tree.map(join, *joined)}
 
 
-def rotated(
-    query: Float[Array, "b t h d_k"], key: Float[Array, "b t groups d_k"], context: Context
-) -> tuple[Float[Array, "b t h d_k"], Float[Array, "b t groups d_k"]]:
-    """Rotate queries and keys of self-attention by their positions, if these are rotary."""
-    if context.rotary is None:
-        return query, key
-    positions = context.positions
-    if positions is None:
-        positions = jnp.arange(query.shape[1])[None]
-    return rotate(query, positions, context.rotary), rotate(key, positions, context.rotary)
+def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> CacheLayout:
+    """Return the layout of the keys and values of sources that cross-attention attends to."""
+    return kernels.cache_layout(None, is_fused_in_decoding(config, dtype))
+
+
+def is_fused_in_decoding(config: AttentionConfig, dtype: DTypeLike) -> bool:
+    """Return whether fused attention takes the heads of a cache, if its scores have no bias."""
+    is_plain = tables.SCORE_FUNCTIONS[config.score_function].function is None
+    return is_plain and has_fused_widths(config.d_k, config.d_v, dtype)
 
 
 def _weights(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b k groups d_k"],
-    mask: Mask,
+    mask: Mask | None,
     bias: DistanceBias | None,
-    score: attention.Score | None,
+    score: Score,
 ) -> Float[Array, "b h q k"]:
-    whole = mask.whole() if isinstance(mask, masks.SegmentMask) else mask
     key = attention.repeat_heads(key, query.shape[2])
-    added = None if bias is None else bias(masks.distances(query.shape[1], key.shape[1]))
-    return attention.attention_weights(query, key, whole, bias=added, score=score)
-
-
-def _heads(projected: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:
-    return constrain(attention.split_heads(projected, num_heads), "batch", "length", "heads", None)
+    scores = score(query, key)
+    if bias is not None:
+        scores += bias(masks.distances(query.shape[1], key.shape[1]))
+    return attention.masked_softmax(scores, masks.whole(mask))

@@ -11,17 +11,16 @@ stacked    `[b, layers, groups, slots, d_k + d_v]`     one hypothesis on GPUs: a
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 
 from t2t_jax.config.attention import AttentionConfig
-from t2t_jax.config.tables import SCORE_FUNCTIONS
-from t2t_jax.functional.attention import Score
-from t2t_jax.kernels import attention
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.functional.attention import ScaledProducts
+from t2t_jax.kernels import cached_attention
+from t2t_jax.kernels.preset import CacheLayout, Score
 
 # Keys and values of the positions attended to. "_" binds no name, as their number differs from use
 # to use.
@@ -76,43 +75,33 @@ class Remembered(NamedTuple):
     """Numbers that are added to the scores of each row; None means none."""
 
 
-CacheForm: TypeAlias = Literal["turned", "in_order", "stacked"]
-"""The layout of a cache, one of the three at the head of this module."""
-
-
-def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> bool:
-    """Return whether cuDNN's fused attention takes keys and values, which are then kept in order.
-
-    Args:
-      config: the sizes and options of the attention, whose scores have no bias.
-    """
-    is_plain = SCORE_FUNCTIONS[config.score_function].function is None
-    fits = attention.has_fused_widths(config.d_k, config.d_v, dtype)
-    return kernels.cached_attention == "cudnn" and is_plain and fits
-
-
 def empty_cache(
-    form: CacheForm, config: AttentionConfig, depth: int, rows: int, slots: int, dtype: DTypeLike
+    layout: CacheLayout,
+    config: AttentionConfig,
+    depth: int,
+    rows: int,
+    slots: int,
+    dtype: DTypeLike,
 ) -> TransformerCache:
     """Return a cache of zeros.
 
     Args:
-      form: the layout of keys and values.
+      layout: the layout of keys and values.
       slots: number of slots of each sentence, for all its hypotheses together.
     """
     groups, d_k, d_v = config.groups, config.d_k, config.d_v
-    if form == "stacked":
+    if layout == "stacked":
         return Stacked(jnp.zeros((rows, depth, groups, slots, d_k + d_v), dtype))
-    if form == "in_order":
+    if layout == "in_order":
         return (InOrder(*(jnp.zeros((rows, slots, groups, d), dtype) for d in (d_k, d_v))),) * depth
     keys, values = (jnp.zeros(shape, dtype) for shape in config.cache_shapes(rows, slots))
     return ((keys, values),) * depth
 
 
-def axes_of(form: CacheForm, depth: int) -> Any:
+def axes_of(layout: CacheLayout, depth: int) -> Any:
     """Return a tree like a cache, with the index of the position axis instead of each array."""
-    each: dict[CacheForm, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
-    return cast(Any, Stacked)(3) if form == "stacked" else (each[form],) * depth
+    each: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
+    return cast(Any, Stacked)(3) if layout == "stacked" else (each[layout],) * depth
 
 
 def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
@@ -146,9 +135,9 @@ def attend_and_keep(
     cache: LayerCache,
     write_at: int | Array,
     mask: Bool[Array, "b #h #k _"],
-    before: attention.Kept | None,
+    before: cached_attention.Kept | None,
     bias: Float32[Array, "h #k _"] | None,
-    score: Score | None,
+    score: Score,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
     """Add new entries to a cache, one for each of `k` hypotheses, and attend to the cache.
 
@@ -157,31 +146,39 @@ def attend_and_keep(
       mask: True where a query may attend to a slot.
       before: keys and values of the source that all hypotheses continue, beside a turned cache.
       bias: numbers added to the scores; None, as for a cache in order, means none.
-      score: the score function; None, as for a cache in order, means dot products.
+      score: the score function; products for a cache in order.
 
     Returns:
       The weighted values, and the cache with the new entries; for an `OfStack`, these entries.
     """
     if isinstance(cache, OfStack):
         own = OfStack(*(x.swapaxes(1, 2) for x in new))
-        attended = attention.attention_with_new(
+        attended = cached_attention.attention_with_new(
             query, cache, own, write_at, mask, bias=bias, score=score
         )
         return attended, own
     if isinstance(cache, InOrder):
+        assert isinstance(score, ScaledProducts)
+        scale = score.scale
         key, value = (_write(write_at, *each, axis=1) for each in zip(cache, new, strict=True))
-        return attention.fused_cached_attention(query, key, value, mask), InOrder(key, value)
-    turned = cached_order(*new)
-    key, value = (_write(write_at, *each) for each in zip(cache, turned, CACHED_AXES, strict=True))
+        return cached_attention.fused_cached_attention(query, key, value, mask, scale), InOrder(
+            key, value
+        )
+    new_entries = turned(*new)
+    key, value = (
+        _write(write_at, *each) for each in zip(cache, new_entries, CACHED_AXES, strict=True)
+    )
     if before is None:
-        attended = attention.cached_attention(query, key, value, mask, bias=bias, score=score)
+        attended = cached_attention.cached_attention(
+            query, key, value, mask, bias=bias, score=score
+        )
     else:
-        after = attention.Kept(key, value, mask, bias)
-        attended = attention.attention_to_both(query, before, after, score=score)
+        after = cached_attention.Kept(key, value, mask, bias)
+        attended = cached_attention.attention_to_both(query, before, after, score=score)
     return attended, (key, value)
 
 
-def cached_order(
+def turned(
     keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
 ) -> CachedKeysValues:
     """Return keys and values in the turned layout."""

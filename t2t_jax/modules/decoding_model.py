@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32
 
 from t2t_jax.batch import Batch, Sequence, one_a_row, padded
 from t2t_jax.config.sections import Quantize
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 
 Source: TypeAlias = Any
 """A source: `len(source)` is the number of its positions. A text is a list of ids."""

@@ -16,7 +16,7 @@ from t2t_jax.config.sections import Quantize
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory, SourceForm
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 
 
 @dataclass(frozen=True)

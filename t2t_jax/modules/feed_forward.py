@@ -1,18 +1,20 @@
-"""The position-wise feed-forward network (section 3.3), with or without a gate."""
+"""The position-wise feed-forward network (section 3.3), with or without a gate.
+
+Read `functional.feed_forward` before this file: it has equation 2. The other sub-layer is
+`modules.attention`, and `modules.layers` puts both into a layer.
+"""
 
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
+import jax
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.tables import ACTIVATIONS
-from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_feed_forward
-from t2t_jax.kernels.products import linear
-from t2t_jax.kernels.recomputed import activation_of
-from t2t_jax.modules.context import DEFAULT_CONTEXT, Context
-from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix, summand
+from t2t_jax.functional.dropout import dropout
+from t2t_jax.modules import parameters
+from t2t_jax.modules.attention import DEFAULT_CONTEXT, Context
 from t2t_jax.modules.named_functions import elementwise
 
 
@@ -21,7 +23,7 @@ class FeedForward(nn.Module):
 
     Attributes:
       config: sizes and options of the network.
-      gain: factor on the first values of the matrices; see `glorot_uniform`.
+      gain: factor on the first values of the matrices; see `parameters.matrix`.
     """
 
     config: ModelConfig
@@ -31,29 +33,26 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
-        """Apply the network to every position."""
-        config, dtype, kernels = self.config, x.dtype, context.kernels
+        """Compute max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
+
+        With a gate, it is (activation(x W) * x V) W_2 (Shazeer 2020, equation 6).
+        """
+        config, linear = self.config, context.kernels.linear
         activation = elementwise(ACTIVATIONS[config.feed_forward])
-        options: dict[str, Any] = {
-            "activation": activation_of(activation, kernels.activations),
-            "dropout_rate": config.activation_dropout_rate,
-            "dropout_key": context.dropout_key(self),
-            "linear": partial(linear, form=kernels.products),
-        }
+        if activation is jax.nn.relu:
+            activation = context.kernels.relu
+        inward, outward = (config.d_model, config.d_ff), (config.d_ff, config.d_model)
+        matrix = partial(parameters.matrix, self, dtype=x.dtype, gain=self.gain)
+        drop = partial(dropout, rate=config.activation_dropout_rate, key=context.dropout_key(self))
         if config.is_gated:
-            gate, inward = self._inward("gate_kernel", x), self._inward("kernel_1", x)
-            return gated_feed_forward(x, gate, inward, self._outward(x), **options)
-        inward = self._inward("kernel_1", x)
-        bias_1 = summand(self, "bias_1", "mlp", config.d_ff, dtype)
-        outward = self._outward(x)
-        bias_2 = summand(self, "bias_2", "vector", config.d_model, dtype)
-        return position_wise_feed_forward(x, inward, bias_1, outward, bias_2, **options)
-
-    def _inward(self, name: str, x: Float[Array, "b t d_model"]) -> HeldMatrix:
-        shape = self.config.d_model, self.config.d_ff
-        return matrix(self, name, glorot_uniform(self.gain), shape, ("embed", "mlp"), x.dtype)
-
-    def _outward(self, x: Float[Array, "b t d_model"]) -> HeldMatrix:
-        shape = self.config.d_ff, self.config.d_model
-        init = glorot_uniform(self.gain)
-        return matrix(self, "kernel_2", init, shape, ("mlp", "embed"), x.dtype)
+            gate_kernel = matrix("gate_kernel", inward, ("embed", "mlp"))
+            kernel_1 = matrix("kernel_1", inward, ("embed", "mlp"))
+            kernel_2 = matrix("kernel_2", outward, ("mlp", "embed"))
+            hidden = activation(linear(x, gate_kernel)) * linear(x, kernel_1)  # [b, t, d_ff]
+            return linear(drop(hidden), kernel_2)
+        kernel_1 = matrix("kernel_1", inward, ("embed", "mlp"))
+        bias_1 = parameters.bias(self, "bias_1", "mlp", config.d_ff, x.dtype)
+        kernel_2 = matrix("kernel_2", outward, ("mlp", "embed"))
+        bias_2 = parameters.bias(self, "bias_2", "vector", config.d_model, x.dtype)
+        hidden = activation(linear(x, kernel_1, bias_1))  # [b, t, d_ff]
+        return linear(drop(hidden), kernel_2, bias_2)

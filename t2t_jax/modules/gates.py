@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import PARTS, Part
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 
 
 class HeadGates(NamedTuple):

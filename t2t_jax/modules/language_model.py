@@ -16,15 +16,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch, Sequence, check_ids
 from t2t_jax.config import DecoderOnlyConfig
 from t2t_jax.functional import masks
-from t2t_jax.kernels.attention import DistanceBias
+from t2t_jax.kernels.preset import DistanceBias
+from t2t_jax.modules.attention import Mask
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
-from t2t_jax.modules.context import Mask
-from t2t_jax.modules.decoder_network import CachedDecoding, DecoderNetwork, StepInput
+from t2t_jax.modules.cached_decoding import CachedDecoding
 from t2t_jax.modules.decoding_model import Axes
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
+from t2t_jax.modules.transformer import DecoderNetwork, StepInput
 
 
 class Joined(NamedTuple):
@@ -105,7 +106,7 @@ class LanguageModel(DecoderNetwork):
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
         """See `TokenNetwork.decoded`."""
-        dropout: Any = {"deterministic": deterministic, "first_row": first_row}
+        check_ids("inputs.tokens", batch.inputs.tokens, self.vocab_size)
         has_sources = batch.inputs.tokens.shape[1] > 0
         if has_sources:
             tokens, segments, positions, of_source, places = joined_pairs(batch)
@@ -114,8 +115,10 @@ class LanguageModel(DecoderNetwork):
             tokens = self.previous_tokens(batch.targets)
             of_source = jnp.zeros(tokens.shape, bool)
         mask = self.sequence_mask(segments, of_source)
-        context = self.context("target", positions, mask, **dropout)
-        x = self.embed("target", tokens, context)
+        context = self.context(
+            "target", positions, mask, deterministic=deterministic, first_row=first_row
+        )
+        x = self.with_positions("target", self.embed_targets(tokens), context)
         x = self.decoder(self.embedding_dropout(x, context), context)
         if not has_sources:
             return x
@@ -139,8 +142,8 @@ class LanguageModel(DecoderNetwork):
         is_real = inputs.segments != 0
         mask = self.sequence_mask(inputs.segments, is_real)
         context = self.context("target", inputs.positions, mask)
-        x = self.embed("target", inputs.tokens, context)
-        return Prompt(self.decoder.remember(x, context), inputs.tokens, is_real)
+        x = self.with_positions("target", self.embed_targets(inputs.tokens), context)
+        return Prompt(self.decoder.prefill(x, context), inputs.tokens, is_real)
 
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Prompt

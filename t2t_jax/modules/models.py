@@ -10,9 +10,11 @@ from t2t_jax.config import Config, ModelConfig, families
 from t2t_jax.config.model import StartToken
 from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.network import Network
-from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.modules.transformer import TokenNetwork
 from t2t_jax.plugins import load
 
 _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
@@ -23,15 +25,19 @@ def start_id(model: ModelConfig) -> int:
     return _START_IDS[model.start_token if isinstance(model, families.WithDecoder) else "begin"]
 
 
-def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:
+def build(
+    config: Config | ModelConfig, vocab_size: int, kernels: Kernels = REFERENCE
+) -> TokenNetwork:
     """Build the network of a config as a Flax Linen module, for any devices.
 
     `init` returns plain parameters, `apply` logits, as of any other module. Training itself uses
-    `make_model`, which also chooses kernels for the devices: the parameters are the same.
+    `make_model`, which chooses kernels for the devices: the parameters are the same.
 
     Args:
       config: the config of a run, or its part `model` alone, such as an `EncoderDecoderConfig`.
       vocab_size: entries of the vocabulary for targets.
+      kernels: the functions that compute attention and matmuls. The default is plain JAX, under
+        which every transform works; `kernels_of(mesh, dtype)` has fast ones for a mesh.
 
     Raises:
       UserError: `config` is neither, or `vocab_size` is not a positive number.
@@ -44,10 +50,10 @@ def build(config: Config | ModelConfig, vocab_size: int) -> TokenNetwork:
     if not isinstance(vocab_size, int | np.integer) or vocab_size < 1:
         raise UserError(f"vocab_size={quote(vocab_size)} is not a positive whole number")
     vocab_size = int(vocab_size)
-    if isinstance(config, Config):
-        return cast(TokenNetwork, make_model(config, vocab_size, None))
-    network = load(families.FAMILIES[config.architecture].network)
-    return cast(TokenNetwork, network(config, vocab_size, start_id(config)))
+    model = config.model if isinstance(config, Config) else config
+    network = load(families.FAMILIES[model.architecture].network)
+    remat = config.parallel.remat if isinstance(config, Config) else "none"
+    return cast(TokenNetwork, network(model, vocab_size, start_id(model), remat, kernels))
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:

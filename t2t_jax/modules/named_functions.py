@@ -12,51 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.config.registry import Entry, Parameter
+from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import UserError, in_one_line
-from t2t_jax.functional.attention import Score
-from t2t_jax.parallel.axes import named
-
-
-def learned(
-    module: nn.Module, entry: Entry, width: int, heads: int | None = None
-) -> dict[str, Any]:
-    """Make the learned parameters of a named function, as parameters of a module.
-
-    Args:
-      module: the module, in its `setup` or in its compact call.
-      width: width of the vectors that the function takes.
-      heads: the number of heads, each of which learns these parameters; None is no heads.
-    """
-    made = {}
-    for name, declared in entry.learned(width).items():
-        axes = ["vector" if size == width and heads is None else None for size in declared.shape]
-        of_heads = [] if heads is None else [heads]
-        init = named(initializer(declared), *["heads" for _ in of_heads], *axes)
-        made[name] = module.param(name, init, (*of_heads, *declared.shape))
-    return made
-
-
-def initializer(declared: Parameter) -> Any:
-    """Return the initialiser of a learned parameter of a named function.
-
-    Args:
-      declared: the shape of the parameter, and mean and deviation of its first values.
-    """
-    if not declared.deviation:
-        return nn.initializers.constant(declared.mean)
-    normal = nn.initializers.normal(declared.deviation)
-    if not declared.mean:
-        return normal
-    return lambda key, shape: declared.mean + normal(key, shape)
+from t2t_jax.functional.feed_forward import Activation
+from t2t_jax.kernels.preset import Score
 
 
 def call(
@@ -88,7 +54,8 @@ def call(
     return made.astype(dtype)
 
 
-def elementwise(entry: Entry) -> Any:
+@cache
+def elementwise(entry: Entry) -> Activation:
     """Return the function of an activation."""
 
     def activation(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -97,10 +64,13 @@ def elementwise(entry: Entry) -> Any:
     return activation if entry.title else entry.load()
 
 
-def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score | None:
-    """Return the score function of attention; None means dot products."""
-    if entry.function is None:
-        return None
+def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score:
+    """Return a score function of attention that is no product.
+
+    Args:
+      entry: its row of `SCORE_FUNCTIONS`.
+      parameters: its learned parameters.
+    """
     return jax.tree_util.Partial(partial(_scores, entry), **parameters)
 
 

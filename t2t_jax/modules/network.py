@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
-from t2t_jax.modules import interceptors, matrices
+from t2t_jax.modules import interceptors, parameters
 from t2t_jax.parallel import axes, jax_settings
 
 
@@ -60,31 +60,31 @@ class Network(Protocol):
         Args:
           batch: arrays `[b, s]` and `[b, t]`.
           label_smoothing: eps_ls.
-          num_chunks: see `functional.loss.projected_cross_entropy`.
+          num_chunks: see `kernels.cross_entropy.in_chunks`.
           deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
           first_row: number of the first row in the global batch, on which dropout depends.
         """
 
 
 @jax_settings.fixed_random_bits()
-def init_parameters(model: Network, key: Key[Array, ""]) -> matrices.Parameters:
+def init_parameters(model: Network, key: Key[Array, ""]) -> parameters.Parameters:
     """Make the parameters before training, each in a box that declares it (see `nn.unbox`)."""
     # An interceptor that skips a method would leave out its parameters, also of later calls.
-    with axes.declaring(), interceptors.only_interceptors(()):
+    with parameters.declaring(), interceptors.only_interceptors(()):
         return model.init(key, model.example(), deterministic=True)["params"]
 
 
 @cache
-def declared_parameters(model: Network) -> matrices.Parameters:
+def declared_parameters(model: Network) -> parameters.Parameters:
     """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
     with axes.only_shapes():
         return jax.eval_shape(partial(init_parameters, model), jax_settings.random_key(0))
 
 
-def abstract_parameters(model: Network, mesh: Mesh) -> matrices.Parameters:
+def abstract_parameters(model: Network, mesh: Mesh) -> parameters.Parameters:
     """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter."""
     for stack in model.config.stacks:
         for attention in stack.attentions:
             attention.check_devices(mesh.shape["tensor"])
-    parameters: matrices.Parameters = axes.abstract_arrays(mesh, declared_parameters(model))
-    return parameters
+    abstract: parameters.Parameters = axes.abstract_arrays(mesh, declared_parameters(model))
+    return abstract

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,7 +23,6 @@ from jaxtyping import Array, Shaped
 from t2t_jax.errors import UserError
 
 _MeshAxes = tuple[str, ...]
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -80,30 +79,17 @@ HEADS = "batch", "length", "heads", None
 """The logical axes of queries, keys and values that are split into heads."""
 
 
-_declares: ContextVar[bool] = ContextVar("declares", default=False)
 _only_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
 
 
 @contextlib.contextmanager
-def _within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
-    before = variable.set(value)
+def only_shapes() -> Iterator[None]:
+    """Make parameters whose shapes are used within the context, and whose values are not."""
+    token = _only_shapes.set(True)
     try:
         yield
     finally:
-        variable.reset(before)
-
-
-def declaring() -> contextlib.AbstractContextManager[None]:
-    """Put the parameters made within the context into boxes that declare their axes.
-
-    Elsewhere, a module's `init` returns plain arrays.
-    """
-    return _within(_declares, True)
-
-
-def only_shapes() -> contextlib.AbstractContextManager[None]:
-    """Make parameters whose shapes are used within the context, and whose values are not."""
-    return _within(_only_shapes, True)
+        _only_shapes.reset(token)
 
 
 def uses_values() -> bool:
@@ -111,31 +97,21 @@ def uses_values() -> bool:
     return not _only_shapes.get()
 
 
-def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], **facts: Any) -> Any:
-    """Return a new parameter: in a box within `declaring`, as a plain array elsewhere.
-
-    Args:
-      box: the class of the box, `nn.LogicallyPartitioned` or one that inherits from it.
-      facts: the other fields of the box.
-    """
-    return box(value, axes, **facts) if _declares.get() else value
-
-
-def named(initialize: Any, *axes: str | None) -> Any:
-    """Return an initialiser of parameters whose boxes name their axes; see `boxed`."""
-    return lambda *how: boxed(nn.LogicallyPartitioned, initialize(*how), axes)
-
-
 _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
-def on_mesh(mesh: Mesh | None) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh | None) -> Iterator[None]:
     """Let `constrain` take effect in code traced within the context, for the devices of a mesh.
 
     Args:
       mesh: the devices that the traced program is compiled for; None constrains nothing.
     """
-    return _within(_mesh, mesh)
+    token = _mesh.set(mesh)
+    try:
+        yield
+    finally:
+        _mesh.reset(token)
 
 
 def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:

@@ -12,8 +12,8 @@ from t2t_jax.config import MeshConfig
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, quote, warn
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.named_functions import function_problems
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, score_at

@@ -13,7 +13,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int32
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.modules.matrices import Parameters, is_matrix, is_matrix_of_layers, is_stacked, of_each
+from t2t_jax.modules.parameters import (
+    Parameters,
+    is_matrix,
+    is_matrix_of_layers,
+    is_stacked,
+    of_each,
+)
 
 
 class Optimizer(NamedTuple):

@@ -10,10 +10,10 @@ from jaxtyping import Array
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, quote
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import parameters_of
 from t2t_jax.modules.network import abstract_parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.sums import check_sums
 from t2t_jax.training.parameter_file import check_vocabulary, read_parameters

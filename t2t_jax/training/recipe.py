@@ -18,7 +18,13 @@ from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError, quote
-from t2t_jax.modules.matrices import Parameters, is_matrix, is_matrix_of_layers, is_stacked, of_each
+from t2t_jax.modules.parameters import (
+    Parameters,
+    is_matrix,
+    is_matrix_of_layers,
+    is_stacked,
+    of_each,
+)
 from t2t_jax.training import optimizer as optimizers
 from t2t_jax.training.optimizer import Optimizer
 

@@ -12,8 +12,8 @@ from jaxtyping import Array, Int32, Key
 
 from t2t_jax.config import Config
 from t2t_jax.modules import network
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.axes import abstract_arrays
 from t2t_jax.parallel.jax_settings import random_key
 from t2t_jax.training.recipe import make_optimizer

@@ -13,11 +13,12 @@ from jaxtyping import Array, Float, Float32, Int32, Shaped
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
-from t2t_jax.kernels.choice import UpdateForm, kernels_of
+from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network, declared_parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.jax_settings import compiler_options, fixed_random_bits, random_key
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
@@ -144,7 +145,7 @@ def train_step(
     *,
     axis_name: str | None = None,
     mesh: Mesh | None = None,
-    updates: UpdateForm = "in_turn",
+    finish: Callable[[Any], Any] = REFERENCE.finish,
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
@@ -158,7 +159,7 @@ def train_step(
         of every pass, in order. None means that `batch` has all rows.
       mesh: the devices of the state and the batch, which add up the gradients of several passes
         once; None leaves the adding to the compiler.
-      updates: the form of the update of parameters and optimiser state, from `kernels_of`.
+      finish: the function of new parameters and optimiser state, from `kernels_of`.
 
     Returns:
       The state after the step, and its metrics.
@@ -172,7 +173,7 @@ def train_step(
     gradients, sums = compute(state.params, state.step, batch)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
     optimizer = make_optimizer(config, declared_parameters(model))
-    return update(config, optimizer, state, gradients, sums, updates)
+    return update(config, optimizer, state, gradients, sums, finish)
 
 
 def _gradient_sums(
@@ -250,13 +251,13 @@ def update(
     state: TrainState,
     gradients: Parameters,
     sums: LossSums,
-    updates: UpdateForm = "in_turn",
+    finish: Callable[[Any], Any] = REFERENCE.finish,
 ) -> tuple[TrainState, StepMetrics]:
     """End a step with the optimiser's update, unless the loss or the gradient is not finite.
 
     Args:
       gradients: the gradients of the mean loss by the trained parameters.
-      updates: the form of the update of parameters and optimiser state, from `kernels_of`.
+      finish: the function of new parameters and optimiser state, from `kernels_of`.
     """
     training = config.training
     norm = optax.tree.norm(gradients)
@@ -265,7 +266,7 @@ def update(
     rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
     kept = optimizer.accumulate(gradients, state.optimizer)
-    kept = _before(optax.tree.where(finite, kept, state.optimizer), updates)
+    kept = finish(optax.tree.where(finite, kept, state.optimizer))
     directions = optimizer.direction(gradients, kept, state.params)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     params = optax.tree.where(finite, params, state.params)
@@ -274,20 +275,11 @@ def update(
     total = state.nonfinite_total + jnp.where(finite, 0, 1)
     ema = state.ema
     if ema is not None and training.ema_decay is not None:
-        params = _before(params, updates)
+        params = finish(params)
         averaged = moving_average(training.ema_decay, ema, params, step - total)
         ema = optax.tree.where(finite, averaged, ema)
     new_state = TrainState(step, params, kept, in_a_row, total, ema)
     return new_state, StepMetrics(sums, norm, rate, in_a_row, total)
-
-
-def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
-    """Make the compiler finish an update before it computes anything from it, if "in_turn".
-
-    Otherwise XLA for CPUs would compute the update again from the old values at each use, and then
-    copy these, because the new values overwrite them.
-    """
-    return jax.lax.optimization_barrier(updated) if updates == "in_turn" else updated
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:
@@ -309,8 +301,8 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
     The input state is donated: its arrays are overwritten. With `parallel.backend="jit"` the result
     is a function of `jax.jit`, compiled with `compiler_options`, which can also be lowered.
     """
-    updates = kernels_of(mesh, config.model.dtype).updates
-    step = partial(train_step, config, model, updates=updates)
+    finish = kernels_of(mesh, config.model.dtype).finish
+    step = partial(train_step, config, model, finish=finish)
     if config.parallel.backend == "pmap":
         return _with_pmap(step, mesh)
     shards = state_shardings(config, model, mesh)

@@ -15,7 +15,7 @@ from t2t_jax.config.cost import matrices_of_layers, num_parameters
 from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
-from t2t_jax.modules.matrices import MatrixBox, Parameters
+from t2t_jax.modules.parameters import MatrixBox, Parameters
 from t2t_jax.parallel.devices import LESS_MEMORY, gib, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
 

@@ -14,8 +14,8 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.ensemble import Ensemble
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.parameters import Parameters
 from tests.tiny import first_parameters
 
 _TEXT = "ein zwei rot blau haus baum gehen sehen große kleine tür fenster und oder nicht"

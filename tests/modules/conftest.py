@@ -14,7 +14,7 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig, network_config
 from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.registry import load_named
-from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.modules.transformer import TokenNetwork
 from tests.selection import thorough_after
 
 VOCAB_SIZE, BOS_ID = 11, 1

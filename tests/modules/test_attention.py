@@ -8,8 +8,7 @@ import pytest
 from t2t_jax.config import AttentionConfig
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import rotary_frequencies
-from t2t_jax.modules.attention import MultiHeadAttention
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.attention import Context, MultiHeadAttention
 
 
 def test_position_that_may_attend_to_nothing_gets_zeros():

@@ -8,10 +8,9 @@ import pytest
 
 from t2t_jax.config import NormConfig, network_config
 from t2t_jax.errors import UserError
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.attention import Context, Norm
 from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.modules.layers import Dropout, Layer, Residual
-from t2t_jax.modules.normalization import Norm
 
 _X = np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)
 _SCALE, _BIAS = np.array([1.0, 2.0, 0.5, -1.0]), np.array([0.0, 1.0, -1.0, 0.5])

@@ -11,8 +11,8 @@ import pytest
 from t2t_jax.batch import one_a_row
 from t2t_jax.config import network_config
 from t2t_jax.kernels.int8 import Int8Matrix
-from t2t_jax.modules.matrices import quantized
 from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.parameters import quantized
 from t2t_jax.modules.transformer import Transformer, TransformerDecoding
 from t2t_jax.parallel.axes import declaring
 from tests.selection import thorough_after

@@ -22,8 +22,8 @@ from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.kernels import attention as kernels
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules import named_functions
+from t2t_jax.modules.attention import Norm
 from t2t_jax.modules.named_functions import call, elementwise, function_problems
-from t2t_jax.modules.normalization import Norm
 from t2t_jax.run.preparing import planned
 from tests.refusals import refused
 from tests.selection import thorough_after

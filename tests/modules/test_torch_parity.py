@@ -9,8 +9,8 @@ import pytest
 
 from t2t_jax.config import network_config
 from t2t_jax.functional.masks import causal_mask, segment_mask
-from t2t_jax.modules.context import Context
-from t2t_jax.modules.layers import LayerStack
+from t2t_jax.modules.attention import Context
+from t2t_jax.modules.stack import LayerStack
 from tests.selection import thorough_after
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"

@@ -10,8 +10,8 @@ import pytest
 
 from t2t_jax.config import Config, TrainingConfig, network_config
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.modules.matrices import MatrixBox, is_matrix_of_layers, of_each
 from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.parameters import MatrixBox, is_matrix_of_layers, of_each
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.training.optimizer import orthogonalized
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average

@@ -15,8 +15,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.modules.matrices import MatrixBox
 from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.parameters import MatrixBox
 from t2t_jax.parallel.mesh import make_mesh, on_host, replicated
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity

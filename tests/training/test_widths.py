@@ -17,9 +17,9 @@ from t2t_jax.functional.attention import repeat_heads
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.embedding import TokenEmbedding
 from t2t_jax.modules.feed_forward import FeedForward
-from t2t_jax.modules.layers import LayerStack
 from t2t_jax.modules.models import build
-from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.modules.stack import LayerStack
+from t2t_jax.modules.transformer import TokenNetwork
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import init_state
 from t2t_jax.training.step import train_step

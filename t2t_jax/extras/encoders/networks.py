@@ -19,10 +19,9 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import ImageEncoderConfig
-from t2t_jax.modules.attention import Projection
-from t2t_jax.modules.context import Context
-from t2t_jax.modules.token_network import TokenNetwork
-from t2t_jax.parallel.axes import named
+from t2t_jax.modules.attention import Context, Projection
+from t2t_jax.modules.parameters import parameter
+from t2t_jax.modules.transformer import TokenNetwork
 
 
 def places_of(batch: Batch) -> Int[Array, "b t"]:
@@ -58,20 +57,20 @@ class ImageModel(EncoderModel):
         num_values, width = self.config.patch_values, self.config.d_model
         gain = ((num_values + width) / (num_values + self.config.scaling_width)) ** 0.5
         self.patch_projection = Projection(width, (None, "embed"), True, gain, grows=False)
-        init = named(nn.initializers.normal(0.02), "vector")
-        self.class_token = self.param("class_token", init, (width,))
+        init = nn.initializers.normal(0.02)
+        self.class_token = parameter(self, "class_token", init, (width,), ("vector",))
 
-    def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
-        """Return the class token, then the projections of patches, with their positions.
+    def embed_inputs(self, inputs: Any) -> Float[Array, "b s d_model"]:
+        """Return the class token, then the projections of patches.
 
         Args:
           inputs: `Patches` of images, `[b, s, values]`; position 0 is the class token.
         """
         values = inputs.values.astype(jnp.float32) / 127.5 - 1
+        context = Context(kernels=self.kernels)
         x = self.patch_projection(values.astype(self.config.dtype), context)
         is_class = (inputs.positions == 0)[:, :, None]
-        x = jnp.where(is_class, self.class_token.astype(x.dtype), x)
-        return self.with_positions("source", x, context)
+        return jnp.where(is_class, self.class_token.astype(x.dtype), x)
 
     def example(self) -> Batch:
         """See `TokenNetwork.example`."""

@@ -33,7 +33,7 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.interceptors import InterceptedJit
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores

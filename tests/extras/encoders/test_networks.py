@@ -10,8 +10,8 @@ import pytest
 from t2t_jax.batch import Batch, Patches, Sequence, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.extras.encoders.networks import places_of
+from t2t_jax.modules.cached_decoding import NetworkScoring
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.token_network import NetworkScoring
 from tests.selection import thorough_after
 from tests.tiny import first_parameters
 

@@ -9,9 +9,9 @@ from matplotlib.patches import FancyBboxPatch
 
 from t2t_jax.config import AttentionConfig, Config, ImageEncoderConfig, ModelConfig
 from t2t_jax.config.model import Side, Stack
-from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.system.drawing import canvas
 
 _WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.3

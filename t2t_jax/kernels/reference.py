@@ -1,0 +1,171 @@
+"""The formulas in plain JAX, for any devices. Every transform of JAX works on them."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
+
+from t2t_jax.functional import loss, masks, normalization
+from t2t_jax.functional.attention import masked_softmax, repeat_heads, weighted_values
+from t2t_jax.functional.dropout import DropoutKey, dropout
+from t2t_jax.kernels.int8 import Int8Matrix, int8_product
+from t2t_jax.kernels.preset import (
+    PRODUCTS,
+    CacheLayout,
+    DistanceBias,
+    Heads,
+    Kernels,
+    Losses,
+    Score,
+)
+from t2t_jax.kernels.products import PRODUCT, Matrix, Transposed
+
+
+def attention(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k groups d_k"],
+    value: Float[Array, "b k groups d_v"],
+    mask: Bool[Array, "#b #h #q k"] | masks.SegmentMask | None = None,
+    bias: DistanceBias | None = None,
+    *,
+    score: Score = PRODUCTS,
+    dropout_rate: float = 0.0,
+    dropout_key: DropoutKey | None = None,
+) -> Heads:
+    """Compute equation 1 for every head; see `Kernels.attention`.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head, or of each group of heads that share them.
+      value: values of each head or group.
+      mask: True where a query may attend to a key; None allows everything. With a `SegmentMask`,
+        fast forms take memory that is linear in the length of a row, if scores are products without
+        a bias.
+      bias: the function of distances to add to the scores.
+      score: the score function.
+      dropout_rate: share of the weights set to zero.
+      dropout_key: key that decides which of them; None means no dropout.
+    """
+    if key.shape[2] != query.shape[2]:
+        key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
+    if isinstance(mask, masks.SegmentMask):
+        mask = mask.whole()
+    scores = score(query, key)  # [b, h, q, k]
+    if bias is not None:
+        scores += bias(masks.distances(query.shape[1], key.shape[1]))
+    weights = masked_softmax(scores, mask)
+    return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+
+
+def rows_product(
+    x: Float[Array, "b t d_in"], rows: Float[Array, "d_out d_in"], dtype: DTypeLike
+) -> Float[Array, "b t d_out"]:
+    """Compute the products of every vector with every row of a matrix, in a dtype."""
+    return jnp.einsum("btd,vd->btv", x, rows, preferred_element_type=dtype)
+
+
+def linear(
+    x: Float[Array, "b t d_in"],
+    kernel: Matrix,
+    bias: Float[Array, " d_out"] | None = None,
+    rows: Bool[Array, "b t 1"] | None = None,
+    *,
+    multiply: Callable[[Array, Array], Array] = jnp.matmul,
+    multiply_rows: Callable[[Array, Array, DTypeLike], Array] = rows_product,
+    add_bias: Callable[[Array, Array], Array] = jnp.add,
+) -> Float[Array, "b t d_out"]:
+    """Compute the product x W, or x W + b, at every position; see `Kernels.linear`.
+
+    Args:
+      x: vectors.
+      kernel: W: an array `[d_in, d_out]` as in training, or in a form of decoding.
+      bias: b; None means none.
+      rows: True for the positions that have an x; the product of the others is zero. None means
+        that all have one.
+      multiply: the product with an array.
+      multiply_rows: the product with a `Transposed` matrix.
+      add_bias: the sum of the product and b.
+    """
+    if isinstance(kernel, Int8Matrix):
+        product = int8_product(x, kernel, axis=0).astype(x.dtype)
+    elif isinstance(kernel, Transposed):
+        product = multiply_rows(x, kernel.rows, x.dtype)
+    else:
+        product = checkpoint_name(multiply(x, kernel), PRODUCT)
+    if rows is not None:
+        product = jnp.where(rows, product, 0)
+    return product if bias is None else add_bias(product, bias)
+
+
+def logits(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float32[Array, "b t vocab"]:
+    """Compute the pre-softmax logits (section 3.4) in the dtype of `x`, summed in float32."""
+    embedding = embedding.astype(x.dtype)
+    return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=jnp.float32)
+
+
+def next_logits(
+    x: Float[Array, "b k d_model"],
+    embedding: Float[Array, "vocab d_model"] | Int8Matrix,
+    *,
+    multiply_rows: Callable[[Array, Array, DTypeLike], Array] = rows_product,
+) -> Float32[Array, "b k vocab"]:
+    """Compute the logits of decoding, summed in float32; see `Kernels.next_logits`."""
+    if isinstance(embedding, Int8Matrix):
+        return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
+    return multiply_rows(x, embedding.astype(x.dtype), jnp.float32)
+
+
+def losses(
+    x: Float[Array, "b t d_model"],
+    embedding: Float[Array, "vocab d_model"],
+    bias: Float[Array, " vocab"] | None,
+    targets: Int[Array, "b t"],
+    epsilon: float,
+    *,
+    is_training: bool,
+) -> Losses:
+    """Compute the loss of section 5.4; see `Kernels.losses`.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix of the output projection.
+      bias: the bias of the logits; None means none.
+      targets: ids of the right tokens.
+      epsilon: eps_ls.
+      is_training: whether logits may be rounded to the dtype of `x`.
+    """
+    scores = logits(x, embedding)
+    scores = scores if bias is None else scores + bias
+    return loss.label_smoothed_cross_entropy(scores, targets, epsilon)
+
+
+def normalizer(logits: Float32[Array, "b k v"]) -> Float32[Array, "b k"]:
+    """Compute the log of the sum of exponentials of each row."""
+    return jax.nn.logsumexp(logits, axis=-1)
+
+
+def cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
+    """Return the layout that works on any device."""
+    return "turned"
+
+
+REFERENCE = Kernels(
+    attention=attention,
+    linear=linear,
+    logits=logits,
+    next_logits=next_logits,
+    losses=losses,
+    layer_norm=normalization.layer_norm,
+    dropout=dropout,
+    relu=jax.nn.relu,
+    unrolls=lambda x: False,
+    finish=lambda updated: updated,
+    normalizer=normalizer,
+    cache_layout=cache_layout,
+    cache_dtype=lambda dtype: dtype,
+)
+"""Plain JAX."""

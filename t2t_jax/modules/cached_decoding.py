@@ -1,0 +1,147 @@
+"""The models that score and decode, of the networks of `modules.transformer`."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from jaxtyping import Array, Bool, Float, Int
+
+from t2t_jax.batch import Batch
+from t2t_jax.config import sections
+from t2t_jax.kernels.preset import CacheLayout
+from t2t_jax.modules import cache, parameters, stack
+from t2t_jax.modules.attention import WEIGHTS, is_fused_in_decoding, source_layout
+from t2t_jax.modules.decoding_model import Axes, Memory, SourceForm
+from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.parameters import Parameters
+from t2t_jax.modules.transformer import (
+    DecoderNetwork,
+    TokenNetwork,
+    TransformerMemory,
+    cache_places,
+)
+
+
+@dataclass(frozen=True)
+class NetworkScoring:
+    """The `ScoringModel` of any `TokenNetwork`; a `DecodingModel` adds what searches need.
+
+    Attributes:
+      network: the training module.
+    """
+
+    network: TokenNetwork
+
+    @property
+    def longest_sentence(self) -> float:
+        """Return the most tokens of a sentence that the model has positions for."""
+        return self.network.config.longest_sentence
+
+    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
+        """See `ScoringModel.logits`."""
+        return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
+
+    def losses(
+        self, params: Parameters, batch: Batch, label_smoothing: float
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """See `ScoringModel.losses`."""
+        options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
+        return cast(Any, self.network.apply({"params": params}, batch, **options))
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """Return the weights of the network's stacks; see `ScoringModel.attention_weights`."""
+        _, sown = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
+        return {
+            stack if name == "self_attention" else "cross": attention["weights"][0]
+            for stack, parts in sown[WEIGHTS].items()
+            for name, attention in parts["layers"].items()
+        }
+
+
+@dataclass(frozen=True)
+class CachedDecoding(NetworkScoring):
+    """The part of a `DecodingModel` that every `DecoderNetwork` shares."""
+
+    network: DecoderNetwork
+
+    @property
+    def sources(self) -> SourceForm:
+        """See `DecodingModel.sources`."""
+        return self.network.sources
+
+    def prepare(self, params: Parameters, quantize: sections.Quantize = "none") -> Parameters:
+        """Return the parameters of the network with a cache; see `DecodingModel.prepare`."""
+        declared, config = declared_parameters(self.network), self.network.config
+        if quantize == "int8":
+            params = parameters.quantized(params, declared)
+        else:
+            # The embeddings too, which may be the matrix of the output as well: XLA for GPUs and
+            # TPUs would convert what is left in float32 again for every token.
+            summands = self.network.kernels.rounds_biases
+            params = parameters.rounded(params, declared, config.dtype, summands=summands)
+        decoder: Parameters = params["decoder"]
+        layers = stack.unstacked(decoder["layers"], config.stacks[-1])
+        if quantize == "none":
+            boxes = declared["decoder"]["layers"]["feed_forward"]
+            for layer in layers.values():
+                layer["feed_forward"] = parameters.transposed(layer["feed_forward"], boxes)
+        rest = {name: value for name, value in decoder.items() if name != "layers"}
+        return params | {"decoder": rest | layers}
+
+    def empty_cache(self, rows: int, beam_size: int, room: int) -> cache.TransformerCache:
+        """See `DecodingModel.empty_cache`."""
+        config, layout = self.network.config, self.cache_layout(beam_size)
+        decoder, slots = config.stacks[-1], cache_places(config, room) * beam_size
+        dtype = self.network.kernels.cache_dtype(config.dtype)
+        sizes = decoder.self_attention, decoder.num_layers, rows, slots
+        return cache.empty_cache(layout, *sizes, dtype)
+
+    def cache_layout(self, beam_size: int) -> CacheLayout:
+        """Return the layout of keys and values in the cache."""
+        return "turned"
+
+    def memory(self, params: Parameters, inputs: Any) -> Memory:
+        """See `DecodingModel.memory`."""
+        return self._cached("memory", params, inputs)
+
+    def step(
+        self,
+        params: Parameters,
+        tokens: Int[Array, "b k"],
+        positions: Int[Array, " b"],
+        clock: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: cache.TransformerCache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "b k vocab"], cache.TransformerCache]:
+        """See `DecodingModel.step`."""
+        return self._cached("step", params, tokens, positions, clock, ancestry_mask, cache, memory)
+
+    def _cached(self, method: str, params: Parameters, *arguments: Any) -> Any:
+        network = self.network.clone(is_cached=True)
+        return network.apply({"params": params}, *arguments, method=method)
+
+
+@dataclass(frozen=True)
+class TransformerDecoding(CachedDecoding):
+    """The `DecodingModel` of a `Transformer`."""
+
+    def axes(self, beam_size: int = 1) -> Axes:
+        """See `DecodingModel.axes`."""
+        depth = self.network.config.stacks[-1].num_layers
+        sources = cache.axes_of(self._source_layout, depth)
+        slots = cache.axes_of(self.cache_layout(beam_size), depth)
+        return Axes(slots, cast(Any, TransformerMemory)(sources, 3))
+
+    def cache_layout(self, beam_size: int) -> CacheLayout:
+        """See `CachedDecoding.cache_layout`."""
+        config = self.network.config
+        has_bias = config.positions.bias is not None
+        is_fused = is_fused_in_decoding(config.attention_of("decoder"), config.dtype)
+        return self.network.kernels.cache_layout(beam_size, is_fused and not has_bias)
+
+    @property
+    def _source_layout(self) -> CacheLayout:
+        config = self.network.config
+        return source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
