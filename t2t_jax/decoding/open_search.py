@@ -24,7 +24,7 @@ from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
-from t2t_jax.modules import decoding_model, interceptors, matrices
+from t2t_jax.modules import decoding_model, interceptors, parameters
 from t2t_jax.parallel.mesh import row_parts
 
 _FEW_ROWS = 4
@@ -117,7 +117,7 @@ class OpenSearch:
         self,
         model: decoding_model.DecodingModel,
         decoding: DecodingConfig,
-        params: matrices.Parameters,
+        params: parameters.Parameters,
         mesh: Mesh,
         *,
         limits: Limits,

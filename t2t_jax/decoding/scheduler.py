@@ -22,7 +22,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding import hypotheses, programs, row_group, strategies
 from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.modules import decoding_model, interceptors, matrices
+from t2t_jax.modules import decoding_model, interceptors, parameters
 from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.signals import safe_point
 
@@ -50,7 +50,7 @@ def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> strategies.Strat
 def decode(
     model: decoding_model.DecodingModel,
     decoding: DecodingConfig,
-    params: matrices.Parameters,
+    params: parameters.Parameters,
     mesh: Mesh,
     sentences: Sequence[row_group.Sentence],
     num_best: int = 1,

@@ -84,7 +84,7 @@ class ScoringModel(Protocol):
     """A model that computes the probabilities of targets, and shows its attention weights.
 
     Implementations are hashable, as compiled functions take them as static arguments. The
-    implementation for encoder-only models is in `modules.token_network`, and is no `DecodingModel`.
+    implementation for encoder-only models, `NetworkScoring`, is no `DecodingModel`.
     """
 
     def __hash__(self) -> int:

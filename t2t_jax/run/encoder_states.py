@@ -11,7 +11,7 @@ from t2t_jax.batch import one_a_row
 from t2t_jax.decoding import arguments, long_lines, scoring
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules import interceptors, matrices, token_network
+from t2t_jax.modules import interceptors, parameters, transformer
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.parallel.devices import within_memory
 from t2t_jax.tasks import task_of
@@ -62,11 +62,11 @@ def encoder_states(
     return EncoderStates(states, np.array(lengths, np.int32), tokens)
 
 
-def _network(translator: Translator) -> token_network.TokenNetwork:
+def _network(translator: Translator) -> transformer.TokenNetwork:
     """Return the network of a model, or refuse one without an encoder of its own."""
     if isinstance(translator.model, Ensemble):
         raise UserError("an ensemble has no encoder of its own; load one of its models")
-    network: token_network.TokenNetwork = translator.model.network
+    network: transformer.TokenNetwork = translator.model.network
     if network.config.stacks[0].reads_target:
         kind = network.config.architecture
         raise UserError(f"model.architecture={kind!r} has no encoder; load a model that has one")
@@ -84,7 +84,7 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
 
 @partial(interceptors.InterceptedJit, static_argnums=0)
 def _encoded(
-    network: token_network.TokenNetwork, params: matrices.Parameters, tokens: Int32[Array, "b s"]
+    network: transformer.TokenNetwork, params: parameters.Parameters, tokens: Int32[Array, "b s"]
 ) -> Float[Array, "b s d_model"]:
     encoded: Any = network.apply({"params": params}, one_a_row(tokens), method="encode")
     return encoded.astype("float32")

@@ -28,7 +28,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.encoders import labelled
 from t2t_jax.extras.encoders.labelled import MASK, Labelled, LabelledText, MaskedText
 from t2t_jax.extras.encoders.vocabulary import LabelledVocabulary, labelled_vocabulary
-from t2t_jax.modules import decoding_model, interceptors, matrices
+from t2t_jax.modules import decoding_model, interceptors, parameters
 from t2t_jax.parallel import devices
 from t2t_jax.run.evaluation import computed_batches
 from t2t_jax.system.records import Record
@@ -394,7 +394,7 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
 
 @partial(interceptors.InterceptedJit, static_argnums=0)
 def _most_probable(
-    model: decoding_model.ScoringModel, params: matrices.Parameters, batch: Batch
+    model: decoding_model.ScoringModel, params: parameters.Parameters, batch: Batch
 ) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:
     """Return the most probable label at every target of a batch, and its probability."""
 
