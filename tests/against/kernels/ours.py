@@ -11,140 +11,133 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from t2t_jax.config import ParallelConfig
 from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.decoding import strategies
-from t2t_jax.functional.dropout import dropout
+from t2t_jax.functional import dropout as plain_dropout
+from t2t_jax.functional import normalization as plain_normalization
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import SegmentMask, attention_mask
-from t2t_jax.functional.normalization import layer_norm
-from t2t_jax.kernels import attention, blockwise, normalization, products, short_rows, splash
+from t2t_jax.kernels import attention as attentions
+from t2t_jax.kernels import blockwise, normalization, recomputed, short_rows, splash
+from t2t_jax.kernels import products as forms
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.normalizer import NORMALIZERS
-from t2t_jax.kernels.recomputed import activation_of, dropout_found_again
+from t2t_jax.modules.cache import InOrder, OfStack, attend_and_keep, cached_order
 from t2t_jax.modules.named_functions import elementwise
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
-from tests.against.kernels import inputs
-from tests.against.kernels.part import KERNELS, settled
+from tests.against.kernels import plain
+from tests.against.kernels.part import KERNELS, OF_GPUS, settled
+from tests.against.kernels.plain import layers, updates  # noqa: F401
 from tests.against.programs import NotRun
 
-# Kernels for accelerators run in the interpreter of Pallas, in blocks that suit short rows.
-short_rows.short_attention = partial(short_rows.short_attention, interpret=True)
-splash_attention_kernel.make_splash_mha = partial(
-    splash_attention_kernel.make_splash_mha, interpret=True
-)
-splash._MULTIPLE = 128
-for _name in ("fused_attention", "fused_cached_attention"):
-    setattr(attention, _name, partial(getattr(attention, _name), implementation="xla"))
+# The interpreter of Pallas runs kernels for accelerators, in blocks that suit short rows.
+blockwise._BLOCK, splash._MULTIPLE = 8, 128
+_CHANGES: Any = [
+    (short_rows, "short_attention", {"interpret": True}),
+    (splash_attention_kernel, "make_splash_mha", {"interpret": True}),
+    (attentions, "fused_attention", {"implementation": "xla"}),
+    (attentions, "fused_cached_attention", {"implementation": "xla"}),
+]
+for _module, _name, _options in _CHANGES:
+    setattr(_module, _name, partial(getattr(_module, _name), **_options))
 
 
 def compute(case: Any, folder: str) -> Any:
     """Return the results of the case's kernel, and their derivatives."""
-    kernel, (choice, _, by_xla) = KERNELS[case["kernel"]], case["kernel"].partition(", ")
-    if choice.endswith("=cudnn") and not by_xla:
+    if case["kernel"] in OF_GPUS:
         return NotRun("needs an NVIDIA GPU: cuDNN computes on no other device")
-    case, blockwise._BLOCK = settled(case), case["block"]
-    kernels = Kernels(**dict([choice.split("=")]) | dict(kernel.with_choices))
-    own = globals().get(f"_{kernel.formula}") or getattr(inputs, kernel.formula)
+    choices: Any = dict(word.split("=") for word in case["kernel"].split() if "=" in word)
+    function = partial(globals()[KERNELS[case["kernel"]].formula], settled(case))
     with on_mesh(make_mesh(ParallelConfig(data=1))):
-        function = inputs.values_and_gradients(partial(own, case, kernels))
-        return function(inputs.arrays_of(case, kernel.formula))
+        both = plain.values_and_gradients(partial(function, kernels=Kernels(**choices)))
+        return both(plain.arrays_of(settled(case)))
 
 
-def _attention(
-    case: Any, kernels: Kernels, query: Any, key: Any, value: Any, slopes: Any, vector: Any
-) -> Any:
-    mask: Any = inputs.mask_of(case)
+def attention(case: Any, kernels: Kernels, query: Any, key: Any, value: Any, **learned: Any) -> Any:
+    mask: Any = plain.mask_of(case)
     if isinstance(mask, SegmentMask) and not case["kernel"].startswith("long_rows"):
         reach: Any = {"causal": mask.causal, "window": mask.window}
         mask = attention_mask(mask.query_segments, mask.key_segments, **reach)
-    return attention.attention(
-        query,
-        key,
-        value,
-        mask,
-        bias=(lambda apart: slopes[:, None, None] * apart) if case["bias"] else None,
-        score=_score(case, vector),
-        dropout_rate=case["rate"],
-        dropout_key=inputs.dropout_key(case),
-        kernels=kernels,
-    )
+    slopes, drop = learned["slopes"][:, None, None], plain.dropout_key(case)
+    options: Any = {"dropout_rate": case["rate"], "dropout_key": drop, "kernels": kernels}
+    if case["score"] == "biased":
+        options["bias"] = lambda apart: slopes * apart
+    return attentions.attention(query, key, value, mask, score=_score(case, learned), **options)
 
 
-def _score(case: Any, vector: Any) -> Any:
-    is_additive = case["score"] == "additive"
-    return jax.tree_util.Partial(attention.additive, vector=vector) if is_additive else None
+def _score(case: Any, learned: dict[str, Any]) -> Any:
+    additive = jax.tree_util.Partial(attentions.additive, vector=learned["vector"])
+    return additive if case["score"] == "additive" else None
 
 
-def _cached_attention(
-    case: Any, _: Kernels, query: Any, key: Any, value: Any, slopes: Any, vector: Any
-) -> Any:
-    mask, at, score = inputs.mask_of(case), case["keys"] // 2, _score(case, vector)
-    if case["use"] == "fused":
-        return attention.fused_cached_attention(query, key, value, mask)
-    bias = slopes[:, None, None] * -jnp.arange(case["keys"]) if case["bias"] else None
-    key, value = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
+def cached(case: Any, kernels: Kernels, query: Any, key: Any, value: Any, **learned: Any) -> Any:
+    """Attend to a cache, in which the newest entries are still to be written."""
+    mask, num_new = plain.mask_of(case), query.shape[1]
+    at = (key.shape[1] - num_new) // 2
+    new = [x[:, at : at + num_new] for x in (key, value)]
+    old = [x.at[:, at : at + num_new].set(7) for x in (key, value)]
+    bias, before, first = None, None, 0
+    if case["score"] == "biased":
+        bias = learned["slopes"][:, None, None] * -jnp.arange(key.shape[1])
     match case["use"]:
-        case "cached":
-            return attention.cached_attention(query, key, value, mask, bias=bias, score=score)
-        case "new":
-            kept = key.swapaxes(2, 3), value
-            new = [x[:, :, at : at + 1] for x in kept]
-            old = [x.at[:, :, at].set(7) for x in kept]
-            return attention.attention_with_new(query, old, new, at, mask, bias=bias, score=score)
-    parts = [
-        attention.Kept(key[..., part], value[:, :, part], mask[..., part], biased)
-        for part in (slice(at), slice(at, None))
-        for biased in [None if bias is None else bias[..., part]]
-    ]
-    return attention.attention_to_both(query, *parts, score=score)
+        case "in_order":
+            cache: Any = InOrder(*old)
+        case "stacked":
+            cache = OfStack(*(x.swapaxes(1, 2) for x in old))
+        case "turned":
+            cache = cached_order(*old)
+        case "before":
+            first = at
+            own_bias = None if bias is None else bias[..., :at]
+            arrays = cached_order(key[:, :at], value[:, :at])
+            before = attentions.Kept(*arrays, mask[..., :at], own_bias)
+            cache = cached_order(*(x[:, at:] for x in old))
+            bias = None if bias is None else bias[..., at:]
+    attend = partial(attend_and_keep, query, new, cache, at - first, mask[..., first:], before)
+    return attend(bias, _score(case, learned))[0]
 
 
-def _products(case: Any, kernels: Kernels, x: Any, matrix: Any, rows: Any, added: Any) -> Any:
-    form, bias = kernels.products, added if case["bias"] else None
+def products(case: Any, kernels: Kernels, x: Any, matrix: Any, rows: Any, added: Any) -> Any:
+    form, has_x = kernels.products, plain.chosen(case, (*x.shape[:2], 1), 2) == 1
     match case["use"]:
         case "logits":
-            return products.pre_softmax_logits(x, rows, form)
+            return forms.pre_softmax_logits(x, rows, form)
         case "next_token":
-            return products.next_token_logits(x, rows, form)
+            return forms.next_token_logits(x, rows, form)
         case "transposed":
-            return products.linear(x, products.Transposed(rows), bias, form)
-    has_x = inputs.chosen(case, (*x.shape[:2], 1)) == 1 if case["use"] == "rows" else None
-    return products.linear(x, matrix, bias, form, has_x)
+            return forms.linear(x, forms.Transposed(rows), None, form)
+        case "rows":
+            return forms.linear(x, matrix, None, form, has_x)
+    return forms.linear(x, matrix, added if case["use"] == "bias" else None, form)
 
 
-def _loss(case: Any, kernels: Kernels, x: Any, embedding: Any) -> Any:
-    is_rounded, guess = kernels.logits == "rounded", None
-    project = products.rounded_logits if is_rounded else products.pre_softmax_logits
+def loss(case: Any, kernels: Kernels, x: Any, embedding: Any) -> Any:
+    targets, guess = plain.chosen(case, x.shape[:2], case["vocab"]), None
+    project = forms.rounded_logits if kernels.logits == "rounded" else forms.pre_softmax_logits
     if kernels.loss == "within_the_product":
-        guess = partial(products.target_logits, embedding=embedding)
-    return projected_cross_entropy(
-        x,
-        partial(project, embedding=embedding),
-        inputs.chosen(case, x.shape[:2], case["vocab"]),
-        case["smoothing"],
-        case["chunks"],
-        NORMALIZERS[kernels.loss],
-        guess,
-    )
+        guess = partial(forms.target_logits, embedding=embedding)
+    given = targets, case["rate"], 1, NORMALIZERS[kernels.loss], guess
+    return projected_cross_entropy(x, partial(project, embedding=embedding), *given)
 
 
-def _norm(case: Any, kernels: Kernels, x: Any, scale: Any, bias: Any) -> Any:
+def norm(case: Any, kernels: Kernels, x: Any, scale: Any, bias: Any) -> Any:
     if kernels.norms == "plain":
-        return layer_norm(x, scale, bias, case["epsilon"])
+        return plain_normalization.layer_norm(x, scale, bias, case["epsilon"])
     by_sums = kernels.norms == "with_products"
     return normalization.layer_norm(x, scale, bias, case["epsilon"], by_sums)
 
 
-def _activation(case: Any, kernels: Kernels, x: Any) -> Any:
-    return activation_of(elementwise(ACTIVATIONS[case["activation"]]), kernels.activations)(x)
+def activation(case: Any, kernels: Kernels, x: Any) -> Any:
+    return recomputed.activation_of(elementwise(ACTIVATIONS[case["use"]]), kernels.activations)(x)
 
 
-def _dropout(case: Any, kernels: Kernels, x: Any) -> Any:
-    drop = dropout_found_again if kernels.dropout == "found_again" else dropout
-    return drop(x, case["rate"], inputs.dropout_key(case))
+def dropout(case: Any, kernels: Kernels, x: Any) -> Any:
+    is_found = kernels.dropout == "found_again"
+    drop = recomputed.dropout_found_again if is_found else plain_dropout.dropout
+    return drop(x, case["rate"], plain.dropout_key(case))
 
 
-def _greatest(case: Any, kernels: Kernels, logits: Any) -> Any:
-    allowed = inputs.chosen(case, logits.shape, 4) >= 4 * case["rate"]
+def greatest(case: Any, kernels: Kernels, logits: Any) -> Any:
+    allowed = plain.chosen(case, logits.shape, 4) >= 4 * case["rate"]
     choices = jnp.where(allowed, logits, -jnp.inf)
     given: Any = strategies.Given(None, logits, choices, 0, kernels)
     if case["use"] == "beam":
