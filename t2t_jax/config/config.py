@@ -143,7 +143,7 @@ def known_fields() -> dict[str, "dataclasses.Field[Any]"]:
 
 
 def known_path(given: str) -> str:
-    """Return the path of a field, given by its present or old name; refuse any other."""
+    """Return the current path of a field; refuse an unknown one."""
     path, known = current_name(given), known_fields()
     if path not in known:
         raise unknown_field(path, known)
@@ -151,7 +151,7 @@ def known_path(given: str) -> str:
 
 
 def field_of(section: type[Section], keyword: str) -> str:
-    """Return the field that a keyword names by its old name; refuse any other."""
+    """Return the current name of a keyword that is no field, or refuse it."""
     path = known_path(section.path(keyword))
     name = path.rpartition(".")[2]
     if issubclass(section, ModelConfig) and not hasattr(section, name):
