@@ -18,9 +18,9 @@ This grid has not been trained. docs/results/architectures_small.md has the same
 of the width and a third of the depth.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import Config, DataConfig
 
-BASE = Config().replace({"data.corpus": "wmt14-en-de:corpora/wmt14-en-de"})
+BASE = Config(data=DataConfig(corpus="wmt14-en-de:corpora/wmt14-en-de"))
 
 _DECODER = {"model.architecture": "decoder_only", "model.d_ff": 2560}
 _PREFIX = _DECODER | {"model.prefix_attention": True}

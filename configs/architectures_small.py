@@ -12,39 +12,47 @@ dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train a
 `corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 CORPUS = "text:corpora/multi30k"
 
-BASE = Config().replace(
-    {
-        "model.d_model": 128,
-        "model.num_heads": 4,
-        "model.d_ff": 512,
-        "model.num_encoder_layers": 2,
-        "model.num_decoder_layers": 2,
-        "model.norm_order": "pre",
-        "model.position": "rotary",
-        "model.dropout_rate": 0.0,
-        "data.corpus": CORPUS,
-        "data.vocab_size": 4000,
-        "data.max_length": 64,
-        "data.batching": "bucket",
-        "data.source_tokens_per_step": 1024,
-        "data.target_tokens_per_step": 1024,
-        "training.num_train_steps": 1200,
-        "training.warmup_steps": 400,
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 400,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 10_000,
-        "evaluation.num_sentences": 100,
-        "evaluation.num_samples": 1,
-        "decoding.length_penalty": 1.0,
-    }
+BASE = Config(
+    model=EncoderDecoderConfig(
+        d_model=128,
+        num_heads=4,
+        d_ff=512,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        norm_order="pre",
+        position="rotary",
+        dropout_rate=0.0,
+    ),
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=4000,
+        max_length=64,
+        batching="bucket",
+        source_tokens_per_step=1024,
+        target_tokens_per_step=1024,
+    ),
+    training=TrainingConfig(num_train_steps=1200, warmup_steps=400, log_every_steps=100),
+    checkpoint=CheckpointConfig(
+        every_steps=400,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=10_000, num_sentences=100, num_samples=1),
+    decoding=DecodingConfig(length_penalty=1.0),
 )
 
 _DECODER = {"model.architecture": "decoder_only", "model.d_ff": 640}

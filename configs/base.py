@@ -14,13 +14,11 @@ has about 37,000 entries.) A GPU or TPU takes as many positions at once as fit, 
 (`parallel.tokens_per_device`).
 """
 
-from t2t_jax import Config
+from t2t_jax.config import Config, DataConfig, ParallelConfig
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "data.vocab_size": 32_768,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        data=DataConfig(vocab_size=32_768),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

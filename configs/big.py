@@ -14,22 +14,28 @@ Whether it fits other devices, and how fast they can be at most, can be found wi
     t2t-jax train --config configs/big.py --compile-only v5e:4x4
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 1024,
-            "model.num_heads": 16,
-            "model.d_ff": 4096,
-            "model.dropout_rate": 0.3,
-            "data.vocab_size": 32_768,
-            "training.num_train_steps": 300_000,
-            "checkpoint.every_steps": 600,
-            "checkpoint.keep": 20,
-            "checkpoint.average": 20,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=1024,
+            num_heads=16,
+            d_ff=4096,
+            dropout_rate=0.3,
+        ),
+        data=DataConfig(vocab_size=32_768),
+        training=TrainingConfig(num_train_steps=300_000),
+        checkpoint=CheckpointConfig(every_steps=600, keep=20, average=20),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

@@ -17,26 +17,35 @@ Parameters, Adam's moments and gradients take 16 GB. Devices with less memory sh
     t2t-jax train --config configs/billion.py --compile-only v5e:4x4 --parallel.fsdp 16
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 2048,
-            "model.num_heads": 16,
-            "model.d_ff": 8192,
-            "model.num_encoder_layers": 8,
-            "model.num_decoder_layers": 8,
-            "model.norm_order": "pre",
-            "model.compute_dtype": "bfloat16",
-            "data.vocab_size": 32_768,
-            "data.source_tokens_per_step": 131_072,
-            "data.target_tokens_per_step": 131_072,
-            "training.num_train_steps": 300_000,
-            "checkpoint.every_steps": 5000,
-            "checkpoint.every_minutes": 30.0,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=2048,
+            num_heads=16,
+            d_ff=8192,
+            num_encoder_layers=8,
+            num_decoder_layers=8,
+            norm_order="pre",
+            compute_dtype="bfloat16",
+        ),
+        data=DataConfig(
+            vocab_size=32_768,
+            source_tokens_per_step=131_072,
+            target_tokens_per_step=131_072,
+        ),
+        training=TrainingConfig(num_train_steps=300_000),
+        checkpoint=CheckpointConfig(every_steps=5000, every_minutes=30.0),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

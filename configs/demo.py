@@ -12,32 +12,41 @@ Score: 42.20 sacreBLEU on the test set with the paper's beam search (29 November
 t2t_jax/demo/README.md). No test repeats it.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 256,
-            "model.num_heads": 4,
-            "model.d_ff": 1024,
-            "model.num_encoder_layers": 2,
-            "model.num_decoder_layers": 2,
-            "model.position": "relative_bias",
-            "model.compute_dtype": "float32",  # in which its scores were measured
-            "data.vocab_size": 4000,
-            "data.max_length": 64,
-            "data.batching": "pack",
-            "data.source_tokens_per_step": 2048,
-            "data.target_tokens_per_step": 2048,
-            "training.num_train_steps": 10_000,
-            "training.warmup_steps": 600,
-            "training.schedule": "wsd",
-            "training.decay_fraction": 0.4,
-            "training.log_every_steps": 100,
-            "checkpoint.every_steps": 500,
-            "checkpoint.every_minutes": None,
-            "checkpoint.keep": 10,
-            "evaluation.every_steps": 1000,
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            position="relative_bias",
+            compute_dtype="float32",  # in which its scores were measured
+        ),
+        data=DataConfig(
+            vocab_size=4000,
+            max_length=64,
+            batching="pack",
+            source_tokens_per_step=2048,
+            target_tokens_per_step=2048,
+        ),
+        training=TrainingConfig(
+            num_train_steps=10_000,
+            warmup_steps=600,
+            schedule="wsd",
+            decay_fraction=0.4,
+            log_every_steps=100,
+        ),
+        checkpoint=CheckpointConfig(every_steps=500, every_minutes=None, keep=10),
+        evaluation=EvaluationConfig(every_steps=1000),
     )

@@ -14,20 +14,26 @@ The data is 4.5 million pairs. Every constant is the paper's; docs/reproduce.md 
 figures, with what it costs.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
-            "data.source_language": "en",
-            "data.target_language": "de",
-            "data.vocab_size": 37_000,
-            "training.num_train_steps": 100_000,
-            "checkpoint.keep": 5,
-            "checkpoint.average": 5,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        data=DataConfig(
+            corpus="wmt14-en-de:corpora/wmt14-en-de",
+            source_language="en",
+            target_language="de",
+            vocab_size=37_000,
+        ),
+        training=TrainingConfig(num_train_steps=100_000),
+        checkpoint=CheckpointConfig(keep=5, average=5),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

@@ -13,25 +13,33 @@ It differs from configs/ende_base.py in its size, a dropout of 0.3, the number o
 average of 20 checkpoints. With Adam's moments, 20 checkpoints take about 50 GB of disk.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 1024,
-            "model.num_heads": 16,
-            "model.d_ff": 4096,
-            "model.dropout_rate": 0.3,
-            "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
-            "data.source_language": "en",
-            "data.target_language": "de",
-            "data.vocab_size": 37_000,
-            "training.num_train_steps": 300_000,
-            "checkpoint.every_steps": 600,
-            "checkpoint.keep": 20,
-            "checkpoint.average": 20,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=1024,
+            num_heads=16,
+            d_ff=4096,
+            dropout_rate=0.3,
+        ),
+        data=DataConfig(
+            corpus="wmt14-en-de:corpora/wmt14-en-de",
+            source_language="en",
+            target_language="de",
+            vocab_size=37_000,
+        ),
+        training=TrainingConfig(num_train_steps=300_000),
+        checkpoint=CheckpointConfig(every_steps=600, keep=20, average=20),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

@@ -14,22 +14,28 @@ It differs from configs/ende_base.py in the number of layers alone: twelve in th
 the decoder make 61 million parameters, where six and six make 63.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.num_encoder_layers": 12,
-            "model.num_decoder_layers": 1,
-            "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
-            "data.source_language": "en",
-            "data.target_language": "de",
-            "data.vocab_size": 37_000,
-            "training.num_train_steps": 100_000,
-            "checkpoint.keep": 5,
-            "checkpoint.average": 5,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(num_encoder_layers=12, num_decoder_layers=1),
+        data=DataConfig(
+            corpus="wmt14-en-de:corpora/wmt14-en-de",
+            source_language="en",
+            target_language="de",
+            vocab_size=37_000,
+        ),
+        training=TrainingConfig(num_train_steps=100_000),
+        checkpoint=CheckpointConfig(keep=5, average=5),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

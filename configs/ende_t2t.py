@@ -16,29 +16,40 @@ on each of 8 GPUs) and steps (the default of `t2t-trainer`) are tensor2tensor's 
 Checkpoints, their average and the search remain the paper's.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.norm_order": "pre",
-            "model.position": "sinusoidal_t2t",
-            "model.attention_dropout_rate": 0.1,
-            "model.activation_dropout_rate": 0.1,
-            "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
-            "data.source_language": "en",
-            "data.target_language": "de",
-            "data.vocab_size": 32_768,
-            "data.source_tokens_per_step": 8 * 4096,
-            "data.target_tokens_per_step": 8 * 4096,
-            "training.num_train_steps": 250_000,
-            "training.warmup_steps": 8000,
-            "training.learning_rate_factor": 2.0,
-            "training.adam_beta2": 0.997,
-            "checkpoint.keep": 5,
-            "checkpoint.average": 5,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            norm_order="pre",
+            position="sinusoidal_t2t",
+            attention_dropout_rate=0.1,
+            activation_dropout_rate=0.1,
+        ),
+        data=DataConfig(
+            corpus="wmt14-en-de:corpora/wmt14-en-de",
+            source_language="en",
+            target_language="de",
+            vocab_size=32_768,
+            source_tokens_per_step=8 * 4096,
+            target_tokens_per_step=8 * 4096,
+        ),
+        training=TrainingConfig(
+            num_train_steps=250_000,
+            warmup_steps=8000,
+            learning_rate_factor=2.0,
+            adam_beta2=0.997,
+        ),
+        checkpoint=CheckpointConfig(keep=5, average=5),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

@@ -13,20 +13,26 @@ Two things differ from the paper. Its 32,000 subwords are word-pieces, ours the 
 byte-pair encodings. It has 36 million pairs; here are all 41 million of WMT, unfiltered.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "data.corpus": "wmt14-en-fr:corpora/wmt14-en-fr",
-            "data.source_language": "en",
-            "data.target_language": "fr",
-            "data.vocab_size": 32_000,
-            "training.num_train_steps": 100_000,
-            "checkpoint.keep": 5,
-            "checkpoint.average": 5,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        data=DataConfig(
+            corpus="wmt14-en-fr:corpora/wmt14-en-fr",
+            source_language="en",
+            target_language="fr",
+            vocab_size=32_000,
+        ),
+        training=TrainingConfig(num_train_steps=100_000),
+        checkpoint=CheckpointConfig(keep=5, average=5),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

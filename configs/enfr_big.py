@@ -12,25 +12,33 @@ The size is that of configs/ende_big.py, the data that of configs/enfr_base.py, 
 differs from the paper. Dropout is 0.1, not 0.3 (section 6.1).
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 1024,
-            "model.num_heads": 16,
-            "model.d_ff": 4096,
-            "model.dropout_rate": 0.1,
-            "data.corpus": "wmt14-en-fr:corpora/wmt14-en-fr",
-            "data.source_language": "en",
-            "data.target_language": "fr",
-            "data.vocab_size": 32_000,
-            "training.num_train_steps": 300_000,
-            "checkpoint.every_steps": 600,
-            "checkpoint.keep": 20,
-            "checkpoint.average": 20,
-            "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=1024,
+            num_heads=16,
+            d_ff=4096,
+            dropout_rate=0.1,
+        ),
+        data=DataConfig(
+            corpus="wmt14-en-fr:corpora/wmt14-en-fr",
+            source_language="en",
+            target_language="fr",
+            vocab_size=32_000,
+        ),
+        training=TrainingConfig(num_train_steps=300_000),
+        checkpoint=CheckpointConfig(every_steps=600, keep=20, average=20),
+        evaluation=EvaluationConfig(every_steps=5000),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

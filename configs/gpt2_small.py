@@ -10,34 +10,35 @@ config: it needs accelerators and text, which goes into `corpora/text` as `train
 with blank lines between documents.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import Config, DataConfig, DecoderOnlyConfig, ParallelConfig
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.architecture": "decoder_only",
-            "model.d_model": 768,
-            "model.num_heads": 12,
-            "model.d_ff": 3072,
-            "model.feed_forward": "gelu_tanh",
-            "model.num_decoder_layers": 12,
-            "model.norm_order": "pre",
-            "model.norm_epsilon": 1e-5,
-            "model.attention_bias": True,
-            "model.position": "learned",
-            "model.max_positions": 1024,
-            "model.scale_embeddings": False,
-            "model.start_token": "end",
-            "model.attention_dropout_rate": 0.1,
-            "data.task": "language_modelling",
-            "data.corpus": "text:corpora/text",
-            "data.documents": "paragraphs",
-            "data.text_rows": "run_on",
-            "data.vocab_size": 50_257,
-            "data.max_length": 1024,
-            "data.batching": "pack",
-            "data.target_tokens_per_step": 512 * 1024,
-            "parallel.tokens_per_device": 32_768,
-        }
+    return Config(
+        model=DecoderOnlyConfig(
+            d_model=768,
+            num_heads=12,
+            d_ff=3072,
+            feed_forward="gelu_tanh",
+            num_decoder_layers=12,
+            norm_order="pre",
+            norm_epsilon=1e-5,
+            attention_bias=True,
+            position="learned",
+            max_positions=1024,
+            scale_embeddings=False,
+            start_token="end",
+            attention_dropout_rate=0.1,
+        ),
+        data=DataConfig(
+            task="language_modelling",
+            corpus="text:corpora/text",
+            documents="paragraphs",
+            text_rows="run_on",
+            vocab_size=50_257,
+            max_length=1024,
+            batching="pack",
+            target_tokens_per_step=512 * 1024,
+        ),
+        parallel=ParallelConfig(tokens_per_device=32_768),
     )

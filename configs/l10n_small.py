@@ -19,37 +19,44 @@ less than once; 1,024 tokens a step, packed into rows; a warmup of 500 steps; an
 checkpoints, which are 250 steps apart.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 256,
-            "model.num_heads": 4,
-            "model.d_ff": 1024,
-            "model.num_encoder_layers": 3,
-            "model.num_decoder_layers": 3,
-            "model.norm_order": "pre",
-            "model.position": "rotary",
-            "model.dropout_rate": 0.0,
-            "data.corpus": "text:corpora/l10n-en-de",
-            "data.source_language": "en",
-            "data.target_language": "de",
-            "data.vocab_size": 8000,
-            "data.max_length": 100,
-            "data.batching": "pack",
-            "data.source_tokens_per_step": 1024,
-            "data.target_tokens_per_step": 1024,
-            "training.num_train_steps": 14_000,
-            "training.warmup_steps": 500,
-            "training.log_every_steps": 50,
-            "checkpoint.every_steps": 250,
-            "checkpoint.every_minutes": None,
-            "checkpoint.keep": 20,
-            "checkpoint.average": 10,
-            "evaluation.every_steps": 1000,
-            "evaluation.num_sentences": 500,
-            "evaluation.num_samples": 2,
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            num_encoder_layers=3,
+            num_decoder_layers=3,
+            norm_order="pre",
+            position="rotary",
+            dropout_rate=0.0,
+        ),
+        data=DataConfig(
+            corpus="text:corpora/l10n-en-de",
+            source_language="en",
+            target_language="de",
+            vocab_size=8000,
+            max_length=100,
+            batching="pack",
+            source_tokens_per_step=1024,
+            target_tokens_per_step=1024,
+        ),
+        training=TrainingConfig(num_train_steps=14_000, warmup_steps=500, log_every_steps=50),
+        checkpoint=CheckpointConfig(
+            every_steps=250,
+            every_minutes=None,
+            keep=20,
+            average=10,
+        ),
+        evaluation=EvaluationConfig(every_steps=1000, num_sentences=500, num_samples=2),
     )

@@ -12,30 +12,34 @@ A decoder alone with the layers of later language models: norms before the sub-l
 positions. Its documents are the lines of the bundled corpus, packed into rows.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecoderOnlyConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.architecture": "decoder_only",
-            "model.d_model": 192,
-            "model.num_heads": 4,
-            "model.d_ff": 768,
-            "model.num_decoder_layers": 4,
-            "model.norm_order": "pre",
-            "model.position": "rotary",
-            "data.task": "language_modelling",
-            "data.vocab_size": 4000,
-            "data.max_length": 64,
-            "data.batching": "pack",
-            "data.target_tokens_per_step": 2048,
-            "training.num_train_steps": 1000,
-            "training.warmup_steps": 200,
-            "training.log_every_steps": 50,
-            "checkpoint.every_steps": 250,
-            "checkpoint.every_minutes": None,
-            "checkpoint.average": 3,
-            "evaluation.every_steps": 250,
-        }
+    return Config(
+        model=DecoderOnlyConfig(
+            d_model=192,
+            num_heads=4,
+            d_ff=768,
+            num_decoder_layers=4,
+            norm_order="pre",
+            position="rotary",
+        ),
+        data=DataConfig(
+            task="language_modelling",
+            vocab_size=4000,
+            max_length=64,
+            batching="pack",
+            target_tokens_per_step=2048,
+        ),
+        training=TrainingConfig(num_train_steps=1000, warmup_steps=200, log_every_steps=50),
+        checkpoint=CheckpointConfig(every_steps=250, every_minutes=None, average=3),
+        evaluation=EvaluationConfig(every_steps=250),
     )

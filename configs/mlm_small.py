@@ -11,32 +11,40 @@ Its documents are the lines of the bundled English text, packed into rows. A tag
 can start from it: see configs/tagger_small.py.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderOnlyConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.architecture": "encoder_only",
-            "model.d_model": 192,
-            "model.num_heads": 4,
-            "model.d_ff": 768,
-            "model.num_encoder_layers": 4,
-            "model.norm_order": "pre",
-            "model.position": "rotary",
-            "data.task": "masked_language_modelling",
-            "data.vocab_size": 4000,
-            "data.max_length": 64,
-            "data.batching": "pack",
-            "data.source_tokens_per_step": 4096,
-            "data.target_tokens_per_step": 4096,
-            "training.num_train_steps": 1000,
-            "training.warmup_steps": 200,
-            "training.label_smoothing": 0.0,
-            "training.log_every_steps": 50,
-            "checkpoint.every_steps": 250,
-            "checkpoint.every_minutes": None,
-            "checkpoint.average": 3,
-            "evaluation.every_steps": 250,
-        }
+    return Config(
+        model=EncoderOnlyConfig(
+            d_model=192,
+            num_heads=4,
+            d_ff=768,
+            num_encoder_layers=4,
+            norm_order="pre",
+            position="rotary",
+        ),
+        data=DataConfig(
+            task="masked_language_modelling",
+            vocab_size=4000,
+            max_length=64,
+            batching="pack",
+            source_tokens_per_step=4096,
+            target_tokens_per_step=4096,
+        ),
+        training=TrainingConfig(
+            num_train_steps=1000,
+            warmup_steps=200,
+            label_smoothing=0.0,
+            log_every_steps=50,
+        ),
+        checkpoint=CheckpointConfig(every_steps=250, every_minutes=None, average=3),
+        evaluation=EvaluationConfig(every_steps=250),
     )

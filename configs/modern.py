@@ -14,18 +14,18 @@ parameters as the base, as `t2t_jax.config.variants` says, but for learned posit
 embeddings that are not shared.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import Config, DataConfig, EvaluationConfig, ParallelConfig
 from t2t_jax.config.variants import variants
 
-BASE = Config().replace(
-    {
-        "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
-        "data.source_language": "en",
-        "data.target_language": "de",
-        "data.vocab_size": 37_000,
-        "evaluation.every_steps": 5000,
-        "parallel.tokens_per_device": "auto",
-    }
+BASE = Config(
+    data=DataConfig(
+        corpus="wmt14-en-de:corpora/wmt14-en-de",
+        source_language="en",
+        target_language="de",
+        vocab_size=37_000,
+    ),
+    evaluation=EvaluationConfig(every_steps=5000),
+    parallel=ParallelConfig(tokens_per_device="auto"),
 )
 
 VARIANTS = variants(BASE, window=32)

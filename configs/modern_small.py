@@ -22,40 +22,52 @@ steps: ten passes over the corpus. With twice the steps the base has 35.57 sacre
 perplexity. The window is of 4 places, as captions have 17 subwords.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 from t2t_jax.config.variants import variants
 
 CORPUS = "text:corpora/multi30k"
 
-BASE = Config().replace(
-    {
-        "model.d_model": 64,
-        "model.num_heads": 4,
-        "model.d_ff": 256,
-        "model.num_encoder_layers": 2,
-        "model.num_decoder_layers": 2,
-        "model.max_positions": 128,
-        "data.corpus": CORPUS,
-        "data.vocab_size": 4000,
-        "data.max_length": 64,
-        "data.batching": "pack",
-        "data.source_tokens_per_step": 1024,
-        "data.target_tokens_per_step": 1024,
-        "training.num_train_steps": 5000,
-        "training.warmup_steps": 400,
-        "training.schedule": "wsd",
-        "training.decay_fraction": 0.4,
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 1250,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 10_000,
-        "evaluation.num_sentences": 100,
-        "evaluation.num_samples": 1,
-        "decoding.length_penalty": 1.0,
-    }
+BASE = Config(
+    model=EncoderDecoderConfig(
+        d_model=64,
+        num_heads=4,
+        d_ff=256,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        max_positions=128,
+    ),
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=4000,
+        max_length=64,
+        batching="pack",
+        source_tokens_per_step=1024,
+        target_tokens_per_step=1024,
+    ),
+    training=TrainingConfig(
+        num_train_steps=5000,
+        warmup_steps=400,
+        schedule="wsd",
+        decay_fraction=0.4,
+        log_every_steps=100,
+    ),
+    checkpoint=CheckpointConfig(
+        every_steps=1250,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=10_000, num_sentences=100, num_samples=1),
+    decoding=DecodingConfig(length_penalty=1.0),
 )
 
 ROWS = {

@@ -17,36 +17,44 @@ two cells train at once.
 
 from typing import Any
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 CORPUS = "text:corpora/multi30k"
 
-BASE = Config().replace(
-    {
-        "model.d_model": 128,
-        "model.num_heads": 4,
-        "model.d_ff": 512,
-        "model.num_encoder_layers": 3,
-        "model.num_decoder_layers": 3,
-        "data.corpus": CORPUS,
-        "data.vocab_size": 6000,
-        "data.max_length": 64,
-        "data.batching": "pack",
-        "data.source_tokens_per_step": 1024,
-        "data.target_tokens_per_step": 1152,
-        "training.num_train_steps": 8000,
-        "training.warmup_steps": 800,
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 1000,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 100_000,
-        "evaluation.num_sentences": 100,
-        "evaluation.num_samples": 1,
-        "decoding.length_penalty": 1.0,
-    }
+BASE = Config(
+    model=EncoderDecoderConfig(
+        d_model=128,
+        num_heads=4,
+        d_ff=512,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+    ),
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=6000,
+        max_length=64,
+        batching="pack",
+        source_tokens_per_step=1024,
+        target_tokens_per_step=1152,
+    ),
+    training=TrainingConfig(num_train_steps=8000, warmup_steps=800, log_every_steps=100),
+    checkpoint=CheckpointConfig(
+        every_steps=1000,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=100_000, num_sentences=100, num_samples=1),
+    decoding=DecodingConfig(length_penalty=1.0),
 )
 
 _CHANGES: dict[str, dict[str, Any]] = {

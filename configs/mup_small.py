@@ -23,37 +23,50 @@ vocabulary of 2,000, no dropout, and 600 steps, less than a pass over the corpus
 rate does not depend on the width; it follows a warmup of 100 steps and falls to 0 linearly.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 CORPUS = "text:corpora/multi30k"
 BASE_WIDTH, WIDTHS = 64, (64, 128, 256, 512)
 RATES = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 
-BASE = Config().replace(
-    {
-        "model.base_width": BASE_WIDTH,
-        "model.num_encoder_layers": 2,
-        "model.num_decoder_layers": 2,
-        "model.dropout_rate": 0.0,
-        "data.corpus": CORPUS,
-        "data.vocab_size": 2000,
-        "data.max_length": 64,
-        "data.batching": "pack",
-        "data.source_tokens_per_step": 1024,
-        "data.target_tokens_per_step": 1024,
-        "training.num_train_steps": 600,
-        "training.warmup_steps": 100,
-        "training.schedule": "linear",
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 600,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 10_000,
-        "evaluation.num_samples": 1,
-        "decoding.beam_size": 1,
-    }
+BASE = Config(
+    model=EncoderDecoderConfig(
+        base_width=BASE_WIDTH,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dropout_rate=0.0,
+    ),
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=2000,
+        max_length=64,
+        batching="pack",
+        source_tokens_per_step=1024,
+        target_tokens_per_step=1024,
+    ),
+    training=TrainingConfig(
+        num_train_steps=600,
+        warmup_steps=100,
+        schedule="linear",
+        log_every_steps=100,
+    ),
+    checkpoint=CheckpointConfig(
+        every_steps=600,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=10_000, num_samples=1),
+    decoding=DecodingConfig(beam_size=1),
 )
 
 VARIANTS = {

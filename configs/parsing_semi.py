@@ -16,28 +16,38 @@ Stated is a vocabulary of 32K tokens. Dropout (0.1, none on attention weights) a
 tensor2tensor of 2017; with so much text there is less to overfit.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.num_encoder_layers": 4,
-            "model.num_decoder_layers": 4,
-            "model.d_model": 1024,
-            "model.dropout_rate": 0.1,
-            "model.attention_dropout_rate": 0.0,
-            "data.corpus": "trees:wsj+silver",
-            "data.vocab_size": 32_000,
-            "data.max_length": 512,
-            "training.num_train_steps": 100_000,
-            "training.warmup_steps": 4000,
-            "training.learning_rate_factor": 0.5,
-            "evaluation.every_steps": 5000,
-            "decoding.beam_size": 21,
-            "decoding.length_penalty": 0.3,
-            "decoding.max_extra_length": 300,
-            "decoding.tokens_per_batch": 2048,  # memory: a beam of 21 keeps 21 times as many
-            "parallel.tokens_per_device": "auto",
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            d_model=1024,
+            dropout_rate=0.1,
+            attention_dropout_rate=0.0,
+        ),
+        data=DataConfig(corpus="trees:wsj+silver", vocab_size=32_000, max_length=512),
+        training=TrainingConfig(
+            num_train_steps=100_000,
+            warmup_steps=4000,
+            learning_rate_factor=0.5,
+        ),
+        evaluation=EvaluationConfig(every_steps=5000),
+        decoding=DecodingConfig(
+            beam_size=21,
+            length_penalty=0.3,
+            max_extra_length=300,
+            tokens_per_batch=2048,  # memory: a beam of 21 keeps 21 times as many
+        ),
+        parallel=ParallelConfig(tokens_per_device="auto"),
     )

@@ -18,33 +18,42 @@ it passes over the trees twelve times. The paper's beam of 21 and its room of 30
 times as long to decode as the beam of 4 and the room of 100 here.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 256,
-            "model.num_heads": 4,
-            "model.d_ff": 1024,
-            "model.num_encoder_layers": 2,
-            "model.num_decoder_layers": 2,
-            "model.dropout_rate": 0.0,
-            "data.corpus": "trees:corpora/wsj_sample+corpora/gum",
-            "data.vocab_size": 4000,
-            "data.max_length": 256,
-            "data.batching": "pack",
-            "data.source_tokens_per_step": 1024,
-            "data.target_tokens_per_step": 1024,
-            "training.num_train_steps": 9000,
-            "training.warmup_steps": 800,
-            "checkpoint.every_steps": 200,
-            "checkpoint.every_minutes": None,
-            "evaluation.every_steps": 1000,
-            "evaluation.num_sentences": 100,
-            "decoding.beam_size": 4,
-            "decoding.length_penalty": 0.3,
-            "decoding.max_extra_length": 100,
-            "decoding.tokens_per_batch": 16_384,
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dropout_rate=0.0,
+        ),
+        data=DataConfig(
+            corpus="trees:corpora/wsj_sample+corpora/gum",
+            vocab_size=4000,
+            max_length=256,
+            batching="pack",
+            source_tokens_per_step=1024,
+            target_tokens_per_step=1024,
+        ),
+        training=TrainingConfig(num_train_steps=9000, warmup_steps=800),
+        checkpoint=CheckpointConfig(every_steps=200, every_minutes=None),
+        evaluation=EvaluationConfig(every_steps=1000, num_sentences=100),
+        decoding=DecodingConfig(
+            beam_size=4,
+            length_penalty=0.3,
+            max_extra_length=100,
+            tokens_per_batch=16_384,
+        ),
     )

@@ -13,29 +13,34 @@ constants of the recipe are the paper's but for the size of a step (2,048 tokens
 rows), the warmup (600 steps) and the length: 1,200 steps, less than four passes over 43,853 pairs.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.d_model": 256,
-            "model.num_heads": 4,
-            "model.d_ff": 1024,
-            "model.num_encoder_layers": 2,
-            "model.num_decoder_layers": 2,
-            "model.compute_dtype": "float32",  # as its figures were measured
-            "data.vocab_size": 4000,
-            "data.max_length": 64,
-            "data.batching": "pack",
-            "data.source_tokens_per_step": 2048,
-            "data.target_tokens_per_step": 2048,
-            "training.num_train_steps": 1200,
-            "training.warmup_steps": 600,
-            "training.log_every_steps": 50,
-            "checkpoint.every_steps": 60,
-            "checkpoint.every_minutes": None,
-            "evaluation.every_steps": 300,
-            "evaluation.num_sentences": 200,
-        }
+    return Config(
+        model=EncoderDecoderConfig(
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            compute_dtype="float32",  # as its figures were measured
+        ),
+        data=DataConfig(
+            vocab_size=4000,
+            max_length=64,
+            batching="pack",
+            source_tokens_per_step=2048,
+            target_tokens_per_step=2048,
+        ),
+        training=TrainingConfig(num_train_steps=1200, warmup_steps=600, log_every_steps=50),
+        checkpoint=CheckpointConfig(every_steps=60, every_minutes=None),
+        evaluation=EvaluationConfig(every_steps=300, num_sentences=200),
     )

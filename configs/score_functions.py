@@ -23,38 +23,46 @@ additive scores. Batches are buckets of similar lengths: the cost of additive sc
 square of a row's length, and a packed row would be four times as long as a caption.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 CORPUS = "text:corpora/multi30k"
 
-BASE = Config().replace(
-    {
-        "model.d_model": 128,
-        "model.num_heads": 1,
-        "model.d_v": 128,
-        "model.d_ff": 512,
-        "model.num_encoder_layers": 2,
-        "model.num_decoder_layers": 2,
-        "model.dropout_rate": 0.0,
-        "data.corpus": CORPUS,
-        "data.vocab_size": 4000,
-        "data.max_length": 64,
-        "data.batching": "bucket",
-        "data.source_tokens_per_step": 1024,
-        "data.target_tokens_per_step": 1024,
-        "training.num_train_steps": 800,
-        "training.warmup_steps": 400,
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 400,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 10_000,
-        "evaluation.num_sentences": 100,
-        "evaluation.num_samples": 1,
-        "decoding.length_penalty": 1.0,
-    }
+BASE = Config(
+    model=EncoderDecoderConfig(
+        d_model=128,
+        num_heads=1,
+        d_v=128,
+        d_ff=512,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dropout_rate=0.0,
+    ),
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=4000,
+        max_length=64,
+        batching="bucket",
+        source_tokens_per_step=1024,
+        target_tokens_per_step=1024,
+    ),
+    training=TrainingConfig(num_train_steps=800, warmup_steps=400, log_every_steps=100),
+    checkpoint=CheckpointConfig(
+        every_steps=400,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=10_000, num_sentences=100, num_samples=1),
+    decoding=DecodingConfig(length_penalty=1.0),
 )
 
 _NAMES = {"scaled": "scaled_dot_product", "unscaled": "dot_product", "additive": "additive"}

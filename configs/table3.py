@@ -14,19 +14,19 @@ On another corpus (`--data.corpus`, `--data.vocab-size`) the figures are not to 
 paper's, but the order of the rows is.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ParallelConfig
 from t2t_jax.paper import TABLE_3
 
-BASE = Config().replace(
-    {
-        "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
-        "data.source_language": "en",
-        "data.target_language": "de",
-        "data.vocab_size": 37_000,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 5000,
-        "parallel.tokens_per_device": "auto",
-    }
+BASE = Config(
+    data=DataConfig(
+        corpus="wmt14-en-de:corpora/wmt14-en-de",
+        source_language="en",
+        target_language="de",
+        vocab_size=37_000,
+    ),
+    checkpoint=CheckpointConfig(average=1),
+    evaluation=EvaluationConfig(every_steps=5000),
+    parallel=ParallelConfig(tokens_per_device="auto"),
 )
 
 VARIANTS = {

@@ -20,31 +20,37 @@ column "differs in" has the values. Every ratio to the base model is the paper's
 learn for too short a time to overfit.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderDecoderConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 from t2t_jax.paper import TABLE_3
 
 CORPUS = "text:corpora/multi30k"
 
-BASE = Config().replace(
-    {
-        "model.max_positions": 128,
-        "data.corpus": CORPUS,
-        "data.vocab_size": 2000,
-        "data.max_length": 64,
-        "data.batching": "pack",
-        "data.source_tokens_per_step": 512,
-        "data.target_tokens_per_step": 512,
-        "training.warmup_steps": 800,
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 500,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 10_000,
-        "evaluation.num_sentences": 100,
-        "evaluation.num_samples": 1,
-    }
+BASE = Config(
+    model=EncoderDecoderConfig(max_positions=128),
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=2000,
+        max_length=64,
+        batching="pack",
+        source_tokens_per_step=512,
+        target_tokens_per_step=512,
+    ),
+    training=TrainingConfig(warmup_steps=800, log_every_steps=100),
+    checkpoint=CheckpointConfig(
+        every_steps=500,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=10_000, num_sentences=100, num_samples=1),
 )
 
 VARIANTS = {

@@ -15,32 +15,37 @@ layers: every ratio to the base model is the paper's. The corpus is that of
 Rows keep the paper's labels; the column "differs in" has the values.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 from t2t_jax.paper import TABLE_3
 
 CORPUS = "text:corpora/multi30k"
 
-BASE = Config().replace(
-    {
-        "data.corpus": CORPUS,
-        "data.vocab_size": 4000,
-        "data.max_length": 64,
-        "data.batching": "pack",
-        "data.source_tokens_per_step": 1024,
-        "data.target_tokens_per_step": 1024,
-        "training.num_train_steps": 800,
-        "training.warmup_steps": 400,
-        "training.log_every_steps": 100,
-        "checkpoint.every_steps": 400,
-        "checkpoint.every_minutes": None,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": False,
-        "checkpoint.average": 1,
-        "evaluation.every_steps": 10_000,
-        "evaluation.num_sentences": 100,
-        "evaluation.num_samples": 1,
-        "decoding.length_penalty": 1.0,
-    }
+BASE = Config(
+    data=DataConfig(
+        corpus=CORPUS,
+        vocab_size=4000,
+        max_length=64,
+        batching="pack",
+        source_tokens_per_step=1024,
+        target_tokens_per_step=1024,
+    ),
+    training=TrainingConfig(num_train_steps=800, warmup_steps=400, log_every_steps=100),
+    checkpoint=CheckpointConfig(
+        every_steps=400,
+        every_minutes=None,
+        keep=1,
+        keep_best=False,
+        average=1,
+    ),
+    evaluation=EvaluationConfig(every_steps=10_000, num_sentences=100, num_samples=1),
+    decoding=DecodingConfig(length_penalty=1.0),
 )
 
 ROWS = ("base", "A-h1", "A-h4", "A-h16", "A-h32", "C-d256", "C-d1024", "C-ff1024", "C-ff4096")

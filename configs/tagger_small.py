@@ -15,34 +15,42 @@ train.tags. With --training.init_from the encoder starts from one that has learn
 words; see docs/encoders.md for what that gains.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EncoderOnlyConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.architecture": "encoder_only",
-            "model.d_model": 192,
-            "model.num_heads": 4,
-            "model.d_ff": 768,
-            "model.num_encoder_layers": 4,
-            "model.norm_order": "pre",
-            "model.position": "rotary",
-            "model.share_embeddings": False,
-            "data.task": "tagging",
-            "data.corpus": "trees:corpora/wsj_sample",
-            "data.vocab_size": 4000,
-            "data.max_length": 128,
-            "data.batching": "pack",
-            "data.source_tokens_per_step": 2048,
-            "data.target_tokens_per_step": 2048,
-            "training.num_train_steps": 600,
-            "training.warmup_steps": 100,
-            "training.label_smoothing": 0.0,
-            "training.log_every_steps": 50,
-            "checkpoint.every_steps": 200,
-            "checkpoint.every_minutes": None,
-            "checkpoint.average": 1,
-            "evaluation.every_steps": 200,
-        }
+    return Config(
+        model=EncoderOnlyConfig(
+            d_model=192,
+            num_heads=4,
+            d_ff=768,
+            num_encoder_layers=4,
+            norm_order="pre",
+            position="rotary",
+            share_embeddings=False,
+        ),
+        data=DataConfig(
+            task="tagging",
+            corpus="trees:corpora/wsj_sample",
+            vocab_size=4000,
+            max_length=128,
+            batching="pack",
+            source_tokens_per_step=2048,
+            target_tokens_per_step=2048,
+        ),
+        training=TrainingConfig(
+            num_train_steps=600,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            log_every_steps=50,
+        ),
+        checkpoint=CheckpointConfig(every_steps=200, every_minutes=None, average=1),
+        evaluation=EvaluationConfig(every_steps=200),
     )

@@ -13,43 +13,51 @@ them are held out for test and 180 for dev. The encoder reads an image as 16 pat
 pixels.
 """
 
-from t2t_jax import Config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    ImageEncoderConfig,
+    TrainingConfig,
+)
 
 
 def get_config() -> Config:
-    return Config().replace(
-        {
-            "model.architecture": "image_encoder",
-            "model.patch_size": 2,
-            "model.image_size": 8,
-            "model.image_channels": 1,
-            "model.d_model": 64,
-            "model.num_heads": 4,
-            "model.d_ff": 128,
-            "model.num_encoder_layers": 4,
-            "model.dropout_rate": 0.0,
-            "model.norm_order": "pre",
-            "model.position": "learned",
-            "model.feed_forward": "gelu",
-            "model.output_bias": True,
-            "data.task": "image_classification",
-            "data.corpus": "digits:",
-            "data.vocab_size": 10,
-            "data.max_length": 24,
-            "data.source_tokens_per_step": 128 * 24,
-            "data.target_tokens_per_step": 128 * 24,
-            "training.num_train_steps": 2000,
-            "training.warmup_steps": 100,
-            "training.optimizer": "adamw",
-            "training.weight_decay": 0.3,
-            "training.schedule": "cosine",
-            "training.schedule_steps": 2000,
-            "training.peak_learning_rate": 4e-3,
-            "training.ema_decay": 0.99,
-            "training.log_every_steps": 50,
-            "checkpoint.every_steps": 500,
-            "checkpoint.every_minutes": None,
-            "checkpoint.average": 1,
-            "evaluation.every_steps": 500,
-        }
+    return Config(
+        model=ImageEncoderConfig(
+            patch_size=2,
+            image_size=8,
+            image_channels=1,
+            d_model=64,
+            num_heads=4,
+            d_ff=128,
+            num_encoder_layers=4,
+            dropout_rate=0.0,
+            norm_order="pre",
+            position="learned",
+            feed_forward="gelu",
+            output_bias=True,
+        ),
+        data=DataConfig(
+            task="image_classification",
+            corpus="digits:",
+            vocab_size=10,
+            max_length=24,
+            source_tokens_per_step=128 * 24,
+            target_tokens_per_step=128 * 24,
+        ),
+        training=TrainingConfig(
+            num_train_steps=2000,
+            warmup_steps=100,
+            optimizer="adamw",
+            weight_decay=0.3,
+            schedule="cosine",
+            schedule_steps=2000,
+            peak_learning_rate=4e-3,
+            ema_decay=0.99,
+            log_every_steps=50,
+        ),
+        checkpoint=CheckpointConfig(every_steps=500, every_minutes=None, average=1),
+        evaluation=EvaluationConfig(every_steps=500),
     )

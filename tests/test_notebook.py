@@ -95,15 +95,15 @@ def test_the_notebook_runs_from_top_to_bottom(tiny_run, execute, tmp_path, monke
 
 # The grid of the test: its models, its corpus and its size in place of the notebook's.
 _TINY = {
-    '"model.d_model": 128': '"model.d_model": 16',
-    '"model.d_ff": 256': '"model.d_ff": 32',
-    '"bundled:"': '"text:corpus", "data.cache_dir": "cache"',
-    '"data.vocab_size": 2000': '"data.vocab_size": 300',
-    '_per_step": 1024': '_per_step": 128',
-    '"training.num_train_steps": 300': '"training.num_train_steps": 20',
-    '"training.warmup_steps": 150': '"training.warmup_steps": 10',
-    '"evaluation.num_sentences": 200': '"evaluation.num_sentences": 8',
-    '"decoding.beam_size": 1': '"decoding.beam_size": 1, "decoding.max_extra_length": 4',
+    "d_model=128": "d_model=16",
+    "d_ff=256": "d_ff=32",
+    '"bundled:"': '"text:corpus", cache_dir="cache"',
+    "vocab_size=2000": "vocab_size=300",
+    "_per_step=1024": "_per_step=128",
+    "num_train_steps=300": "num_train_steps=20",
+    "warmup_steps=150": "warmup_steps=10",
+    "num_sentences=200": "num_sentences=8",
+    "beam_size=1": "beam_size=1, max_extra_length=4",
     "HEADS, DROPOUTS = [4, 1], [0.1, 0.0]": "HEADS, DROPOUTS = [4], [0.1, 0.0]",
     "SEEDS = 2": "SEEDS = 1",
 }

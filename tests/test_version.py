@@ -12,7 +12,7 @@ import pytest
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.groups import all_commands
-from t2t_jax.config import Config
+from t2t_jax.config import Config, EncoderDecoderConfig
 from t2t_jax.config.config import check_recipe, from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -41,6 +41,7 @@ USES = {
         "model.width",
         lambda: Config().replace({"model.width": 64}).model.d_model == 64,
     ),
+    "a field as a keyword": ("model.width", lambda: EncoderDecoderConfig(width=64).d_model == 64),
     "a field as a flag": (
         "model.width",
         lambda: entry_command(f"{TRAIN} --model.width=64".split()).fields.model.d_model == 64,

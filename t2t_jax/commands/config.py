@@ -67,5 +67,4 @@ config_command = partial(command_of_config, ConfigCommand)
 
 def config_named(name: str) -> Config:
     """Return the config of a file, of the package's file of a name, or of a run."""
-    found = stored_config(opened(name))
-    return load_config(name) if found is None else found
+    return stored_config(opened(name)) or load_config(name)

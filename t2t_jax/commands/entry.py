@@ -55,8 +55,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         raise UserError(f"{program} has no command {quote(name)}{lacks}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
     make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
-    command: Command = (make or partial(command_of, kind))(current_flags, f"{program} {name}")
-    return command
+    return (make or partial(command_of, kind))(current_flags, f"{program} {name}")
 
 
 def command_class(name: str) -> type:

@@ -10,6 +10,7 @@ from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
 from t2t_jax.commands.streams import check_heard, writing
 from t2t_jax.commands.tables import print_result
 from t2t_jax.config import DataConfig, DecodingConfig
+from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import load, rows
 from t2t_jax.system.records import as_line
@@ -17,7 +18,6 @@ from t2t_jax.system.records import as_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from t2t_jax.data.corpus import Corpus
     from t2t_jax.decoding.translator import Translator
 
 
@@ -88,9 +88,8 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         check_heard("name a file for the model's answers with --output")
         return contextlib.nullcontext()
 
-    def _corpus(self, data: DataConfig) -> "Corpus":
+    def _corpus(self, data: DataConfig) -> Corpus:
         """Open the corpus to score on; call this once, as it hashes all files of the corpus."""
-        from t2t_jax.data.corpus import open_corpus
         from t2t_jax.tasks import task_of
         from t2t_jax.workdir import read_config
 
@@ -110,7 +109,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         return corpus
 
     def _evaluate(
-        self, translator: "Translator", corpus: "Corpus", split: str, file: BinaryIO | None
+        self, translator: "Translator", corpus: Corpus, split: str, file: BinaryIO | None
     ) -> dict[str, Any]:
         """Score a model on a split, and write its answers to a file.
 

@@ -61,8 +61,7 @@ class InitCommand:
             raise UserError(f"--source and --target are both {self.source!r}; give two languages")
         check_local(self.directory, "name a directory of this machine")
         check_writable(self.directory)
-        there = [name for name in _FILES if os.path.lexists(self.directory / name)]
-        if there:
+        if there := [name for name in _FILES if os.path.lexists(self.directory / name)]:
             raise UserError(
                 f"{self.directory} has {', '.join(there)} already; move these, or name another DIR"
             )

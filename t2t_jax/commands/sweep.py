@@ -15,11 +15,10 @@ from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.commands.tables import print_line, result_console
 from t2t_jax.commands.vary import choices_of, tuned_fields
 from t2t_jax.config import Config
-from t2t_jax.config.file import product_file
+from t2t_jax.config.file import Grid, check_size, checked_grid, load_grid, product, product_file
 from t2t_jax.errors import UserError, did_you_mean, quote
 
 if TYPE_CHECKING:
-    from t2t_jax.config.file import Grid
     from t2t_jax.sweep.grid import GridOutcome
     from t2t_jax.sweep.launchers import Launcher
 
@@ -108,7 +107,6 @@ class SweepCommand:
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every wanted cell has a result."""
-        from t2t_jax.config.file import check_size
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
         from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
@@ -198,9 +196,8 @@ class SweepCommand:
         print_line(f"{old} is {new} now; change the name in the config file, too")
         return 0
 
-    def _grid(self) -> "Grid":
+    def _grid(self) -> Grid:
         """Return the grid: of --vary, of the config file, or of the directory."""
-        from t2t_jax.config.file import checked_grid, load_grid, product
         from t2t_jax.sweep.stored_grid import stored_grid
 
         if self.vary:
@@ -219,7 +216,7 @@ class SweepCommand:
             raise UserError(f"{_USAGE}, or the directory of a grid; see --help")
         return stored_grid(self.workdir)
 
-    def _with_base(self, grid: "Grid") -> "Grid":
+    def _with_base(self, grid: Grid) -> Grid:
         """Return the grid, compared with the row that --base names."""
         if self.base is None:
             return grid

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import tyro
 
+from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import (
     ConfigFields,
     NewRun,
@@ -19,12 +20,10 @@ from t2t_jax.commands.flag_table import (
 )
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with_family
 from t2t_jax.config import Config
-from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import TrainingFlags
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import Cloud
-from t2t_jax.system.opening import opened
 
 _OF_TRAINING = "profile_steps", "metrics_port", "preemption_notices", "mirror_dir", "dry_run"
 
@@ -139,9 +138,7 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
     def defaults(line: CommandLine) -> TrainCommand:
         nonlocal base, workdir
         file, workdir = line.value_of("--config"), as_path(line.run) if line.run else None
-        base = stored_config(opened(file) if file else workdir)
-        if file and base is None:
-            base = load_config(file)
+        base = config_named(file) if file else stored_config(workdir)
         command = kind(fields=with_family(base or Config(), line))
         instead = {spelled(name) for part in flags_of_plugins(command) for name in part.instead}
         needs_run = instead.isdisjoint(line.flags)

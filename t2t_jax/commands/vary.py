@@ -10,10 +10,9 @@ import tyro
 
 from t2t_jax.commands.flag_table import values_of
 from t2t_jax.config import Config
-from t2t_jax.config.config import known_fields, unknown_field
+from t2t_jax.config.config import known_fields, known_path
 from t2t_jax.config.file import Choices, can_name_directory
 from t2t_jax.errors import UserError, quote
-from t2t_jax.version import current_name
 
 if TYPE_CHECKING:
     from t2t_jax.sweep.sampling import Range
@@ -71,9 +70,7 @@ def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, 
             f"{flag} {quote(word)} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
             f"{flag} training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
         )
-    path = current_name(given.removeprefix("--").replace("-", "_"))
-    if path not in (known := known_fields()):
-        raise unknown_field(path, known)
+    path = known_path(given.removeprefix("--").replace("-", "_"))
     if path in seen:
         raise UserError(f"{flag} names {path} twice; name it once, with all of its values")
     return path, values

@@ -6,7 +6,6 @@ from functools import cached_property
 
 from t2t_jax.config.checks import require
 from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
-from t2t_jax.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,8 @@ class AttentionConfig:
     def check_devices(self, tensor: int) -> None:
         """Refuse a number of devices that cannot share the heads equally."""
         for name, heads in (("num_heads", self.num_heads), ("num_kv_heads", self.groups)):
-            if heads % tensor:
-                raise UserError(
-                    f"model.{name}={heads} is not divisible by parallel.tensor={tensor}, "
-                    "over which heads are split; choose a divisor"
-                )
+            require(
+                heads % tensor == 0,
+                f"model.{name}={heads} is not divisible by parallel.tensor={tensor}, over which "
+                "heads are split; choose a divisor",
+            )

@@ -4,11 +4,13 @@ Each error names the field and the value.
 """
 
 import dataclasses
+import inspect
 import math
 import types
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.config.running import run_registering_files
 from t2t_jax.config.tables import NAMED
@@ -65,8 +67,29 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-class Section:
-    """A section of a config, which is a dataclass: the checks of its fields."""
+class _Keywords(ABCMeta):
+    """Check keywords of a section as `Config.replace` checks dotted names."""
+
+    if not TYPE_CHECKING:  # type checkers and editors know the keywords of a dataclass
+
+        def __call__(cls, *args, **fields):
+            if inspect.isabstract(cls):
+                raise UserError(
+                    f"{cls.__name__} is of no network; use EncoderDecoderConfig or another"
+                )
+            for name in [name for name in fields if name not in cls.__dataclass_fields__]:
+                from t2t_jax.config.config import field_of
+
+                fields[field_of(cls, name)] = fields.pop(name)
+            return super().__call__(*args, **fields)
+
+        @property
+        def __signature__(cls):  # for notebooks, which would show that of __call__
+            return inspect.signature(types.MethodType(cls.__init__, cls))
+
+
+class Section(metaclass=_Keywords):
+    """Base class of a config and of its sections: the checks of their fields."""
 
     def __post_init__(self) -> None:
         """Refuse a value that is not of the type its field declares, or is out of its bounds.
@@ -76,7 +99,7 @@ class Section:
         """
         section: Any = type(self)
         for leaf in dataclasses.fields(section):
-            value, name = getattr(self, leaf.name), self._path(leaf.name)
+            value, name = getattr(self, leaf.name), self.path(leaf.name)
             hint = _field_types(section)[leaf.name]
             if name in NAMED and isinstance(value, str):
                 if value not in NAMED[name]:
@@ -90,10 +113,11 @@ class Section:
             if isinstance(value, int | float):
                 _check_bounds(f"{name}={quote(value)}", value, leaf.metadata)
 
-    def _path(self, name: str) -> str:
+    @classmethod
+    def path(cls, name: str) -> str:
         """Return the path of a field: the attribute `section`, or the name of the class, and it."""
-        by_class = type(self).__name__.removesuffix("Config").lower()
-        return f"{getattr(self, 'section', by_class)}.{name}"
+        by_class = cls.__name__.removesuffix("Config").lower()
+        return f"{getattr(cls, 'section', by_class)}.{name}".removeprefix(".")
 
 
 def _check_bounds(label: str, value: Any, marks: Mapping[str, Any]) -> None:
@@ -102,15 +126,11 @@ def _check_bounds(label: str, value: Any, marks: Mapping[str, Any]) -> None:
     require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
     most = _LARGEST if isinstance(value, float) else _MOST
     kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
-    fits = "fits" not in marks or value <= most
-    require(fits, f"{label} is more than the largest, {kind}")
+    require("fits" not in marks or value <= most, f"{label} is more than the largest, {kind}")
     require("is_positive" not in marks or value > 0, f"{label} is not positive; use None")
 
 
-@cache
-def _field_types(section: Any) -> dict[str, Any]:
-    """Return the types of the fields of a section, which take most of a check to find out."""
-    return get_type_hints(section)
+_field_types = cache(get_type_hints)  # which would take most of the time of a check
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from t2t_jax.config import families, sections
-from t2t_jax.config.checks import require
+from t2t_jax.config.checks import Section, require
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.config.tasks import task_name
@@ -16,12 +16,9 @@ from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.system.records import Record, parse_object
 from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
 
-_REQUIRED = "model", "data", "training"
-"""The sections without which a config is damaged."""
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Section):
     """All settings of a run, in sections; a run depends on nothing else but its corpus."""
 
     model: ModelConfig = field(default_factory=families.EncoderDecoderConfig)
@@ -34,6 +31,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check the conditions that hold between fields of different sections."""
+        super().__post_init__()
         self._check_task()
         require(
             self.model.parametrisation == "standard"
@@ -96,16 +94,11 @@ class Config:
         Raises:
           UserError: a path names no field, or a value is refused.
         """
-        nested, known = to_dict(self), known_fields()
+        nested = to_dict(self)
         family = changes.get("model.architecture", self.model.architecture)
         nested["model"] = families.values_in_family(nested["model"], family)
         for given, value in changes.items():
-            path = current_name(given)
-            if path not in known:
-                raise unknown_field(path, known)
-            section, _, name = path.partition(".")
-            if section == "model" and name not in nested["model"]:
-                raise families.foreign_field(name, family)
+            section, _, name = known_path(given).partition(".")
             nested[section][name] = value
         return from_dict(nested)
 
@@ -147,6 +140,23 @@ def known_fields() -> dict[str, "dataclasses.Field[Any]"]:
         if section != "model":
             found |= {f"{section}.{leaf.name}": leaf for leaf in dataclasses.fields(kind)}
     return found
+
+
+def known_path(given: str) -> str:
+    """Return the current path of a field; refuse an unknown one."""
+    path, known = current_name(given), known_fields()
+    if path not in known:
+        raise unknown_field(path, known)
+    return path
+
+
+def field_of(section: type[Section], keyword: str) -> str:
+    """Return the current name of a keyword that is no field, or refuse it."""
+    path = known_path(section.path(keyword))
+    name = path.rpartition(".")[2]
+    if issubclass(section, ModelConfig) and not hasattr(section, name):
+        raise families.foreign_field(name, section.architecture)
+    return name if path == section.path(name) else keyword
 
 
 def differences(
@@ -197,8 +207,7 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
-    missing = [section for section in _REQUIRED if section not in nested]
-    if missing:
+    if missing := [section for section in ("model", "data", "training") if section not in nested]:
         raise UserError(
             f"config lacks the section {missing[0]}, which every release writes; bring back a copy"
         )

@@ -301,22 +301,18 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
     Raises:
       UserError: there is no such family, the family lacks a field, or a value is refused.
     """
-    known = fields_of(architecture)
-    for name in fields:
-        if name not in known and name in all_model_fields():
-            raise foreign_field(name, architecture)
+    FAMILIES.check("model.architecture", architecture)
     return FAMILIES[architecture].config(**fields)
 
 
 def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    """Return values of the fields of a family: those of another config, and defaults for the rest.
+    """Return the values that a family has fields for, with the name of the family.
 
     Args:
       values: the values of the fields of a network's config, which may be of another family.
     """
-    known = fields_of(architecture).items()
-    found = {name: values.get(name, leaf.default) for name, leaf in known}
-    return {**found, "architecture": architecture}
+    kept = {name: values[name] for name in fields_of(architecture) if name in values}
+    return {**kept, "architecture": architecture}
 
 
 def foreign_field(name: str, architecture: str) -> UserError:

@@ -9,11 +9,11 @@ from any directory that has no such file of its own.
 """
 
 import itertools
-import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -234,8 +234,7 @@ def _shipped() -> Path:
 
 def _run(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
-        shipped = _shipped()
-        known = ", ".join(f"{shipped.name}/{each.name}" for each in sorted(shipped.glob("*.py")))
+        known = ", ".join(f"configs/{each.name}" for each in sorted(_shipped().glob("*.py")))
         raise UserError(f"no config file {path}; give a file of your own, or one of {known}")
     return run_file(path)
 
@@ -259,8 +258,8 @@ def _checked(config: Any, spec: str, path: str) -> Config:
     """Make a config of a file anew, and so check again what the file's code may have altered."""
     if type(config) is not Config:
         raise UserError(
-            f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config; make one by Config() "
-            "and its replace()"
+            f"{spec} gave a {'type' if issubclass(type(config), type) else type(config).__name__}, "
+            "not a t2t_jax.Config; make one by Config(), as in configs/base.py"
         )
 
     def again() -> Config:
@@ -297,22 +296,17 @@ def product_file(base: Config, choices: Choices, title: str) -> str:
     if named := environment_of(base):
         lines.append(f"It names functions that other files register: set {FILES}={named[FILES]}")
     head = "".join(f"# {line}\n" for line in lines)
-    changed = {path: new for path, (_, new) in differences(Config(), base).items()}
-    changes = f".replace(\n    {{\n{_rows(changed)}    }}\n)" if changed else ""
+    homes, sections = {"t2t_jax": ["product"], "t2t_jax.config": ["Config"]}, ""
+    for name, section in vars(base).items():
+        if section != getattr(Config(), name):
+            kind, values = type(section), ((f, getattr(section, f.name)) for f in fields(section))
+            changed = (f"        {f.name}={one!r},\n" for f, one in values if one != f.default)
+            sections += f"    {name}={kind.__name__}(\n{''.join(changed)}    ),\n"
+            home = re.sub(r"^(t2t_jax\.config)\..*", r"\1", kind.__module__)  # or that of a plugin
+            homes.setdefault(home, []).append(kind.__name__)
+    imports = (f"from {home} import {', '.join(sorted(homes[home]))}\n" for home in homes)
+    rows = "".join(f"        {path!r}: {values!r},\n" for path, values in choices.items())
     return (
-        f"{head}\nfrom t2t_jax import Config, product\n\nBASE = Config(){changes}\n\n"
-        f"VARIANTS = product(\n    BASE,\n    {{\n{_rows(choices)}    }},\n)\n"
-    )
-
-
-def _rows(fields: Mapping[Any, Any]) -> str:
-    return "".join(f"        {_literal(k)}: {_literal(value)},\n" for k, value in fields.items())
-
-
-def _literal(value: Any) -> str:
-    """Return a value of a field, or a list or tuple of values, as Python writes it."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False) if value.isprintable() else repr(value)
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
-    return f"[{', '.join(map(_literal, value))}]" if isinstance(value, list) else repr(value)
+        f"{head}\n{''.join(imports)}\nBASE = Config(\n{sections})\n\n"
+        f"VARIANTS = product(\n    BASE,\n    {{\n{rows}    }},\n)\n"
+    ).replace("Config(\n)", "Config()")

@@ -367,8 +367,7 @@ class ModelConfig(checks.Section, ABC):
 
     def _heads_of(self, part: Part) -> int | None:
         """Return the heads that a family gives to an attention; None means `num_heads`."""
-        heads: int | None = getattr(self, f"{part}_heads", None)
-        return heads
+        return getattr(self, f"{part}_heads", None)
 
     def deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
         """Return alpha and beta of DeepNorm, scale^(1/4) and gain^(-1/4); 1 in other orders.

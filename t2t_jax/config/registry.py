@@ -84,9 +84,7 @@ class Entry:
 
     def load(self) -> Callable[..., Any]:
         """Return the function, whose module is imported if the entry has only its place."""
-        is_place = isinstance(self.function, str)
-        function: Callable[..., Any] = load_named(self.function) if is_place else self.function
-        return function
+        return load_named(self.function) if isinstance(self.function, str) else self.function
 
     def learned(self, width: int) -> Mapping[str, Parameter]:
         """Return the parameters for vectors of a width."""
@@ -304,6 +302,4 @@ def _dump(node: Any) -> str:
 
 
 def _is_docstring(node: Any) -> bool:
-    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-        return False
-    return isinstance(node.value.value, str)
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)

@@ -3,15 +3,16 @@
 A name stands for an equation and for the facts that the rest of the program needs: the parameters
 that are learned, and so the costs, and whether a network has a gate. Flags, errors, documents,
 modules and costs read these tables alone; `config.tasks` has the table of tasks. A config file adds
-an activation, a norm or a score function of its own::
+an activation, a norm or a score function::
 
     import jax
     import t2t_jax
+    from t2t_jax.config import Config, EncoderDecoderConfig
 
     t2t_jax.register_activation("relu6", jax.nn.relu6)
 
     def get_config():
-        return t2t_jax.Config().replace({"model.feed_forward": "relu6"})
+        return Config(model=EncoderDecoderConfig(feed_forward="relu6"))
 
 A run keeps the name, and a copy of the file that registered it; see `workdir.claim`. Loading a run
 never executes that copy: the process registers the name before, by a config file or by a file that

@@ -60,9 +60,7 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
         },
     }
     return {
-        name: base.replace(
-            {f"model.{field}": one for field, one in _of_equal_size(model, row).items()}
-        )
+        name: replace(base, model=replace(model, **_of_equal_size(model, row)))
         for name, row in rows.items()
     }
 

@@ -3,8 +3,9 @@
 The scores of one block of queries and one block of keys exist at a time. A loop over the keys keeps
 a softmax that is right for the keys seen so far: their greatest score, the sum of their
 exponentials, and the values weighted with these (Rabe and Staats 2021, "Self-attention Does Not
-Need O(n^2) Memory"). The derivative computes each block again from the logarithm of that sum (Dao
-et al. 2022, "FlashAttention", algorithm 4).
+Need O(n^2) Memory"). The derivative computes each block again from the greatest score and the sum
+(Dao et al. 2022, "FlashAttention", algorithm 4). These stay apart: a great score plus the logarithm
+of the sum would be rounded to the score.
 """
 
 from collections.abc import Callable
@@ -131,10 +132,10 @@ def _tied(*arrays: Any) -> _Arrays:
 
 def _weighted_values(
     options: _Options, arrays: _Arrays
-) -> tuple[_Vectors, Float32[Array, "n b h block 1"]]:
-    """Compute the weighted values, and the log of the sum of exponentials of a query's scores."""
+) -> tuple[_Vectors, tuple[Float32[Array, "n b h block 1"], Float32[Array, "n b h block 1"]]]:
+    """Compute the weighted values, and a query's greatest score and sum of exponentials."""
 
-    def of_queries(i: Int[Array, ""]) -> tuple[Array, Array]:
+    def of_queries(i: Int[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
         def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
             greatest, total, weighted = so_far
             scores, visible = _scores(options, arrays, i, j)
@@ -159,18 +160,18 @@ def _weighted_values(
             arrays.zero, _num_key_blocks(options, arrays, i), add_keys, start
         )
         total = jnp.where(total == 0, 1, total)  # for a query that may attend to nothing
-        return (weighted / total).astype(arrays.value.dtype), greatest + jnp.log(total)
+        return (weighted / total).astype(arrays.value.dtype), (greatest, total)
 
     return jax.lax.map(of_queries, arrays.zero + jnp.arange(len(arrays.query)))
 
 
 def _forward(options: _Options, *arrays: Any) -> tuple[_Vectors, tuple[Any, ...]]:
-    heads, log_totals = _weighted_values(options, _tied(*arrays))
-    return heads, (_Arrays(*arrays), heads, log_totals)
+    heads, sums = _weighted_values(options, _tied(*arrays))
+    return heads, (_Arrays(*arrays), heads, *sums)
 
 
 def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors) -> tuple:
-    arrays, heads, log_totals = residuals
+    arrays, heads, greatest, totals = residuals
     arrays = _tied(*arrays)
     # The derivative of softmax subtracts the sum over the keys of weight times its cotangent.
     shared = jnp.einsum("nbhqd,nbhqd->nbhq", cotangent, heads, preferred_element_type=jnp.float32)
@@ -179,7 +180,7 @@ def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors
         def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
             query_bar, key_bar, value_bar = so_far
             scores, visible = _scores(options, arrays, i, j)
-            weights = jnp.where(visible, jnp.exp(scores - log_totals[i]), 0)
+            weights = jnp.where(visible, jnp.exp(scores - greatest[i]) / totals[i], 0)
             drop = _dropped(options, arrays, i, j)
             weights_bar = drop(_product("bhqd,bhkd->bhqk", cotangent[i], arrays.value[j]))
             scores_bar = weights * (weights_bar - shared[i][..., None])

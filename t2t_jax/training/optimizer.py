@@ -1,5 +1,6 @@
 """The interface of an optimiser; Adam of section 5.3, Lion, Muon, Adafactor and combinations."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int, Int32
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.modules.parameters import (
@@ -41,6 +42,15 @@ class Optimizer(NamedTuple):
     direction: Callable[[Parameters, Any, Parameters], Parameters]
 
 
+def bias_corrected(moments: Any, decay: float, updates: Int[Array, ""]) -> Any:
+    """Divide moments by their weights, 1 - decay^updates."""
+    # Moments start at 0, so their weights do not add up to 1. A power that is rounded before it is
+    # subtracted would lose most of its digits. At a decay of 0 the sum is 1, as it is in float32 at
+    # any decay that small.
+    weights = -jnp.expm1(updates.astype(jnp.float32) * math.log(max(decay, 1e-30)))
+    return jax.tree.map(lambda x: x / weights, moments)
+
+
 def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Make Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
 
@@ -57,8 +67,8 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     def direction(
         gradients: Parameters, state: optax.ScaleByAdamState, params: Parameters
     ) -> Parameters:
-        mean = optax.tree.bias_correction(state.mu, beta1, state.count)
-        square = optax.tree.bias_correction(state.nu, beta2, state.count)
+        mean = bias_corrected(state.mu, beta1, state.count)
+        square = bias_corrected(state.nu, beta2, state.count)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square)
 
     return Optimizer(moments.init, accumulate, direction)
@@ -217,8 +227,8 @@ def _orthogonal_momentum() -> Optimizer:
     def direction(gradients: Parameters, state: MomentumState, params: Parameters) -> Parameters:
         ahead = jax.tree.map(
             lambda m, g: _MOMENTUM * m + (1 - _MOMENTUM) * g,
-            optax.tree.bias_correction(state.mean, _MOMENTUM, state.updates + 1),
-            optax.tree.bias_correction(gradients, _MOMENTUM, state.updates),
+            bias_corrected(state.mean, _MOMENTUM, state.updates + 1),
+            bias_corrected(gradients, _MOMENTUM, state.updates),
         )
         return jax.tree.map(
             lambda x: _ROOT_MEAN_SQUARE * max(x.shape[-2:]) ** 0.5 * orthogonalized(x), ahead
@@ -314,12 +324,10 @@ def _accumulated(
 ) -> Any:
     """Return a state with moving averages of the squares of the gradients, each reduced."""
     updates = optax.safe_increment(state.updates)
-    decay = 1 - updates.astype(jnp.float32) ** -_EXPONENT
+    share = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
 
     def averaged(kept: Parameters, reduce: Callable[[Array], Array]) -> Parameters:
-        return jax.tree.map(
-            lambda v, g: decay * v + (1 - decay) * reduce(g**2 + _EPSILON), kept, gradients
-        )
+        return jax.tree.map(lambda v, g: v + share * (reduce(g**2 + _EPSILON) - v), kept, gradients)
 
     return type(state)(updates, *map(averaged, state[1:], reductions))
 

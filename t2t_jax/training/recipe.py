@@ -3,7 +3,6 @@
 Frozen parameters (`training.freeze`) have no gradient, no moments and no update.
 """
 
-import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -108,9 +107,7 @@ def moving_average(
       average: the average before the update; any values before the first update.
       updates: the number n of updates, including this one.
     """
-    # 1 - d^n: a power that is rounded before it is subtracted would lose most of its digits.
-    weights = -jnp.expm1(updates.astype(jnp.float32) * math.log(decay))
-    share: Float[Array, ""] = (1 - decay) / weights
+    share: Float[Array, ""] = optimizers.bias_corrected(1 - decay, decay, updates)
     return jax.tree.map(lambda a, p: a + share * (p - a), average, params)
 
 

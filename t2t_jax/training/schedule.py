@@ -25,7 +25,7 @@ def learning_rate(
 
 
 def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, ""]) -> _Number:
-    """Compute the learning rate of a step, by the schedule of a run.
+    """Compute the learning rate of a step.
 
     With a peak P at n = warmup_steps, the rate is P * min(n / warmup_steps, s(n)), where s(n) is at
     least 1 up to the peak and then falls by the rule of the schedule (docs/recipe.md).
@@ -63,7 +63,8 @@ _SHARES: dict[str, Callable[[TrainingConfig, _Number], _Number]] = {
     "inverse_sqrt": lambda config, n: (config.warmup_steps / n) ** 0.5,
     "constant": lambda config, n: jnp.ones_like(n),
     "linear": _linear,
-    "cosine": lambda config, n: 0.5 - 0.5 * jnp.cos(jnp.pi * _linear(config, n)),
+    # (1 - cos x) / 2, where 1 - cos x would lose the digits of a small x.
+    "cosine": lambda config, n: jnp.sin(jnp.pi / 2 * _linear(config, n)) ** 2,
     "wsd": lambda config, n: _left(config, n, config.decay_fraction * _end(config)),
 }
 """The functions that return the share of the peak rate at step n, by the schedule's name."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +44,7 @@ class Part:
       documented: the kinds of differences that `docs/differences.md` explains, each with a text of
         that page.
       is_valid: whether a case that shrinking made makes sense.
+      may_not_run: the comparisons that need a device which is not at hand everywhere.
     """
 
     programs: Mapping[str, str]
@@ -53,6 +54,7 @@ class Part:
     simplest: Mapping[str, Any]
     documented: Mapping[str, str] = field(default_factory=dict)
     is_valid: Callable[[Case], bool] = lambda case: True
+    may_not_run: Collection[str] = ()
 
 
 Outcome: TypeAlias = Difference | NotRun | None

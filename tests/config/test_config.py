@@ -1,5 +1,6 @@
 import ast
 import dataclasses
+import inspect
 import json
 import math
 import re
@@ -14,8 +15,11 @@ from t2t_jax.config import (
     CheckpointConfig,
     Config,
     DataConfig,
+    DecoderOnlyConfig,
     DecodingConfig,
+    EncoderDecoderConfig,
     EvaluationConfig,
+    ModelConfig,
     ParallelConfig,
     TrainingConfig,
     differences,
@@ -251,6 +255,47 @@ def test_refused_value_is_explained_in_one_line(section, values, message):
     with refused(message) as error:
         section(**values)
     assert next(iter(values)) in str(error.value) or "language" in message
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (lambda: DataConfig(vocab_sze=9), {"data.vocab_sze": 9}),
+        (lambda: DataConfig(whole_words=True), {"data.whole_words": True}),
+        (lambda: EncoderDecoderConfig(d_model="256"), {"model.d_model": "256"}),
+        (lambda: EncoderDecoderConfig(patch_size=2), {"model.patch_size": 2}),
+        (
+            lambda: DecoderOnlyConfig(num_encoder_layers=2),
+            {"model.architecture": "decoder_only", "model.num_encoder_layers": 2},
+        ),
+        (lambda: Config(d_model=256), {"d_model": 256}),
+    ],
+)
+def test_a_keyword_is_refused_as_the_dotted_name_is(make, changes):
+    with pytest.raises(UserError) as of_name:
+        Config().replace(changes)
+    with refused(str(of_name.value)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Config(data=EvaluationConfig()), "is a EvaluationConfig, expected DataConfig"),
+        (lambda: Config(model={"d_ff": 8}), "model={'d_ff': 8} is a dict, expected ModelConfig"),
+        (lambda: ModelConfig(d_ff=8), "is of no network; use EncoderDecoderConfig or another"),
+    ],
+)
+def test_a_section_of_another_class_is_refused(make, message):
+    with refused(message):
+        make()
+
+
+def test_a_notebook_shows_the_fields_as_keywords():
+    for kind in (Config, *(type(section) for section in vars(Config()).values())):
+        assert [*inspect.signature(kind).parameters] == [
+            leaf.name for leaf in dataclasses.fields(kind)
+        ]
 
 
 @pytest.mark.parametrize(

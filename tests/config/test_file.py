@@ -69,7 +69,7 @@ _ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = la
         ("def get_config():\n    return none\n", " line 3: NameError: name 'none' is not defined"),
         (
             "from t2t_jax.config import DecoderOnlyConfig\nDecoderOnlyConfig(dmodel=3)\n",
-            " line 3: TypeError: DecoderOnlyConfig.__init__() got an unexpected keyword argu",
+            " line 3: unknown config field 'model.dmodel'; did you mean model.d_model?",
         ),
         (
             "def get_config(size):\n    return Config()\n",

@@ -1,6 +1,6 @@
 """Attention in blocks is the attention of equation 1, in memory that is linear in the length."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.kernels import blockwise
 from t2t_jax.kernels.attention import attention
-from tests.kernels.comparison import assert_close, normal
+from tests.kernels.comparison import assert_close, normal, values_and_gradients
 from tests.selection import thorough_after
 
 _SMALL_BLOCK = 8
@@ -75,6 +75,13 @@ def test_values_and_derivatives_are_those_of_the_whole(causal, window, rate, dat
     found = _compiled(causal, rate, in_blocks=True, window=window)(*rest)
     expected = _compiled(causal, rate, in_blocks=False, window=window)(*rest)
     assert_close(found, expected, rtol=1e-6, atol=3e-6)
+
+
+def test_equal_scores_of_any_size_share_the_weight_in_derivatives_too():
+    same, ones = jnp.full((1, 20, 1, 8), 3e4), jnp.ones((1, 20), jnp.int32)
+    attend = partial(attention, mask=SegmentMask(ones, ones))
+    *_, by_value = values_and_gradients(attend, [same, same, normal(0, *same.shape)], 1.0)
+    np.testing.assert_allclose(by_value, np.ones(same.shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

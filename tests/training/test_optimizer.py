@@ -143,6 +143,26 @@ def test_directions_equal_a_reference_in_numpy(name):
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5, err_msg=parameter)
 
 
+def test_directions_keep_their_digits_with_decays_near_1():
+    gradients = _by_name(GRADIENTS)
+    for parameter, found in _directions(
+        TrainingConfig(adam_beta1=0.9999, adam_beta2=0.999999)
+    ).items():
+        exact = [np.float64(g) for g in gradients[parameter]]
+        expected = [*_adam(exact, parameter, 0.9999, 0.999999)]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=parameter)
+
+
+def test_adafactor_adds_the_right_share_of_a_square_after_a_million_updates():
+    optimizer = make_optimizer(Config(training=TrainingConfig(optimizer="adafactor")), _declared())
+    state = nn.unbox(optimizer.init(PARAMS))
+    late = state._replace(others=state.others._replace(updates=jnp.int32(999_999)))
+    gradients = GRADIENTS[0]
+    squares = optimizer.accumulate(gradients, late).others.squares["norm"]["scale"]
+    expected = np.float64(gradients["norm"]["scale"]) ** 2 * 1e6**-0.8
+    np.testing.assert_allclose(squares, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
 def test_updates_of_a_wider_and_deeper_network_are_those_of_its_base_by_the_rules(name):
     sizes = {"d_model": 32, "d_k": 64, "base_width": 8, "base_depth": 2}

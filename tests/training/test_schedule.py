@@ -45,6 +45,11 @@ def test_a_schedule_has_its_share_of_the_peak_at_hand_computed_steps(schedule, s
         np.testing.assert_allclose(found, peak * expected, rtol=1e-5, atol=1e-9)
 
 
+def test_the_end_of_a_cosine_keeps_its_digits():
+    found = _rates([999_000], schedule="cosine", num_train_steps=1_000_000, peak_learning_rate=1.0)
+    assert found == pytest.approx([2.467419e-6], rel=1e-5)  # (1 - cos(pi 1000 / 999996)) / 2
+
+
 def test_the_default_is_equation_3_bit_for_bit():
     for step in (1, 3999, 4000, 4001, 123_456):
         assert scheduled_rate(TrainingConfig(), 512, step) == learning_rate(step, 512, 4000)

@@ -1,0 +1,99 @@
+"""Models of this package: made at random, imported, and exported."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.extras.interchange.formats import read_model, write_model
+from t2t_jax.extras.interchange.places import new_order
+from t2t_jax.extras.interchange.portable import PortableModel, portable_model
+from t2t_jax.extras.interchange.vocabularies.framed import FramedVocabulary
+from t2t_jax.extras.interchange.vocabularies.paired import paired_vocabulary
+from t2t_jax.extras.interchange.vocabularies.pretrained import PretrainedVocabulary
+from tests.against.networks.part import drawn, inputs, names, our_fields, padded, splitter
+from tests.against.part import Case
+from tests.extras.interchange.models import portable, translator_of
+
+
+def refusal(case: Case, folder: str) -> str:
+    """Return the error with which an import refuses a model."""
+    try:
+        read_model(case["format"], Path(folder, "theirs"))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def imported(case: Case, folder: str) -> np.ndarray:
+    """Import a model, export it, and return its logits."""
+    model = read_model(case["format"], Path(folder, "theirs"))
+    write_model(model, case["format"], Path(folder, "exported"))
+    return _logits(model, case)
+
+
+def make(case: Case, folder: str) -> np.ndarray:
+    """Export a random model, and return its logits."""
+    sizes = case["source_entries"] or case["entries"], case["entries"]
+    pieces = names(case, sizes[0]), names(case, sizes[1])
+    models = splitter(pieces[0]), splitter(pieces[1])
+    vocabulary: Vocabulary = SharedVocabulary(models[1])
+    if case["source_entries"]:
+        vocabulary = paired_vocabulary(models, pieces)
+    rng = np.random.default_rng(case["seed"])
+    model = portable(our_fields(case), vocabulary)
+    arrays = {name: drawn(rng, name, array.shape) for name, array in model.arrays.items()}
+    model = replace(model, arrays=arrays)
+    place = Path(folder, "exported")
+    write_model(model, case["format"], place, case["dtype"])
+    if case["format"] not in ("safetensors", "run"):
+        return _logits(model, case)
+    again = _read(case, place)
+    if case["dtype"] == "float32":
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(again.arrays[name], array)
+    return _logits(again, case)
+
+
+def trained(case: Case, folder: str) -> np.ndarray:
+    """Return the logits of a model that came back."""
+    return _logits(_read(case, Path(folder, "trained")), case)
+
+
+def _read(case: Case, place: Path) -> PortableModel:
+    return portable_model(place) if case["format"] == "run" else read_model(case["format"], place)
+
+
+def _orders(case: Case, vocabulary: Vocabulary) -> list[list[int]]:
+    """Return our id of each source entry and target entry of the side that begins."""
+    sizes = vocabulary.source_size, len(vocabulary)
+    if isinstance(vocabulary, PretrainedVocabulary):
+        return [np.argsort(vocabulary.order)[vocabulary.order.count(-1) :].tolist()] * 2
+    if isinstance(vocabulary, FramedVocabulary):
+        return [np.argsort(new_order([""] * size, vocabulary.first)[1]).tolist() for size in sizes]
+    ours = vocabulary.pieces([range(sizes[0])])[0], vocabulary.target_pieces([range(sizes[1])])[0]
+    return [
+        [own.index(name) for name in names(case, size)]
+        for own, size in zip(ours, sizes, strict=True)
+    ]
+
+
+def _logits(model: PortableModel, case: Case) -> np.ndarray:
+    translator = translator_of(model)
+    orders = _orders(case, model.vocabulary)
+    rows = [
+        [[order[one] for one in row] for row in side]
+        for order, side in zip(orders, inputs(case), strict=True)
+    ]
+    if model.config.model.architecture == "decoder_only" and case["direction"] == "in":
+        rows[0] = [[] for _ in rows[0]]
+    sources, targets = (jnp.array(padded(side, 0), jnp.int32) for side in rows)
+    batch = Batch(one_a_row(sources), one_a_row(targets))
+    logits = jax.nn.log_softmax(jax.jit(translator.model.logits)(translator.params, batch))
+    return np.asarray(logits)[np.asarray(targets) != 0][:, orders[1][: case["entries"]]]

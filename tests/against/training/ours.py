@@ -1,0 +1,92 @@
+"""Train a case by this package, as `t2t_jax.run.trainer` does."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from t2t_jax.batch import Batch
+from t2t_jax.config import Config
+from t2t_jax.data.rows import Chosen, filled, offsets_of
+from t2t_jax.modules.models import make_model
+from t2t_jax.parallel.mesh import batch_layout, make_mesh
+from t2t_jax.training.settling import settled
+from t2t_jax.training.state import TrainState, create_state
+from t2t_jax.training.step import compile_train_step
+from tests.against.part import Case
+from tests.against.training.part import LONGEST, Result, sentences
+
+_FIXED = {
+    "model.dropout_rate": 0.0,
+    "model.max_positions": 2 * LONGEST,
+    "data.max_length": 2 * LONGEST - 1,
+    "decoding.max_extra_length": 1,
+}
+
+
+def config_of(case: Case) -> Config:
+    """Return the config of a case."""
+    fields = {name: value for name, value in case.items() if "." in name}
+    dtype = "bfloat16" if case["dtype"] == "bfloat16" else "float32"
+    sizes = {"model.compute_dtype": dtype, "training.num_train_steps": case["steps"]}
+    return Config().replace(_FIXED | sizes | fields)
+
+
+def in_rows(pairs: list[tuple[list[int], list[int]]], in_a_row: int) -> Batch:
+    """Return a batch in which so many pairs share a row."""
+    numbers = np.arange(len(pairs))
+    chosen = Chosen(numbers, numbers // in_a_row, numbers % in_a_row + 1)
+    shape = -(-len(pairs) // in_a_row), in_a_row * LONGEST
+
+    def side(texts: tuple[list[int], ...]) -> Any:
+        return filled(
+            np.concatenate(texts), offsets_of(np.array([*map(len, texts)])), chosen, shape
+        )
+
+    return Batch(*map(side, zip(*pairs, strict=True)))
+
+
+def with_parameters(state: TrainState, folder: str) -> TrainState:
+    """Return a state with the parameters that PyTorch wrote."""
+    with np.load(f"{folder}/parameters.npz") as arrays:
+        given = unflatten_dict(dict(arrays), sep="/")
+
+    def placed(old: Any, new: np.ndarray) -> Any:
+        assert old.shape == new.shape, (old.shape, new.shape)
+        return jax.device_put(new.astype(old.dtype), old.sharding)
+
+    return state._replace(params=jax.tree.map(placed, state.params, given))
+
+
+def train(case: Case, folder: str) -> Result:
+    """Return the losses of a case, its first gradients, and its first and last parameters."""
+    config = config_of(case)
+    mesh = make_mesh(config.parallel, jax.devices())
+    config = settled(config, mesh)
+    model = make_model(config, case["vocabulary"], mesh)
+    state = with_parameters(create_state(config, model, mesh), folder)
+    step = compile_train_step(config, model, mesh)
+    result: Result = {}
+    logged = []
+
+    def keep(prefix: str, tree: Any, factor: float = 1.0) -> None:
+        for name, value in flatten_dict(tree, sep="/").items():
+            result[f"{prefix}/{name}"] = factor * np.array(value, np.float64)
+
+    for number, pairs in enumerate(sentences(case), 1):
+        batch = in_rows(pairs, case["pairs_in_a_row"])
+        rows, length = batch.inputs.tokens.shape
+        layout = batch_layout(mesh, rows, length, config.parallel.pass_tokens)
+        state, metrics = step(state, layout.put(batch))
+        loss, nll, tokens = (float(total) for total in metrics.losses)
+        rest = float(metrics.gradient_norm), float(metrics.learning_rate)
+        logged.append((loss / tokens, nll / tokens, tokens, *rest))
+        if number == 1:
+            keep("gradient", state.optimizer.mu, 1 / (1 - config.training.adam_beta1))
+            keep("first", state.params)
+    keep("last", state.params)
+    if state.ema is not None:
+        keep("average", state.ema)
+    names = "loss", "nll", "tokens", "norm", "rate"
+    return result | dict(zip(names, np.array(logged, np.float64).T, strict=True))
