@@ -12,16 +12,10 @@ from typing import Any, NamedTuple
 from workload import jax
 
 from t2t_jax.functional.attention import masked_softmax, scaled
-from t2t_jax.kernels.attention import attention
 from t2t_jax.kernels.bfloat16 import transpose
-from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.int8 import int8_product
-from t2t_jax.kernels.products import (
-    Transposed,
-    linear,
-    next_token_logits,
-    pre_softmax_logits,
-)
+from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.products import Transposed
 
 OURS = "t2t_jax"
 """The form that t2t_jax computes a product in."""
@@ -90,20 +84,18 @@ def products(dtype: str, is_training: bool, kernels: Kernels) -> Iterator[Produc
     Args:
       dtype: the dtype of the operands; "int8" is the dtype of the matrices only.
       is_training: whether the rows are those of training.
-      kernels: the implementations that t2t_jax chooses, from `kernels_of`.
+      kernels: the functions that t2t_jax chooses, from `kernels_of`.
     """
-    form = kernels.products
     if dtype == "int8":
-        yield from _int8_products()
+        yield from _int8_products(kernels)
     elif is_training:
-        yield from _all(_LINEAR, _with_gradients(partial(linear, form=form), "ri,io,ro"))
-        logits = partial(pre_softmax_logits, form=form)
-        yield from _all(_LOGITS, _with_gradients(logits, "ri,vi,rv"))
+        yield from _all(_LINEAR, _with_gradients(kernels.linear, "ri,io,ro"))
+        yield from _all(_LOGITS, _with_gradients(kernels.logits, "ri,vi,rv"))
         yield from _all(_ATTENTION)
         yield from _whole_attention(kernels)
     else:
-        kernel = Form("ri,oi", lambda x, w: linear(x[None], Transposed(w), form=form))
-        table = Form("ri,vi", lambda x, w: next_token_logits(x[None], w, form))
+        kernel = Form("ri,oi", lambda x, w: kernels.linear(x[None], Transposed(w)))
+        table = Form("ri,vi", lambda x, w: kernels.next_logits(x[None], w))
         yield from _all(_DECODING, (kernel, table))
 
 
@@ -179,7 +171,7 @@ def _whole_attention(kernels: Kernels) -> Iterator[Product]:
         return _form(_VALUES, kind).compute(weights.astype(value.dtype), value)
 
     def ours(query: Any, key: Any, value: Any) -> Any:
-        return attention(query, key, value, mask(key), kernels=kernels)
+        return kernels.attention(query, key, value, mask(key))[0]
 
     def gradients(function: Callable[..., Any], *operands: Any) -> Any:
         value, pull_back = jax.vjp(function, *operands[:-1])
@@ -196,13 +188,13 @@ def _whole_attention(kernels: Kernels) -> Iterator[Product]:
     yield Product("attention and gradients", 3 * both, forms)  # a gradient of every operand
 
 
-def _int8_products() -> Iterator[Product]:
+def _int8_products(kernels: Kernels) -> Iterator[Product]:
     """Yield the products with matrices in 8 bits."""
 
     def product(axis: int, x: Any, matrix: Any) -> Any:
         return int8_product(x[None], matrix, axis)
 
-    ours = {"x W": ("ri,io", linear), "logits": ("ri,vi", next_token_logits)}
+    ours = {"x W": ("ri,io", kernels.linear), "logits": ("ri,vi", kernels.next_logits)}
     for name, orders in _INT8.items():
         forms = {
             order: Form(operands, partial(product, operands.split(",")[1].index("i")))

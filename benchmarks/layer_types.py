@@ -18,8 +18,8 @@ import numpy as np
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.attention import merge_heads, split_heads
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.kernels.attention import attention
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.kernels.cpu import CPU
+from t2t_jax.kernels.preset import Kernels
 from t2t_jax.modules.attention import Context, Mask, MultiHeadAttention
 
 Layer: TypeAlias = Callable[[Any, jax.Array], jax.Array]
@@ -60,7 +60,7 @@ def layer_types(
 
     Args:
       model: the config with the width, heads and dtype.
-      kernels: the implementations of attention and products.
+      kernels: the functions that compute attention and matmuls.
       window: places in each direction that restricted self-attention attends to, the position's own
         included; the neighbourhood has size r = 2 window - 1.
       kernel_width: the width of a convolution in positions, an odd number.
@@ -78,7 +78,7 @@ def _attention_types(model: ModelConfig, kernels: Kernels, window: int) -> Itera
     module = MultiHeadAttention(model.attention)
     example = jnp.zeros((1, 1, model.d_model), model.dtype)
     params = _parameters(module, example, _context(example, kernels, None))
-    computed_by = kernels, XLA_KERNELS
+    computed_by = kernels, CPU
     for name, facts, bound in [
         ("self-attention", everything, None),
         (f"restricted self-attention, r = {2 * window - 1}", restricted, window),
@@ -143,7 +143,7 @@ def _attention_alone(
     num_heads: int, kernels: Kernels, window: int | None, params: Any, x: jax.Array
 ) -> jax.Array:
     heads = split_heads(x, num_heads)
-    return merge_heads(attention(heads, heads, heads, _mask(x, window), kernels=kernels))
+    return merge_heads(kernels.attention(heads, heads, heads, _mask(x, window))[0])
 
 
 def _attention_layer(

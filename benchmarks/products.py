@@ -36,8 +36,10 @@ from forms import OURS, Product, products
 from workload import jax
 
 from t2t_jax.errors import UserError
+from t2t_jax.kernels import cpu, gpu, tpu
 from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
+from t2t_jax.kernels.preset import Kernels
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.program import run
 
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     common = command_line.device_setting(asked) | {
         "length": asked.length,
-        "form_of_products": kernels.products,
+        "preset": _name(kernels),
         "auto_compute_dtype": fast_compute_dtype(mesh),
     }
     del common["compute_dtype"]  # several dtypes are measured, whatever the config says
@@ -88,6 +90,12 @@ def main(arguments: Sequence[str]) -> int:
         _print_table(columns, asked.dtypes)
         print(*_judgements(common, columns), sep="\n")
     return 0
+
+
+def _name(kernels: Kernels) -> str:
+    """Return the name of a preset in its module."""
+    presets = {**vars(cpu), **vars(gpu), **vars(tpu)}
+    return next(name for name, preset in presets.items() if preset is kernels)
 
 
 def _sizes(asked: Products, rows: int) -> dict[str, int]:
@@ -186,8 +194,8 @@ def _cell(column: Mapping[str, Any]) -> str:
 def _judgements(common: Mapping[str, Any], columns: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     """Yield what t2t_jax chooses here, and sentences on forms that are faster or refused."""
     yield (
-        f"\nThe form of products is {common['form_of_products']!r} here, and model.compute_dtype="
-        f"'auto' means {common['auto_compute_dtype']}."
+        f"\nThe preset of kernels is {common['preset']} here, and model.compute_dtype='auto' means "
+        f"{common['auto_compute_dtype']}."
     )
     found = False
     for column in columns:

@@ -17,7 +17,6 @@ a weight above 0.99.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 # After `workload`, which sets the process up.
 import jax
@@ -31,7 +30,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.commands.flags import parse_flags
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_grid
-from t2t_jax.functional.attention import additive_scores, attention_weights
+from t2t_jax.functional.attention import additive_scores, attention_weights, masked_softmax
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.console import ResultConsole
@@ -95,13 +94,11 @@ def _by_footnote(config: Config, rows: int, length: int) -> Float[Array, "1 b h 
     keys = jax.random.split(jax.random.key(config.training.seed), 3)
     shape = rows, length, model.num_heads, model.key_size
     query, key = (jax.random.normal(one, shape) for one in keys[:2])
-    score = None
-    if model.score_function == "dot_product":
-        query *= math.sqrt(model.key_size)
-    elif model.score_function == "additive":
+    if model.score_function == "additive":
         vector = jax.random.normal(keys[2], shape[2:]) / math.sqrt(model.key_size)
-        score = partial(additive_scores, vector=vector)
-    return attention_weights(query, key, score=score)[None]
+        return masked_softmax(additive_scores(query, key, vector), None)[None]
+    scale = 1.0 if model.score_function == "dot_product" else None
+    return attention_weights(query, key, scale=scale)[None]
 
 
 @jax.jit

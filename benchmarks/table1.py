@@ -37,7 +37,8 @@ from table1_results import DIRECTIONS, Columns, add_exponents, plot, print_table
 from workload import jax
 
 from t2t_jax.errors import UserError, check_installed
-from t2t_jax.kernels.choice import Kernels, kernels_of
+from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.preset import Kernels
 from t2t_jax.parallel.devices import memory_of_a_device
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import write_whole

@@ -29,7 +29,7 @@ from t2t_jax.decoding.programs import (  # noqa: E402
     proceed,
 )
 from t2t_jax.decoding.scheduler import strategy_of  # noqa: E402
-from t2t_jax.kernels.choice import Kernels  # noqa: E402
+from t2t_jax.kernels.preset import Kernels  # noqa: E402
 from t2t_jax.modules.models import make_decoding_model, make_model  # noqa: E402
 from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
 from t2t_jax.training.state import create_state  # noqa: E402
@@ -75,7 +75,7 @@ def training_steps(
     Args:
       config: the config, whose dtype is settled.
       shapes: the rows of each batch, and the tokens of each side of a row.
-      kernels: the implementations of attention and products; None means those for the devices.
+      kernels: the functions of attention and matmuls; None means those for the devices.
       options: options of the compiler that take the place of the step's own.
     """
     mesh = make_mesh(config.parallel)
@@ -174,7 +174,7 @@ def search_arguments(
       batch_size: the number of sentences.
       source_length: the tokens of each sentence.
       target_length: the tokens of each output.
-      kernels: the implementations that the network computes with; None means those for the devices.
+      kernels: the functions that the network computes with; None means those for the devices.
     """
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model: Any = make_decoding_model(config.model, vocab_size, mesh)

@@ -18,7 +18,7 @@ import pytest
 from t2t_jax.config import network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
-from t2t_jax.kernels.choice import XLA_KERNELS
+from t2t_jax.kernels.cpu import CPU
 from t2t_jax.system.host import instruction_sets, processor_name
 from tests.programs import run_python
 
@@ -300,7 +300,7 @@ def test_an_exponent_is_fitted_to_the_longer_half(module):
 
 def test_a_path_is_as_long_as_one_layer_reaches(module):
     model = network_config(d_model=4, num_heads=2)
-    types = module("layer_types").layer_types(model, XLA_KERNELS, window=3, kernel_width=5)
+    types = module("layer_types").layer_types(model, CPU, window=3, kernel_width=5)
     restricted, convolution = "restricted self-attention, r = 5", "convolutional, k = 5"
     assert {layer.name: layer.path_length(9) for layer in types} == {
         **{"self-attention": 1, "self-attention, with projections": 1},

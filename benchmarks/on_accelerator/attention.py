@@ -18,8 +18,9 @@ from on_accelerator.sizes import QUEUED, repeats
 from t2t_jax.config import ParallelConfig
 from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.kernels import short_rows
-from t2t_jax.kernels.attention import fused_attention
+from t2t_jax.kernels.attention import cudnn_form, fused_attention
 from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.gpu import GPU
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
 
@@ -29,11 +30,14 @@ jnp = jax.numpy
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     """Measure this part, and yield its rows."""
     mesh = make_mesh(ParallelConfig())
-    has_cudnn = kernels_of(mesh, "bfloat16").attention == "cudnn"
+    has_cudnn = cudnn_form in kernels_of(mesh, "bfloat16").attention.forms
 
     def fused(*arrays: Any) -> Any:
         heads, rows = fused_attention(*arrays, implementation="cudnn" if has_cudnn else "xla")
         return heads if rows is None else jnp.where(rows[..., None], heads, 0)
+
+    def plain(*arrays: Any) -> Any:
+        return GPU.attention(*arrays)[0]
 
     def short(*arrays: Any) -> Any:
         with on_mesh(mesh):
@@ -43,7 +47,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     shapes = [(784, 32), (392, 64), (196, 128), (98, 256), (12, 2048)]
     for rows, length in [(2, 16)] if tiny else shapes:
         arrays, mask, cotangent = _random(rows, length)
-        all_of_them = {"products and softmax": scaled_dot_product_attention, name: fused}
+        all_of_them = {"products and softmax": plain, name: fused}
         with on_mesh(mesh):
             if has_cudnn and short_rows.fits(*arrays, mask):
                 all_of_them["for short rows"] = short

@@ -1,11 +1,11 @@
-"""The worth of each choice of kernels and of each option of the compiler: all choices but one.
+"""The worth of each function of a preset of kernels, and of each option of the compiler.
 
-`t2t_jax.kernels.choice` chooses implementations for the devices, and `parallel.jax_settings`
-the options that training steps are compiled with. Each row has one of these choices undone: what
-XLA makes of the formulas takes its place, or XLA's own value of the option. It is measured in turns
-with the program that has all choices, both of the base model in bfloat16. `times` is the median of
-the ratios of their times: above 1, the choice pays. Searches are of 64 sentences of 32 random
-tokens, to 48 tokens of output.
+`t2t_jax.kernels.choice` chooses the preset for the devices, and `parallel.jax_settings` the options
+that training steps are compiled with. Each row has one of these choices undone: the function of
+`kernels.reference.REFERENCE` in place of the preset's, or XLA's own value of the option. It is
+measured in turns with the program that has all choices, both of the base model in bfloat16. `times`
+is the median of the ratios of their times: above 1, the choice pays. Searches are of 64 sentences
+of 32 random tokens, to 48 tokens of output.
 """
 
 import statistics
@@ -21,7 +21,9 @@ from workload import jax
 from on_accelerator.sizes import QUEUED, config_of, repeats, training_shape
 from t2t_jax.config import Config
 from t2t_jax.decoding.programs import proceed
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, kernels_of
+from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.parallel.jax_settings import compiler_options
 from t2t_jax.parallel.mesh import make_mesh
 
@@ -30,13 +32,10 @@ _Call: TypeAlias = Callable[[], object]
 _Make: TypeAlias = Callable[[Kernels, _Options], _Call]
 
 _OF = {
-    "training": (
-        *("attention", "short_rows", "layers", "loss", "logits", "products", "norms"),
-        *("activations", "dropout"),
-    ),
-    "searches": ("cached_attention", "attention", "products", "norms"),
+    "training": ("attention", "unrolls", "losses", "linear", "layer_norm", "relu", "dropout"),
+    "searches": ("cache_layout", "attention", "linear", "next_logits", "cache_dtype"),
 }
-"""The choices that a model makes in training and in searching, those most in doubt first."""
+"""The functions that a network calls in training and in searching, those most in doubt first."""
 _DEFAULTS: dict[str, bool | int] = {
     "xla_gpu_dot_merger_threshold_mb": 32,
     "xla_gpu_enable_triton_gemm": True,
@@ -98,9 +97,9 @@ def _but_one(
 ) -> Iterator[tuple[str, tuple[Kernels, _Options]]]:
     """Yield the kernels and the options of the compiler: all but one each, and none."""
     for field in asked:
-        plain = getattr(XLA_KERNELS, field)
-        if getattr(chosen, field) != plain:
-            yield f"{field}: {plain}", (replace(chosen, **{field: plain}), options)
+        plain = getattr(REFERENCE, field)
+        if getattr(chosen, field) is not plain:
+            yield field, (replace(chosen, **{field: plain}), options)
     for name in options:
         yield f"{name}: {_DEFAULTS[name]}", (chosen, {**options, name: _DEFAULTS[name]})
-    yield "any choice", (XLA_KERNELS, {name: _DEFAULTS[name] for name in options})
+    yield "any choice", (REFERENCE, {name: _DEFAULTS[name] for name in options})

@@ -16,7 +16,10 @@ import workload
 
 from on_accelerator.sizes import QUEUED, config_of, repeats, training_shape
 from t2t_jax.config import Config
-from t2t_jax.kernels.choice import Kernels, kernels_of
+from t2t_jax.kernels.attention import cudnn_form
+from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.gpu import GPU
+from t2t_jax.kernels.preset import Kernels
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.step_memory import training_memory
 
@@ -40,8 +43,8 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
         kernels = kernels_of(make_mesh(config.parallel), dtype)
         row = {"table": "training steps", "model": model, "dtype": dtype, "attention": attention}
         if attention != "fused":
-            kernels = replace(kernels, attention="xla")
-        elif kernels.attention != "cudnn":
+            kernels = replace(kernels, attention=GPU.attention)
+        elif cudnn_form not in kernels.attention.forms:
             yield row | {"remark": "these devices have no fused attention"}
             continue
         try:
