@@ -37,7 +37,7 @@ LINKED = [
 LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
 LINKED.append(ROOT / "t2t_jax/demo/README.md")
 # Documents whose code prints in every run what stands indented below it.
-EXACT = [ROOT / "docs/reference/api.md", ROOT / "docs/flax.md"]
+EXACT = [ROOT / "docs/reference/api.md", ROOT / "docs/flax.md", ROOT / "docs/tour.md"]
 PARALLEL_TEXT = ("train", "dev", "test", "newstest2014-filtered")
 TREE = "(TOP (S (NP (DT The) (NN {})) (VP (VBZ {})) (. .)))\n"
 

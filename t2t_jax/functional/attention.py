@@ -1,4 +1,7 @@
-"""Section 3.2: scaled dot-product attention, its heads, and additive scores."""
+"""Section 3.2: scaled dot-product attention, its heads, and additive scores.
+
+`functional.masks` comes next. docs/tour.md has the order in which to read the files of a network.
+"""
 
 import math
 from dataclasses import dataclass

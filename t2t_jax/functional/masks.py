@@ -1,5 +1,7 @@
 """Section 3.2.3: which positions may attend to which. Masks are bool; True means "may attend".
 
+Read `functional.attention` before this file: it applies the masks. `modules.attention` comes next.
+
 A row of a batch holds one sentence or several; `segments` numbers them from 1 and is 0 in padding::
 
     segments        1 1 1 2 2 0

@@ -226,7 +226,7 @@ def fused_attention(
         any arrays, on any device.
 
     Returns:
-      The weighted values, and the mask of queries; see `preset.Attention`.
+      The weighted values, and the mask of queries; see `preset.Heads`.
     """
     attends = jnp.bool_(True) if mask is None else mask.any(-1, keepdims=True)
     lengths: dict[str, Any] = {}

@@ -29,7 +29,7 @@ def cached_attention(
 
     Args:
       key: keys of each head, or of each group of heads that share them, in the dtype to compute in;
-        see `cache_dtype`.
+        see `Kernels.cache_dtype`.
       mask: True where a query may attend to a key, for all heads alike if they share keys.
       bias: numbers added to the scores; None means none.
       score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`).

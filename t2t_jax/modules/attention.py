@@ -1,7 +1,7 @@
 """Multi-head attention (section 3.2.2), over whole sentences or one position at a time.
 
-Read `functional.attention` before this file: it has equation 1. `modules.layers` comes next: a
-layer calls attention, with the same `Context` as its other parts.
+Read `functional.attention` before this file: it has equation 1, and `functional.masks` its masks.
+`modules.feed_forward` comes next: it is the other sub-layer, with the same `Context`.
 """
 
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ class Projection(nn.Module):
         context: Context,
         rows: Bool[Array, "b t 1"] | None = None,
     ) -> Float[Array, "b t ..."]:
-        """Project every position, or those for which `rows` is True; see `preset.Linear`.
+        """Project every position, or those for which `rows` is True; see `Kernels.linear`.
 
         Returns:
           Vectors `[b, t, width]`, or heads `[b, t, num_heads, width / num_heads]`.

@@ -1,6 +1,7 @@
 """Embeddings with the output projection (section 3.4), and positions (section 3.5).
 
-Read `functional.position` before this file. `modules.transformer` comes next.
+Read `modules.stack` before this file: its input is made here. `functional.position` has the schemes
+of positions. `modules.transformer` comes next.
 """
 
 from functools import cache, partial

@@ -1,7 +1,7 @@
 """The position-wise feed-forward network (section 3.3), with or without a gate.
 
-Read `functional.feed_forward` before this file: it has equation 2. The other sub-layer is
-`modules.attention`, and `modules.layers` puts both into a layer.
+Read `modules.attention` before this file: it is the other sub-layer. `functional.feed_forward` has
+equation 2 for plain arrays. `modules.layers` comes next: it puts both into a layer.
 """
 
 from functools import partial

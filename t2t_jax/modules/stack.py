@@ -1,7 +1,7 @@
 """The stack of equal layers of every network (section 3.1).
 
-Read `modules.layers` before this file. `modules.embedding` and `modules.transformer` come next: a
-network embeds tokens, passes them through stacks, and projects the output to logits.
+Read `modules.layers` before this file. `modules.embedding` comes next: a network embeds tokens,
+passes them through stacks, and projects the output to logits.
 
 In training, the layers of a stack are compiled as one scan: a parameter of all layers is one array
 with the layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h *
