@@ -1,55 +1,80 @@
 """Equation 1 in decoding: a few queries attend to the keys and values of a cache."""
 
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
-from t2t_jax.functional.attention import ScaledProducts, masked_softmax, scaled
+from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
 from t2t_jax.kernels.preset import PRODUCTS, Score
 from t2t_jax.kernels.products import einsum_float32
 
 
+class Kept(NamedTuple):
+    """Keys and values that decoding keeps, in the order in which products run through them.
+
+    Positions are the last axis of the keys and the last but one of the values. With `[b, k, h, d]`
+    they would be transposed first, again at every step, which on CPUs takes ten times as long as
+    the products.
+    """
+
+    key: Float[Array, "b groups d_k _"]
+    """Keys of each head, or of each group of heads that share them."""
+    value: Float[Array, "b groups _ d_v"]
+    """Values of each head or group."""
+    mask: Bool[Array, "b #h #q _"]
+    """True where a query may attend to a key."""
+    bias: Float32[Array, "*b h #q _"] | None = None
+    """Numbers added to the scores, alike for all rows or for each; None means none."""
+
+
 def cached_attention(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b groups d_k k"],
-    value: Float[Array, "b groups k d_v"],
-    mask: Bool[Array, "b #h #q k"],
-    *,
-    bias: Float32[Array, "h #q k"] | None = None,
-    score: Score = PRODUCTS,
+    query: Float[Array, "b q h d_k"], parts: Sequence[Kept], score: Score = PRODUCTS
 ) -> Float[Array, "b q h d_v"]:
     """Compute equation 1 for a few queries and many keys, as in decoding.
 
-    The arrays are in the order in which the products run through them: positions are the last axis
-    of the keys and the last but one of the values. With `[b, k, h, d]` they would be transposed
-    first, again at every step, which on CPUs takes ten times as long as the products.
-
     Args:
-      key: keys of each head, or of each group of heads that share them, in the dtype to compute in;
-        see `Kernels.cache_dtype`.
-      mask: True where a query may attend to a key, for all heads alike if they share keys.
-      bias: numbers added to the scores; None means none.
-      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`).
+      query: queries of each head.
+      parts: keys and values, in one set or in several, which are not copied into one.
+      score: the score function.
 
     Returns:
       The weighted values, in the queries' dtype; zeros for a query that may attend to nothing.
     """
-    groups = key.shape[1]
-    if groups < query.shape[2]:  # the first heads of all groups, the second heads, and so on
-        split = partial(_by_group, groups=groups)
-        heads = jax.vmap(
-            lambda q, b, s: cached_attention(q, key, value, mask, bias=b, score=s),
-            in_axes=(3, 1, 1),
-            out_axes=3,
-        )(split(query, 2), split(bias, 0), jax.tree.map(lambda x: split(x, 0), score))
-        return heads.reshape(*query.shape[:3], value.shape[3])
-    scores = _cached_scores(query, key, bias, score)
-    weights = masked_softmax(scores, mask).astype(value.dtype)
-    heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
-    return heads.swapaxes(1, 2).astype(query.dtype)
+    scores = [_scores(query, part, score) for part in parts]  # each [b, h, q, slots]
+    allowed = [jnp.broadcast_to(part.mask, x.shape) for part, x in zip(parts, scores, strict=True)]
+    weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(allowed, -1))
+    ends = [*accumulate(x.shape[-1] for x in scores)][:-1]
+    each = jnp.split(weights, ends, axis=-1)
+    heads = sum(_weighted_values(x, part.value) for x, part in zip(each, parts, strict=True))
+    return jnp.asarray(heads).astype(query.dtype)
+
+
+def _scores(
+    query: Float[Array, "b q h d_k"], part: Kept, score: Score
+) -> Float32[Array, "b h q slots"]:
+    batch, num_queries, num_heads, width = query.shape
+    query = query.astype(part.key.dtype)
+    if isinstance(score, ScaledProducts):
+        groups = part.key.shape[1]  # each has num_heads / groups of the heads
+        grouped = scaled(query, score.scale).reshape(batch, num_queries, groups, -1, width)
+        products = einsum_float32("bqgsd,bgdk->bgsqk", grouped, part.key)
+        scores = products.reshape(batch, num_heads, num_queries, -1)
+    else:
+        scores = score(query, repeat_heads(part.key.transpose(0, 3, 1, 2), num_heads))
+    return scores if part.bias is None else scores + part.bias
+
+
+def _weighted_values(
+    weights: Float32[Array, "b h q slots"], value: Float[Array, "b groups slots d_v"]
+) -> Float[Array, "b q h d_v"]:
+    batch, num_heads, num_queries, slots = weights.shape
+    grouped = weights.astype(value.dtype).reshape(batch, value.shape[1], -1, num_queries, slots)
+    heads = jnp.einsum("bgsqk,bgkd->bqgsd", grouped, value)
+    return heads.reshape(batch, num_queries, num_heads, -1)
 
 
 def fused_cached_attention(
@@ -92,86 +117,17 @@ def attention_with_new(
     XLA for GPUs makes one kernel of the computation, which takes that position from `new`.
 
     Args:
+      query: queries of each head.
       kept: keys and values of the kept positions.
       new: keys and values of the position that is to be written.
       at: the slot of that position.
       mask: True where the query may attend to a key.
-      bias: see `cached_attention`.
-      score: see `cached_attention`.
+      bias: numbers added to the scores; None means none.
+      score: the score function.
     """
-    places = jax.lax.broadcasted_iota(jnp.int32, (1, 1, kept[0].shape[2], 1), 2)
+    slots = jax.lax.broadcasted_iota(jnp.int32, (1, 1, kept[0].shape[2], 1), 2)
     key, value = (
-        jnp.where(places == at, own.astype(old.dtype), old)
+        jnp.where(slots == at, own.astype(old.dtype), old)
         for own, old in zip(new, kept, strict=True)
     )
-    return cached_attention(query, key.swapaxes(2, 3), value, mask, bias=bias, score=score)
-
-
-class Kept(NamedTuple):
-    """Keys and values that decoding keeps, in the order of `cached_attention`."""
-
-    key: Float[Array, "b groups d_k _"]
-    """Keys of each head, or of each group of heads that share them."""
-    value: Float[Array, "b groups _ d_v"]
-    """Values of each head or group."""
-    mask: Bool[Array, "b #h #q _"]
-    """True where a query may attend to a key."""
-    bias: Float32[Array, "*b h #q _"] | None = None
-    """Numbers added to the scores, alike for all rows or for each; None means none."""
-
-
-def attention_to_both(
-    query: Float[Array, "b q h d_k"], first: Kept, second: Kept, *, score: Score = PRODUCTS
-) -> Float[Array, "b q h d_v"]:
-    """Compute `cached_attention` to two sets of keys and values, without copying them into one.
-
-    Args:
-      second: keys and values to which each step adds its own.
-      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`).
-    """
-    groups, num_heads = first.key.shape[1], query.shape[2]
-    parts = first, second
-    if groups < num_heads:
-        biases = [_by_group(part.bias, -3, groups) for part in parts]
-        axes = [None if bias is None else bias.ndim - 3 for bias in biases]
-
-        def one_of_each_group(q: Array, s: Score, one: Any, other: Any) -> Array:
-            biased = first._replace(bias=one), second._replace(bias=other)
-            return attention_to_both(q, *biased, score=s)
-
-        learned = jax.tree.map(lambda x: _by_group(x, 0, groups), score)
-        split: Any = _by_group(query, 2, groups), learned
-        heads = jax.vmap(one_of_each_group, in_axes=(3, 1, *axes), out_axes=3)(*split, *biases)
-        return heads.reshape(*query.shape[:3], first.value.shape[3])
-    scores = [_cached_scores(query, part.key, part.bias, score) for part in parts]
-    shown = [jnp.broadcast_to(part.mask, s.shape) for part, s in zip(parts, scores, strict=True)]
-    weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(shown, -1))
-    each = jnp.split(weights.astype(first.value.dtype), [first.key.shape[3]], axis=-1)
-    of_first, of_second = (
-        jnp.einsum("bhqk,bhkd->bhqd", own, part.value)
-        for own, part in zip(each, parts, strict=True)
-    )
-    return (of_first + of_second).swapaxes(1, 2).astype(query.dtype)
-
-
-def _cached_scores(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b h d_k k"],
-    bias: Float32[Array, "*b h #q k"] | None,
-    score: Score,
-) -> Float32[Array, "b h q k"]:
-    """Compute the scores of queries and of keys in the order of `cached_attention`."""
-    kept = query.astype(key.dtype)
-    if isinstance(score, ScaledProducts):
-        scores = einsum_float32("bqhd,bhdk->bhqk", scaled(kept, score.scale), key)
-    else:
-        scores = score(kept, key.transpose(0, 3, 1, 2))
-    return scores if bias is None else scores + bias
-
-
-def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Array, "..."] | None:
-    """Cut the axis of heads in two: groups, and the heads of each."""
-    if x is None:
-        return None
-    axis %= x.ndim
-    return x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
+    return cached_attention(query, [Kept(key.swapaxes(2, 3), value, mask, bias)], score)

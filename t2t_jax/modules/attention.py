@@ -367,7 +367,7 @@ class MultiHeadAttention(nn.Module):
             assert isinstance(score, ScaledProducts)
             heads = fused_cached_attention(query, *keys_values, mask, score.scale)
         else:
-            heads = cached_attention(query, *keys_values, mask, score=score)
+            heads = cached_attention(query, [Kept(*keys_values, mask)], score)
         return self.output(attention.merge_heads(heads), context)
 
     def _joined_projections(

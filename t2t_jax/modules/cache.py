@@ -168,14 +168,9 @@ def attend_and_keep(
     key, value = (
         _write(write_at, *each) for each in zip(cache, new_entries, CACHED_AXES, strict=True)
     )
-    if before is None:
-        attended = cached_attention.cached_attention(
-            query, key, value, mask, bias=bias, score=score
-        )
-    else:
-        after = cached_attention.Kept(key, value, mask, bias)
-        attended = cached_attention.attention_to_both(query, before, after, score=score)
-    return attended, (key, value)
+    now = cached_attention.Kept(key, value, mask, bias)
+    parts = [now] if before is None else [before, now]
+    return cached_attention.cached_attention(query, parts, score), (key, value)
 
 
 def turned(
