@@ -1,9 +1,9 @@
-"""The interface of an optimiser; Adam of section 5.3, Lion, Muon, Adafactor and combinations."""
+"""The interface of an optimizer; Adam of section 5.3, Lion, Muon, Adafactor and combinations."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -22,24 +22,41 @@ from t2t_jax.modules.parameters import (
     of_each,
 )
 
+Keep: TypeAlias = Callable[[Any, Any], Any]
+"""A function of the new and the old state of an optimizer that gives the state to go on with."""
+
 
 class Optimizer(NamedTuple):
-    """An optimiser without its learning rate, in two functions that a step calls in turn.
-
-    The direction is computed from the state after the step, never from the state before, so that
-    the new state can overwrite the old one in memory (`training.step`).
+    """An optimizer without its learning rate.
 
     Attributes:
       init: computes the state before the first step from the parameters. Boxed parameters give a
         boxed state, which declares its layout on a mesh.
-      accumulate: computes the state after a step from the gradients and the state.
-      direction: computes the step's decrease of the parameters, divided by the learning rate, from
-        the gradients, the state after the step and the parameters before it.
+      update: computes the step's decrease of the parameters, divided by the learning rate, and the
+        state after the step, from the gradients, the state, the parameters and a `Keep`. If the
+        decrease is computed from what `Keep` returns and not from the state before, the new state
+        can overwrite the old one in memory (`training.step`).
     """
 
     init: Callable[[Parameters], Any]
-    accumulate: Callable[[Parameters, Any], Any]
-    direction: Callable[[Parameters, Any, Parameters], Parameters]
+    update: Callable[[Parameters, Any, Parameters, Keep], tuple[Parameters, Any]]
+
+
+def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
+    """Make an optimizer of any gradient transformation of optax.
+
+    Args:
+      transformation: one without a learning rate, such as `optax.scale_by_lion()`. One that is an
+        optimizer by itself subtracts: give `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
+    """
+
+    def update(
+        gradients: Parameters, state: Any, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, Any]:
+        directions, new = transformation.update(gradients, state, params)
+        return directions, keep(new, state)
+
+    return Optimizer(transformation.init, update)
 
 
 def bias_corrected(moments: Any, decay: float, updates: Int[Array, ""]) -> Any:
@@ -61,42 +78,25 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
-    def accumulate(gradients: Parameters, state: optax.ScaleByAdamState) -> optax.ScaleByAdamState:
-        return moments.update(gradients, state)[1]
-
-    def direction(
-        gradients: Parameters, state: optax.ScaleByAdamState, params: Parameters
-    ) -> Parameters:
+    def update(
+        gradients: Parameters, state: optax.ScaleByAdamState, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, optax.ScaleByAdamState]:
+        state = keep(moments.update(gradients, state)[1], state)
         mean = bias_corrected(state.mu, beta1, state.count)
         square = bias_corrected(state.nu, beta2, state.count)
-        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square), state
 
-    return Optimizer(moments.init, accumulate, direction)
+    return Optimizer(moments.init, update)
 
 
 def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Make Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g.
-
-    Here m is the momentum before the step. After it, the momentum is m' = beta2 m + (1 - beta2) g,
-    so the same sum is (beta1 / beta2) m' + (1 - beta1 / beta2) g.
+    """Make Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g, for the momentum m.
 
     Args:
       config: gives the weight `adam_beta1` of the momentum in the direction, and the decay
-        `adam_beta2` of the momentum, which is above 0.
+        `adam_beta2` of the momentum.
     """
-    beta1, beta2 = config.adam_beta1, config.adam_beta2
-    momentum = optax.scale_by_lion(beta1, beta2)
-    share = beta1 / beta2
-
-    def accumulate(gradients: Parameters, state: optax.ScaleByLionState) -> optax.ScaleByLionState:
-        return momentum.update(gradients, state)[1]
-
-    def direction(
-        gradients: Parameters, state: optax.ScaleByLionState, params: Parameters
-    ) -> Parameters:
-        return jax.tree.map(lambda m, g: jnp.sign(share * m + (1 - share) * g), state.mu, gradients)
-
-    return Optimizer(momentum.init, accumulate, direction)
+    return from_optax(optax.scale_by_lion(config.adam_beta1, config.adam_beta2))
 
 
 def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parameters) -> Optimizer:
@@ -106,15 +106,17 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
       weight_decay: the share of a parameter to subtract, times the learning rate.
     """
 
-    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
-        return jax.tree.map(
-            lambda d, p, decays: d + weight_decay * p if decays else d,
-            optimizer.direction(gradients, state, params),
-            params,
-            decayed,
-        )
+    def update(
+        gradients: Parameters, state: Any, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, Any]:
+        directions, state = optimizer.update(gradients, state, params, keep)
 
-    return optimizer._replace(direction=direction)
+        def decay(direction: Array, parameter: Array, decays: bool) -> Array:
+            return direction + weight_decay * parameter if decays else direction
+
+        return jax.tree.map(decay, directions, params, decayed), state
+
+    return optimizer._replace(update=update)
 
 
 def rescaled(
@@ -130,14 +132,14 @@ def rescaled(
     def times(tree: Parameters, factors: Parameters) -> Parameters:
         return jax.tree.map(lambda x, factor: x if factor == 1 else x * factor, tree, factors)
 
-    def accumulate(gradients: Parameters, state: Any) -> Any:
-        return optimizer.accumulate(times(gradients, of_gradients), state)
-
-    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
+    def update(
+        gradients: Parameters, state: Any, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, Any]:
         enlarged = times(gradients, of_gradients)
-        return times(optimizer.direction(enlarged, state, params), of_directions)
+        directions, state = optimizer.update(enlarged, state, params, keep)
+        return times(directions, of_directions), state
 
-    return Optimizer(optimizer.init, accumulate, direction)
+    return optimizer._replace(update=update)
 
 
 def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
@@ -175,15 +177,15 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
     def init(params: Parameters) -> ByKind:
         return ByKind(*(one.init(x) for one, x in zip(both, split(params), strict=True)))
 
-    def accumulate(gradients: Parameters, state: ByKind) -> ByKind:
-        parts = zip(both, split(gradients), state, strict=True)
-        return ByKind(*(one.accumulate(x, its_state) for one, x, its_state in parts))
+    def update(
+        gradients: Parameters, state: ByKind, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, ByKind]:
+        arguments = zip(split(gradients), state, split(params), strict=True)
+        updated = [one.update(*each, keep) for one, each in zip(both, arguments, strict=True)]
+        directions, states = zip(*updated, strict=True)
+        return joined_parameters(*directions), ByKind(*states)
 
-    def direction(gradients: Parameters, state: ByKind, params: Parameters) -> Parameters:
-        parts = zip(both, split(gradients), state, split(params), strict=True)
-        return joined_parameters(*(one.direction(*arguments) for one, *arguments in parts))
-
-    return Optimizer(init, accumulate, direction)
+    return Optimizer(init, update)
 
 
 _MOMENTUM = 0.95
@@ -220,21 +222,22 @@ def _orthogonal_momentum() -> Optimizer:
     def init(params: Parameters) -> MomentumState:
         return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
-    def accumulate(gradients: Parameters, state: MomentumState) -> MomentumState:
+    def update(
+        gradients: Parameters, state: MomentumState, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, MomentumState]:
         mean = optax.tree.update_moment(gradients, state.mean, _MOMENTUM, 1)
-        return MomentumState(optax.safe_increment(state.updates), mean)
-
-    def direction(gradients: Parameters, state: MomentumState, params: Parameters) -> Parameters:
+        state = keep(MomentumState(optax.safe_increment(state.updates), mean), state)
         ahead = jax.tree.map(
             lambda m, g: _MOMENTUM * m + (1 - _MOMENTUM) * g,
             bias_corrected(state.mean, _MOMENTUM, state.updates + 1),
             bias_corrected(gradients, _MOMENTUM, state.updates),
         )
-        return jax.tree.map(
+        directions = jax.tree.map(
             lambda x: _ROOT_MEAN_SQUARE * max(x.shape[-2:]) ** 0.5 * orthogonalized(x), ahead
         )
+        return directions, state
 
-    return Optimizer(init, accumulate, direction)
+    return Optimizer(init, update)
 
 
 def orthogonalized(x: Float[Array, "*layers m n"]) -> Float[Array, "*layers m n"]:
@@ -290,11 +293,13 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     are_stacked = of_each(is_stacked, declared)
     scaled = by_kind(of_each(is_matrix, declared), _factored(), _unfactored())
 
-    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
-        directions = scaled.direction(gradients, state, params)
-        return jax.tree.map(_clipped, directions, are_stacked)
+    def update(
+        gradients: Parameters, state: Any, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, Any]:
+        directions, state = scaled.update(gradients, state, params, keep)
+        return jax.tree.map(_clipped, directions, are_stacked), state
 
-    return scaled._replace(direction=direction)
+    return scaled._replace(update=update)
 
 
 def _factored() -> Optimizer:
@@ -302,25 +307,32 @@ def _factored() -> Optimizer:
         rows, columns = (_zeros_without(axis, params) for axis in (-1, -2))
         return FactoredState(jnp.zeros((), jnp.int32), rows, columns)
 
-    def direction(gradients: Parameters, state: FactoredState, params: Parameters) -> Parameters:
-        return jax.tree.map(_over_root, gradients, state.rows, state.columns)
+    means = tuple(partial(jnp.mean, axis=axis) for axis in (-1, -2))
 
-    means = (partial(jnp.mean, axis=axis) for axis in (-1, -2))
-    return Optimizer(init, partial(_accumulated, tuple(means)), direction)
+    def update(
+        gradients: Parameters, state: FactoredState, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, FactoredState]:
+        state = keep(_accumulated(means, gradients, state), state)
+        return jax.tree.map(_over_root, gradients, state.rows, state.columns), state
+
+    return Optimizer(init, update)
 
 
 def _unfactored() -> Optimizer:
     def init(params: Parameters) -> SquaresState:
         return SquaresState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
-    def direction(gradients: Parameters, state: SquaresState, params: Parameters) -> Parameters:
-        return jax.tree.map(lambda g, v: g * v**-0.5, gradients, state.squares)
+    def update(
+        gradients: Parameters, state: SquaresState, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, SquaresState]:
+        state = keep(_accumulated([lambda square: square], gradients, state), state)
+        return jax.tree.map(lambda g, v: g * v**-0.5, gradients, state.squares), state
 
-    return Optimizer(init, partial(_accumulated, (lambda square: square,)), direction)
+    return Optimizer(init, update)
 
 
 def _accumulated(
-    reductions: tuple[Callable[[Array], Array], ...], gradients: Parameters, state: Any
+    reductions: Sequence[Callable[[Array], Array]], gradients: Parameters, state: Any
 ) -> Any:
     """Return a state with moving averages of the squares of the gradients, each reduced."""
     updates = optax.safe_increment(state.updates)

@@ -25,7 +25,7 @@ from t2t_jax.modules.parameters import (
     of_each,
 )
 from t2t_jax.training import optimizer as optimizers
-from t2t_jax.training.optimizer import Optimizer
+from t2t_jax.training.optimizer import Keep, Optimizer
 
 
 def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
@@ -146,9 +146,12 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     def init(params: Parameters) -> Any:
         return optimizer.init(optimizers.parted(params, frozen)[1])
 
-    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
+    def update(
+        gradients: Parameters, state: Any, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, Any]:
         fixed, trained = optimizers.parted(params, frozen)
+        directions, state = optimizer.update(gradients, state, trained, keep)
         still = jax.tree.map(jnp.zeros_like, fixed)
-        return optimizers.joined_parameters(still, optimizer.direction(gradients, state, trained))
+        return optimizers.joined_parameters(still, directions), state
 
-    return optimizer._replace(init=init, direction=direction)
+    return Optimizer(init, update)

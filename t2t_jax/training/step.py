@@ -265,9 +265,11 @@ def update(
     step = state.step + 1
     rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
-    kept = optimizer.accumulate(gradients, state.optimizer)
-    kept = finish(optax.tree.where(finite, kept, state.optimizer))
-    directions = optimizer.direction(gradients, kept, state.params)
+
+    def keep(new: Any, old: Any) -> Any:
+        return finish(optax.tree.where(finite, new, old))
+
+    directions, kept = optimizer.update(gradients, state.optimizer, state.params, keep)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     params = optax.tree.where(finite, params, state.params)
 
