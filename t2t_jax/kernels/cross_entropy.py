@@ -128,7 +128,9 @@ def in_chunks(losses: Callable[..., Losses], num_chunks: int) -> Callable[..., L
     def chunked(x: Float[Array, "b t d_model"], targets: Int[Array, "b t"]) -> Losses:
         # Along the time axis, because the rows may lie on several devices.
         parts = [jnp.stack(jnp.split(a, num_chunks, axis=1)) for a in (x, targets)]
-        smoothed, nll = jax.lax.map(lambda part: jax.checkpoint(losses)(*part), tuple(parts))
+        smoothed, nll = jax.lax.map(
+            lambda part: jax.checkpoint(losses)(part[0], targets=part[1]), tuple(parts)
+        )
         return jnp.concatenate(smoothed, axis=1), jnp.concatenate(nll, axis=1)
 
     return losses if num_chunks == 1 else chunked
