@@ -1,5 +1,3 @@
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,7 @@ from t2t_jax.functional.attention import (
     split_heads,
 )
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.kernels.attention import attention_with_new, cached_attention, fused_cached_attention
+from t2t_jax.kernels.attention import softmax_over_allowed
 from tests.kernels.comparison import normal
 
 _jitted_attention = jax.jit(scaled_dot_product_attention)
@@ -152,54 +150,15 @@ def test_heads_are_consecutive_slices_of_the_last_axis():
     np.testing.assert_array_equal(merge_heads(split_heads(x, 3)), x)
 
 
-def test_attention_to_a_cache_is_attention():
-    query, key, value = normal(0, 2, 3, 2, 4), normal(1, 2, 5, 2, 4), normal(2, 2, 5, 2, 6)
-    mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6)
-    expected = scaled_dot_product_attention(query, key, value, mask)
-    cached = cached_attention(query, key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask)
-    np.testing.assert_allclose(cached, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
-    """Of one query whose own position is not yet written, and of several, with cuDNN's formula."""
-    query, key, value = (
-        np.asarray(normal(seed, *shape))
-        for seed, shape in enumerate([(2, 3, 2, 8), (2, 5, groups, 8), (2, 5, groups, 8)])
-    )
-    mask = np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6
-    mask[..., 3] = True
-    turned = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
-    expected = jax.jit(cached_attention)(query, *turned, mask)
-    fused = jax.jit(partial(fused_cached_attention, implementation="xla"))
-    np.testing.assert_allclose(fused(query, key, value, mask), expected, rtol=1e-5, atol=1e-6)
-    both = key.swapaxes(1, 2), value.swapaxes(1, 2)
-    unwritten, new = [x.copy() for x in both], [x[:, :, 3:4] for x in both]
-    for x in unwritten:
-        x[:, :, 3] = 1e6
-    bias = np.asarray(normal(4, 2, 1, 5))
-    with_new = jax.jit(attention_with_new, static_argnums=3)
-    found = with_new(query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias)
-    expected = jax.jit(cached_attention)(query[:, :1], *turned, mask[:, :, :1], bias=bias)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_query_that_may_attend_to_nothing_gets_zeros_of_values_that_are_zero():
-    query, key = normal(0, 2, 1, 2, 8), normal(1, 2, 5, 2, 8)
-    mask = jnp.zeros((2, 1, 1, 5), bool)
-    value = jnp.zeros_like(key)
-    found = fused_cached_attention(query, key, value, mask, implementation="xla")
-    np.testing.assert_array_equal(found, 0)
-
-
-def test_the_derivative_of_a_masked_softmax_is_that_of_its_definition():
+@pytest.mark.parametrize("softmax", [masked_softmax, softmax_over_allowed])
+def test_the_derivative_of_a_masked_softmax_is_that_of_its_definition(softmax):
     def by_definition(scores, mask):
         exponentials = jnp.where(mask, jnp.exp(scores), 0)
         return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), 1e-30)
 
     scores, cotangent = normal(0, 2, 2, 3, 5), normal(1, 2, 2, 3, 5)
     mask = jnp.ones((2, 1, 3, 5), bool).at[0, 0, 1].set(False).at[1, 0, :, 3:].set(False)
-    value, pull_back = jax.vjp(lambda x: masked_softmax(x, mask), scores)
+    value, pull_back = jax.vjp(lambda x: softmax(x, mask), scores)
     expected, plain_pull_back = jax.vjp(lambda x: by_definition(x, mask), scores)
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(

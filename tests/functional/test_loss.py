@@ -1,4 +1,3 @@
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -6,19 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.functional.loss import label_smoothed_cross_entropy, projected_cross_entropy
-from t2t_jax.kernels.products import pre_softmax_logits
+from t2t_jax.functional.loss import label_smoothed_cross_entropy
 
-_EPSILONS = [0.0, 0.1, 0.5]
+EPSILONS = [0.0, 0.1, 0.5]
 
 
-def _example(vocab=11, shape=(2, 3)):
+def example(vocab=11, shape=(2, 3)):
+    """Logits and targets."""
     rng = np.random.default_rng(0)
     logits = jnp.array(4 * rng.normal(size=(*shape, vocab)), jnp.float32)
     return logits, jnp.array(rng.integers(0, vocab, shape))
 
 
-def _naive(logits, targets, epsilon):
+def naive(logits, targets, epsilon):
     """Both losses as sums over the vocabulary against an explicit distribution."""
     log_p = jax.nn.log_softmax(logits)
     one_hot = jax.nn.one_hot(targets, logits.shape[-1])
@@ -26,9 +25,9 @@ def _naive(logits, targets, epsilon):
     return -(smoothed * log_p).sum(-1), -(one_hot * log_p).sum(-1)
 
 
-@pytest.mark.parametrize("epsilon", _EPSILONS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
 def test_losses_equal_their_definition_in_float64(epsilon):
-    logits, targets = _example()
+    logits, targets = example()
     wide = np.exp(np.asarray(logits, np.float64))
     p = wide / wide.sum(-1, keepdims=True)
     one_hot = np.eye(11)[targets]
@@ -39,10 +38,10 @@ def test_losses_equal_their_definition_in_float64(epsilon):
     np.testing.assert_allclose(nll, -np.log((one_hot * p).sum(-1)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", _EPSILONS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("outputs", ["smoothed", "nll", "both"])
 def test_gradient_equals_that_of_the_naive_loss(epsilon, outputs):
-    logits, targets = _example()
+    logits, targets = example()
     rng = np.random.default_rng(1)
     cotangents = [jnp.array(c, jnp.float32) for c in rng.normal(size=(2, 2, 3))]
     if outputs != "both":
@@ -52,7 +51,7 @@ def test_gradient_equals_that_of_the_naive_loss(epsilon, outputs):
         return jax.vjp(lambda x: loss(x, targets, epsilon), logits)[1]
 
     (gradient,) = pull_back(label_smoothed_cross_entropy)(tuple(cotangents))
-    (expected,) = pull_back(_naive)(tuple(cotangents))
+    (expected,) = pull_back(naive)(tuple(cotangents))
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -71,7 +70,7 @@ def test_huge_logits_stay_finite():
 
 
 def test_bfloat16_logits_give_float32_losses_and_a_bfloat16_gradient():
-    logits, targets = _example()
+    logits, targets = example()
     narrow = logits.astype(jnp.bfloat16)
     losses = label_smoothed_cross_entropy(narrow, targets, 0.1)
     expected = label_smoothed_cross_entropy(narrow.astype(jnp.float32), targets, 0.1)
@@ -94,59 +93,3 @@ def test_loss_and_gradient_equal_those_of_pytorch(epsilon):
     )
     np.testing.assert_allclose(losses, smoothed, rtol=1e-5)
     np.testing.assert_allclose(pull_back(cotangent)[0], gradient, atol=1e-6)
-
-
-def _projected_example():
-    rng = np.random.default_rng(3)
-    x = jnp.array(rng.normal(size=(3, 16, 6)), jnp.float32)
-    embedding = jnp.array(rng.normal(size=(13, 6)), jnp.float32)
-    cotangents = tuple(jnp.array(rng.normal(size=(2, 3, 16)), jnp.float32))
-    return x, embedding, jnp.array(rng.integers(0, 13, (3, 16))), cotangents
-
-
-def _projected_naive(x, embedding, targets):
-    return _naive(jnp.einsum("btd,vd->btv", x, embedding), targets, 0.1)
-
-
-def _projected(x, embedding, targets, num_chunks):
-    project = partial(pre_softmax_logits, embedding=embedding)
-    return projected_cross_entropy(x, project, targets, 0.1, num_chunks)
-
-
-@partial(jax.jit, static_argnums=0)
-def _with_gradients(losses, x, embedding, targets, cotangents):
-    values, pull_back = jax.vjp(lambda x, embedding: losses(x, embedding, targets), x, embedding)
-    return values, pull_back(cotangents)
-
-
-@pytest.mark.parametrize("num_chunks", [1, 2, 4, 8])
-def test_projected_losses_and_gradients_are_the_naive_ones_in_any_chunks(num_chunks):
-    x, embedding, targets, cotangents = _projected_example()
-    losses = partial(_projected, num_chunks=num_chunks)
-    values, gradients = _with_gradients(losses, x, embedding, targets, cotangents)
-    expected = _with_gradients(_projected_naive, x, embedding, targets, cotangents)
-    for got, naive in zip((*values, *gradients), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, naive, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("num_chunks", [1, 4])
-def test_bfloat16_activations_give_float32_losses_and_float32_gradients_of_the_matrix(num_chunks):
-    x, embedding, targets, cotangents = _projected_example()
-    losses = partial(_projected, num_chunks=num_chunks)
-    narrow = x.astype(jnp.bfloat16)
-    values, gradients = _with_gradients(losses, narrow, embedding, targets, cotangents)
-    expected = _with_gradients(_projected_naive, x, embedding, targets, cotangents)
-    assert [value.dtype for value in values] == [jnp.float32, jnp.float32]
-    assert [gradient.dtype for gradient in gradients] == [jnp.bfloat16, jnp.float32]
-    for got, wide in zip((*values, *gradients), jax.tree.leaves(expected), strict=True):
-        error = np.abs(got.astype(jnp.float32) - wide).max()
-        assert 0 < error < 0.02 * np.abs(wide).max()
-
-
-def test_in_chunks_the_logits_never_exist_all_at_once():
-    x, embedding, targets, cotangents = _projected_example()
-    for num_chunks, whole in ((1, True), (4, False)):
-        losses = partial(_projected, num_chunks=num_chunks)
-        text = _with_gradients.lower(losses, x, embedding, targets, cotangents).as_text()
-        assert ("tensor<3x16x13xf32>" in text) == whole
-        assert "tensor<4x3x4x13xf32>" not in text  # nor as what a loop leaves for another

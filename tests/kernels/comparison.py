@@ -21,6 +21,16 @@ def values_and_gradients(attend, arrays, cotangent):
     return heads, *gradient
 
 
+def heads_of(attend):
+    """Return attention without the mask of queries: zeros where nothing may be attended to."""
+
+    def weighted_values(*arrays, **options):
+        heads, rows = attend(*arrays, **options)
+        return heads if rows is None else jnp.where(rows[..., None], heads, 0)
+
+    return weighted_values
+
+
 def assert_close(found, expected, **tolerances):
     """Compare several arrays as float32."""
     for one, other in zip(found, expected, strict=True):

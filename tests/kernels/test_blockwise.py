@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.kernels import blockwise
-from t2t_jax.kernels.attention import attention
-from tests.kernels.comparison import assert_close, normal, values_and_gradients
+from t2t_jax.kernels.cpu import CPU
+from tests.kernels.comparison import assert_close, heads_of, normal, values_and_gradients
 from tests.selection import thorough_after
 
 _SMALL_BLOCK = 8
 _KEY = jax.random.key(7)
+_attention = heads_of(CPU.attention)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +35,7 @@ def _compiled(causal, rate, in_blocks, window=None):
 
     def weighted(arrays, segments, first_row, cotangent):
         mask = SegmentMask(*segments, causal, window)
-        heads = attention(
+        heads = _attention(
             *arrays,
             mask if in_blocks else mask.whole(),
             dropout_rate=rate,
@@ -79,7 +80,7 @@ def test_values_and_derivatives_are_those_of_the_whole(causal, window, rate, dat
 
 def test_equal_scores_of_any_size_share_the_weight_in_derivatives_too():
     same, ones = jnp.full((1, 20, 1, 8), 3e4), jnp.ones((1, 20), jnp.int32)
-    attend = partial(attention, mask=SegmentMask(ones, ones))
+    attend = partial(_attention, mask=SegmentMask(ones, ones))
     *_, by_value = values_and_gradients(attend, [same, same, normal(0, *same.shape)], 1.0)
     np.testing.assert_allclose(by_value, np.ones(same.shape), rtol=1e-6)
 
@@ -111,7 +112,7 @@ def _temporary_bytes(length, differentiate, window, monkeypatch):
 
     def attend(query, key, value, segments):
         mask = attention_mask(segments, segments, causal=True, window=window)
-        return attention(query, key, value, mask).sum()
+        return _attention(query, key, value, mask).sum()
 
     work = jax.grad(attend, (0, 1, 2)) if differentiate else attend
     compiled = jax.jit(work).lower(x, x, x, segments).compile()

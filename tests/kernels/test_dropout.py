@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
-from t2t_jax.kernels.recomputed import dropout_found_again
+from t2t_jax.kernels.recomputed import dropout_recomputed
 from tests.kernels.comparison import values_and_gradients
 
 
@@ -21,11 +21,11 @@ def test_values_and_derivatives_are_those_of_the_formula_to_the_last_bit(shape, 
         key = DropoutKey(jax.random.key(3), jnp.int32(5))
         return values_and_gradients(lambda x: function(x, rate, key), [x], weights)
 
-    for ours, theirs in zip(both(dropout_found_again), both(dropout), strict=True):
+    for ours, theirs in zip(both(dropout_recomputed), both(dropout), strict=True):
         assert ours.dtype == x.dtype
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_without_a_key_nothing_is_dropped():
     x = jnp.ones((2, 3))
-    assert dropout_found_again(x, 0.5, None) is x
+    assert dropout_recomputed(x, 0.5, None) is x

@@ -13,10 +13,11 @@ import pytest
 from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.kernels import attention as attention_module
-from t2t_jax.kernels.attention import attention, fused_attention, heads_and_rows, is_fused
-from t2t_jax.kernels.choice import Kernels
-from t2t_jax.kernels.products import linear
-from tests.kernels.comparison import assert_close, normal, values_and_gradients
+from t2t_jax.kernels.attention import fused_attention, is_fused
+from t2t_jax.kernels.cpu import CPU
+from t2t_jax.kernels.gpu import CUDNN_GPU, GPU
+from t2t_jax.kernels.tpu import TPU
+from tests.kernels.comparison import assert_close, heads_of, normal, values_and_gradients
 
 
 def _arrays(dtype=jnp.float32, length=6, d_k=8, d_v=8):
@@ -57,9 +58,9 @@ def test_gradients_of_scores_that_are_not_rounded_give_the_same(dtype, tolerance
 
     expected, found = (
         values_and_gradients(
-            partial(attention, mask=mask, kernels=kernels), arrays, jnp.cos(normal(2, 2, 6, 3, 8))
+            partial(heads_of(kernels.attention), mask=mask), arrays, jnp.cos(normal(2, 2, 6, 3, 8))
         )
-        for kernels in (Kernels(), Kernels("xla_fused"))
+        for kernels in (CPU, TPU)
     )
     assert {one.dtype for one in (*found, *expected)} == {jnp.dtype(dtype)}
     assert_close(found, expected, atol=tolerance)
@@ -82,19 +83,20 @@ def test_the_kernel_is_taken_only_for_what_it_can_do(arrays, takes):
 
 
 def test_attention_goes_through_the_kernel_where_there_is_one(monkeypatch):
-    def kernel(query, key, value, mask):
-        del key, value, mask
+    def kernel(query, key, value, mask, scale):
+        del key, value, mask, scale
         return jnp.full_like(query, 7), None
 
     monkeypatch.setattr(attention_module, "fused_attention", kernel)
     arrays, mask = _arrays(jnp.bfloat16), _mask(1)
     dropped = {"dropout_rate": 0.5, "dropout_key": DropoutKey(jax.random.key(0))}
-    assert (attention(*arrays, mask, kernels=Kernels("cudnn")) == 7).all()
-    assert not (attention(*arrays, mask) == 7).any()
+    attention = heads_of(CUDNN_GPU.attention)
+    assert (attention(*arrays, mask) == 7).all()
+    assert not (heads_of(CPU.attention)(*arrays, mask) == 7).any()
     # It keeps no weights that could be dropped.
-    assert not (attention(*arrays, mask, **dropped, kernels=Kernels("cudnn")) == 7).any()
+    assert not (attention(*arrays, mask, **dropped) == 7).any()
     none_dropped = {**dropped, "dropout_rate": 0.0}
-    assert (attention(*arrays, mask, **none_dropped, kernels=Kernels("cudnn")) == 7).all()
+    assert (attention(*arrays, mask, **none_dropped) == 7).all()
 
 
 def test_rows_that_attend_to_nothing_are_zero_in_the_product_with_the_heads(monkeypatch):
@@ -108,13 +110,13 @@ def test_rows_that_attend_to_nothing_are_zero_in_the_product_with_the_heads(monk
 
     @partial(jax.jit, static_argnums=0)
     @partial(jax.value_and_grad, argnums=(1, 2, 3, 4), has_aux=True)
-    def projected(form, weight, *arrays):
-        heads, rows = heads_and_rows(*arrays, mask, kernels=Kernels(form, "fused"))
-        result = linear(heads.reshape(2, 6, 24), weight, bias, form="fused", rows=rows)
+    def projected(kernels, weight, *arrays):
+        heads, rows = kernels.attention(*arrays, mask)
+        result = kernels.linear(heads.reshape(2, 6, 24), weight, bias, rows)
         return jnp.sin(result.astype(jnp.float32)).sum(), (result, rows)
 
-    (_, (result, rows)), gradients = projected("cudnn", weight, *arrays)
-    (_, (expected, none)), expected_gradients = projected("xla", weight, *arrays)
+    (_, (result, rows)), gradients = projected(CUDNN_GPU, weight, *arrays)
+    (_, (expected, none)), expected_gradients = projected(GPU, weight, *arrays)
     assert none is None
     assert not rows[0, 2, 0]
     assert (np.asarray(result[0, 2], np.float32) == 1).all()  # the bias alone

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.kernels import products
+from t2t_jax.kernels.cpu import CPU
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
 from t2t_jax.kernels.int8 import quantize as quantize_by_operation
 from tests.kernels.comparison import normal
 
-linear, next_token_logits = jax.jit(products.linear), jax.jit(products.next_token_logits)
+linear, next_logits = jax.jit(CPU.linear), jax.jit(CPU.next_logits)
 quantize = jax.jit(quantize_by_operation, static_argnames="axis")
 
 
@@ -72,17 +72,17 @@ def test_products_are_near_those_of_floats():
 
 def test_a_vector_has_the_same_product_in_any_company():
     x, matrix = normal(0, 4, 3, 64), _quantized(normal(1, 10, 64), 1)
-    together = next_token_logits(x, matrix)
+    together = next_logits(x, matrix)
     for b in range(4):
-        np.testing.assert_array_equal(next_token_logits(x[b : b + 1], matrix)[0], together[b])
-    alone = next_token_logits(x[:1, :1], matrix)
+        np.testing.assert_array_equal(next_logits(x[b : b + 1], matrix)[0], together[b])
+    alone = next_logits(x[:1, :1], matrix)
     np.testing.assert_array_equal(alone[0, 0], together[0, 0])
 
 
 def test_results_have_the_dtype_of_the_vectors_and_logits_are_float32():
     x = normal(0, 1, 2, 8).astype(jnp.bfloat16)
     assert linear(x, _quantized(normal(1, 8, 4), 0)).dtype == jnp.bfloat16
-    assert next_token_logits(x, _quantized(normal(1, 4, 8), 1)).dtype == jnp.float32
+    assert next_logits(x, _quantized(normal(1, 4, 8), 1)).dtype == jnp.float32
 
 
 def test_what_is_not_finite_does_not_become_a_number():

@@ -6,8 +6,8 @@ import pytest
 
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels import blockwise
-from t2t_jax.kernels.attention import attention
-from tests.kernels.comparison import assert_close, normal, values_and_gradients
+from t2t_jax.kernels.cpu import CPU
+from tests.kernels.comparison import assert_close, heads_of, normal, values_and_gradients
 from tests.kernels.test_splash import in_the_kernel, interpreted, mesh_of_axes
 
 
@@ -19,7 +19,7 @@ def attend(request):
         if request.param == "splash":
             yield lambda mask: in_the_kernel(mask, mesh_of_axes())
         else:
-            yield lambda mask: lambda *arrays: attention(*arrays, mask)
+            yield lambda mask: lambda *arrays: heads_of(CPU.attention)(*arrays, mask)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e18])

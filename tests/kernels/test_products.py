@@ -8,19 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.kernels.products import (
-    Transposed,
-    einsum_float32,
-    linear,
-    next_token_logits,
-    pre_softmax_logits,
-    rounded_logits,
-)
+from t2t_jax.kernels.cpu import CPU
+from t2t_jax.kernels.products import Transposed, einsum_float32, logits_on_accelerators
+from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.tpu import TPU
 
 
 def _operands(dtype):
     keys = jax.random.split(jax.random.key(0))
     return (jax.random.normal(keys[0], (2, 3, 4), dtype), jax.random.normal(keys[1], (5, 4), dtype))
+
+
+def _rounded_logits(x, embedding):
+    return logits_on_accelerators(x, embedding, x.dtype)
 
 
 def _ours(a, b):
@@ -39,10 +39,10 @@ def test_the_derivative_multiplies_bfloat16_by_bfloat16():
 def test_logits_are_products_with_the_rows_in_the_dtype_of_the_output():
     x, embedding = _operands(jnp.float32)
     exact = np.float64(x) @ np.float64(embedding).T
-    np.testing.assert_allclose(pre_softmax_logits(x, embedding), exact, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(CPU.logits(x, embedding), exact, rtol=1e-5, atol=1e-6)
     narrow = x.astype(jnp.bfloat16)
     rounded = np.float64(narrow) @ np.float64(embedding.astype(jnp.bfloat16)).T
-    logits = pre_softmax_logits(narrow, embedding)
+    logits = CPU.logits(narrow, embedding)
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, rounded, rtol=1e-5, atol=1e-6)
 
@@ -51,11 +51,12 @@ def test_logits_are_products_with_the_rows_in_the_dtype_of_the_output():
     ("function", "equation", "shape"),
     [
         (partial(einsum_float32, "btd,vd->btv"), "btd,vd->btv", (5, 4)),
-        (linear, "btd,dv->btv", (4, 5)),
-        (partial(linear, form="fused"), "btd,dv->btv", (4, 5)),
-        (pre_softmax_logits, "btd,vd->btv", (5, 4)),
-        (partial(pre_softmax_logits, form="fused"), "btd,vd->btv", (5, 4)),
-        (rounded_logits, "btd,vd->btv", (5, 4)),  # of float32, nothing is rounded
+        (CPU.linear, "btd,dv->btv", (4, 5)),
+        (REFERENCE.linear, "btd,dv->btv", (4, 5)),
+        (CPU.logits, "btd,vd->btv", (5, 4)),
+        (TPU.logits, "btd,vd->btv", (5, 4)),
+        (REFERENCE.logits, "btd,vd->btv", (5, 4)),
+        (_rounded_logits, "btd,vd->btv", (5, 4)),  # of float32, nothing is rounded
     ],
 )
 def test_derivatives_written_out_are_those_of_the_product(function, equation, shape):
@@ -72,7 +73,7 @@ def test_derivatives_written_out_are_those_of_the_product(function, equation, sh
 def test_rounded_logits_are_sums_in_float32_rounded_once_and_so_are_their_gradients():
     x = jax.random.normal(jax.random.key(7), (2, 3, 64), jnp.bfloat16)
     embedding = jax.random.normal(jax.random.key(8), (5, 64))
-    logits, pull_back = jax.vjp(rounded_logits, x, embedding)
+    logits, pull_back = jax.vjp(_rounded_logits, x, embedding)
     exact = np.float64(x) @ np.float64(embedding.astype(jnp.bfloat16)).T
     assert logits.dtype == jnp.bfloat16
     np.testing.assert_array_equal(logits, exact.astype(jnp.bfloat16))
@@ -83,13 +84,12 @@ def test_rounded_logits_are_sums_in_float32_rounded_once_and_so_are_their_gradie
     np.testing.assert_array_equal(of_embedding, exact.astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize("form", ["plain", "fused"])
+@pytest.mark.parametrize("kernels", [CPU, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.parametrize("rows", [1, 40])  # 2 and 80 vectors: few, and many
-def test_logits_of_the_next_token_are_those_of_every_token(rows, form):
+def test_logits_of_the_next_token_are_those_of_every_token(rows, kernels):
     x = jax.random.normal(jax.random.key(3), (2, rows, 4))
     embedding = jax.random.normal(jax.random.key(4), (7, 4))
-    expected = pre_softmax_logits(x, embedding)
-    found = next_token_logits(x, embedding, form)
+    expected, found = kernels.logits(x, embedding), kernels.next_logits(x, embedding)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_logits_of_the_next_token_are_those_of_every_token(rows, form):
 def test_a_transposed_kernel_gives_the_same(shape, dtype):
     x = jax.random.normal(jax.random.key(5), (*shape, 4), dtype)
     kernel = jax.random.normal(jax.random.key(6), (4, 7), dtype)
-    expected, result = linear(x, kernel), linear(x, Transposed(kernel.T))
+    expected, result = CPU.linear(x, kernel), CPU.linear(x, Transposed(kernel.T))
     assert result.dtype == dtype
     near = 1e-5 if dtype == jnp.float32 else 0.02
     np.testing.assert_allclose(*(np.float32(y) for y in (result, expected)), rtol=near, atol=near)

@@ -11,14 +11,13 @@ import pytest
 from t2t_jax.config import ParallelConfig
 from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.kernels import short_rows
-from t2t_jax.kernels.attention import attention
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.gpu import CUDNN_GPU
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
-from tests.kernels.comparison import normal, values_and_gradients
+from tests.kernels.comparison import heads_of, normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
 
-_AT_ONCE = Kernels("cudnn", "fused", short_rows="at_once")
+_attention = heads_of(CUDNN_GPU.attention)
 
 
 @pytest.fixture(autouse=True)
@@ -107,16 +106,16 @@ def test_a_jax_without_triton_leaves_these_rows_to_cudnn(monkeypatch):
     short_rows._has_triton.cache_clear()
 
 
-@pytest.mark.parametrize("kernels", [_AT_ONCE, Kernels("cudnn", "fused")])
-def test_attention_goes_through_them_where_they_are_chosen(monkeypatch, kernels):
-    def cudnn(query, key, value, mask):
-        del key, value, mask
+@pytest.mark.parametrize("is_known", [True, False])
+def test_attention_goes_through_them_where_the_devices_are_known(monkeypatch, is_known):
+    def cudnn(query, key, value, mask, scale):
+        del key, value, mask, scale
         return jnp.full_like(query, 7), None
 
     monkeypatch.setattr("t2t_jax.kernels.attention.fused_attention", cudnn)
-    with on_mesh(make_mesh(ParallelConfig(data=1))):
-        found = attention(*_arrays(2, 8, 8), _mask(2, 8, 8), kernels=kernels)
-    assert (found == 7).all() == (kernels is not _AT_ONCE)
+    with on_mesh(make_mesh(ParallelConfig(data=1)) if is_known else None):
+        found = _attention(*_arrays(2, 8, 8), _mask(2, 8, 8))
+    assert (found == 7).all() != is_known
 
 
 def on_meshes():
@@ -131,7 +130,7 @@ def on_meshes():
 
             def split(*arrays, mesh=mesh):
                 with on_mesh(mesh):
-                    return attention(*arrays, mask, kernels=_AT_ONCE)
+                    return _attention(*arrays, mask)
 
             for one, other in zip(_both(split, arrays, jnp.bfloat16), exact, strict=True):
                 assert np.linalg.norm(one - other) < 0.004 * np.linalg.norm(other)

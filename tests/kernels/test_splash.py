@@ -16,16 +16,14 @@ from t2t_jax.functional.attention import repeat_heads, scaled_dot_product_attent
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels import splash
-from t2t_jax.kernels.attention import attention
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.cpu import CPU
+from t2t_jax.kernels.tpu import TPU
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
-from tests.kernels.comparison import assert_close, normal, values_and_gradients
+from tests.kernels.comparison import assert_close, heads_of, normal, values_and_gradients
 from tests.parallel.test_meshes import on_eight_devices
 from tests.programs import run_python
 from tests.selection import thorough_after
-
-_SPLASH = Kernels("xla_fused", "fused", long_rows="splash")
 
 
 @contextmanager
@@ -55,10 +53,10 @@ def mesh_of_axes(**axes):
     return make_mesh(ParallelConfig(**{"data": 1} | axes))
 
 
-def in_the_kernel(mask, mesh, **options):
+def in_the_kernel(mask, mesh, kernels=TPU, **options):
     def attend(*arrays):
         with on_mesh(mesh):
-            return attention(*arrays, mask, **{"kernels": _SPLASH} | options)
+            return heads_of(kernels.attention)(*arrays, mask, **options)
 
     return attend
 
@@ -150,7 +148,7 @@ def test_what_the_kernel_does_not_compute_is_computed_in_blocks():
     arrays, mask, _ = _case(True)
     one = mesh_of_axes()
     assert _number(one, mask, arrays) == 1
-    assert _number(one, mask, arrays, kernels=Kernels()) == 0
+    assert _number(one, mask, arrays, kernels=CPU) == 0
     assert _number(None, mask, arrays) == 0  # devices that nothing is known of
     assert _number(one, replace(mask, window=150), arrays) == 0
     long = [jax.ShapeDtypeStruct((2, 1 << 17, 4, 8), jnp.float32)] * 3

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.functional.attention import additive_scores
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.position import alibi_bias
-from t2t_jax.kernels.attention import additive, attention
-from tests.kernels.comparison import assert_close, normal, values_and_gradients
+from t2t_jax.kernels.cpu import CPU
+from tests.kernels.comparison import assert_close, heads_of, normal, values_and_gradients
 
 _HEADS, _GROUPS = 4, 2
+_attention = heads_of(CPU.attention)
 
 
 def _arrays(length):
@@ -32,8 +34,8 @@ def _attend(mask, options, *arrays):
         terms["bias"] = partial(alibi_bias, num_heads=_HEADS)
     if "vector" in options:
         learned = jnp.linspace(-1, 1, _HEADS * 4).reshape(_HEADS, 4)
-        terms["score"] = jax.tree_util.Partial(additive, vector=learned)
-    return attention(*arrays, mask, **terms)
+        terms["score"] = jax.tree_util.Partial(additive_scores, vector=learned)
+    return _attention(*arrays, mask, **terms)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_dropout_in_windows_does_not_depend_on_how_rows_are_cut_up():
     def attend(arrays, segments, first_row):
         key = DropoutKey(jax.random.key(3), first_row)
         mask = SegmentMask(segments, segments, True, 3)
-        return attention(*arrays, mask, dropout_rate=0.5, dropout_key=key)
+        return _attention(*arrays, mask, dropout_rate=0.5, dropout_key=key)
 
     def heads(rows):
         part = [x[rows] for x in arrays]

@@ -1,0 +1,85 @@
+"""Attention to a cache, in any order and in two parts, is equation 1."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+
+from t2t_jax.functional.attention import additive_scores, scaled_dot_product_attention
+from t2t_jax.kernels.cached_attention import (
+    Kept,
+    attention_to_both,
+    attention_with_new,
+    cached_attention,
+    fused_cached_attention,
+)
+from t2t_jax.kernels.preset import PRODUCTS
+from tests.kernels.comparison import normal
+
+
+def test_attention_to_a_cache_is_attention():
+    query, key, value = normal(0, 2, 3, 2, 4), normal(1, 2, 5, 2, 4), normal(2, 2, 5, 2, 6)
+    mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6)
+    expected = scaled_dot_product_attention(query, key, value, mask)
+    cached = cached_attention(query, key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask)
+    np.testing.assert_allclose(cached, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
+    """Of one query whose own position is not yet written, and of several, with cuDNN's formula."""
+    query, key, value = (
+        np.asarray(normal(seed, *shape))
+        for seed, shape in enumerate([(2, 3, 2, 8), (2, 5, groups, 8), (2, 5, groups, 8)])
+    )
+    mask = np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6
+    mask[..., 3] = True
+    turned = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
+    expected = jax.jit(cached_attention)(query, *turned, mask)
+    fused = jax.jit(partial(fused_cached_attention, implementation="xla"))
+    np.testing.assert_allclose(fused(query, key, value, mask), expected, rtol=1e-5, atol=1e-6)
+    both = key.swapaxes(1, 2), value.swapaxes(1, 2)
+    unwritten, new = [x.copy() for x in both], [x[:, :, 3:4] for x in both]
+    for x in unwritten:
+        x[:, :, 3] = 1e6
+    bias = np.asarray(normal(4, 2, 1, 5))
+    with_new = jax.jit(attention_with_new, static_argnums=3)
+    found = with_new(query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias)
+    expected = jax.jit(cached_attention)(query[:, :1], *turned, mask[:, :, :1], bias=bias)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_query_that_may_attend_to_nothing_gets_zeros_of_values_that_are_zero():
+    query, key = normal(0, 2, 1, 2, 8), normal(1, 2, 5, 2, 8)
+    mask = jnp.zeros((2, 1, 1, 5), bool)
+    value = jnp.zeros_like(key)
+    found = fused_cached_attention(query, key, value, mask, implementation="xla")
+    np.testing.assert_array_equal(found, 0)
+
+
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("additive", [False, True])
+def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additive):
+    rows, queries, heads, width, first, second = 2, 3, 4, 5, 6, 7
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    query = draw(rows, queries, heads, width)
+    score = Partial(additive_scores, vector=draw(heads, width)) if additive else PRODUCTS
+    key, value = draw(rows, groups, width, first + second), draw(rows, groups, first + second, 3)
+    mask = rng.random((rows, 1, queries, first + second)) < 0.6
+    mask[0, :, 1] = False  # a query that may attend to nothing
+    bias = draw(heads, queries, first + second)
+    expected = jax.jit(cached_attention)(query, key, value, mask, bias=bias, score=score)
+    rowwise = np.broadcast_to(bias[..., :first], (rows, heads, queries, first))
+    parts = (
+        Kept(key[..., :first], value[:, :, :first], mask[..., :first], rowwise),
+        Kept(key[..., first:], value[:, :, first:], mask[..., first:], bias[..., first:]),
+    )
+    found = jax.jit(attention_to_both)(query, *parts, score=score)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
