@@ -16,8 +16,8 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
-from t2t_jax.kernels import attention
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.cpu import CPU
+from t2t_jax.kernels.gpu import CUDNN_GPU_FEW_QUERIES
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.state import create_state
@@ -121,18 +121,18 @@ def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_siz
     """Sentences of other lengths come and go, in arrays that grow, with cuDNN's formula by XLA."""
     real = jax.nn.dot_product_attention
 
-    def by_xla(*arrays, mask, implementation):
+    def by_xla(*arrays, mask, scale, implementation):
         assert implementation == "cudnn"
-        return real(*arrays, mask=mask, implementation="xla")
+        return real(*arrays, mask=mask, scale=scale, implementation="xla")
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
     # In float32, which cuDNN does not take, rounding cannot change a token.
-    monkeypatch.setattr(attention, "has_fused_widths", lambda *_: True)
+    for module in ("kernels", "modules"):
+        monkeypatch.setattr(f"t2t_jax.{module}.attention.has_fused_widths", lambda *_: True)
     decoding = DecodingConfig(beam_size=beam_size, max_extra_length=20, tokens_per_batch=52 * 8)
     sentences = _sentences([5, 30, 3, 12, 9, 7, 31, 4] * 3)
     found = []
-    on_gpus = Kernels("cudnn", "fused", norms="kept_moments", cached_attention="cudnn")
-    for kernels in (Kernels(), on_gpus):
+    for kernels in (CPU, CUDNN_GPU_FEW_QUERIES):
         network = make_model(_CONFIG, _VOCAB, None).clone(kernels=kernels)
         decode_with = _decode_with(mesh, network)
         found.append(dict(decode_with(decoding, sentences=sentences)))

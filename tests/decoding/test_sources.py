@@ -15,8 +15,9 @@ from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import decode
 from t2t_jax.decoding.strategies import Greedy
+from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.modules.network import declared_parameters
-from t2t_jax.modules.transformer import Transformer, TransformerDecoding
+from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.mesh import make_mesh
 from tests.tiny import tiny_sizes
 

@@ -14,6 +14,7 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig, network_config
 from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.registry import load_named
+from t2t_jax.kernels.cpu import CPU
 from t2t_jax.modules.transformer import TokenNetwork
 from tests.selection import thorough_after
 
@@ -166,7 +167,9 @@ def make_model(**changes):
     fields = vars(_PAPER) | changes
     known = fields_of(fields["architecture"])
     config = network_config(**{name: one for name, one in fields.items() if name in known})
-    module = load_named(FAMILIES[config.architecture].network)(config, VOCAB_SIZE, BOS_ID)
+    module = load_named(FAMILIES[config.architecture].network)(
+        config, VOCAB_SIZE, BOS_ID, kernels=CPU
+    )
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)
     shapes = nn.unbox(jax.eval_shape(initialise, jax.random.key(0), batch))

@@ -33,15 +33,8 @@ def test_without_a_context_every_position_attends_to_every_other():
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
     one_mask = Context(mask=jnp.ones((1, 1, 3, 3), bool))
     np.testing.assert_array_equal(module.apply(variables, x, one_mask), output)
-    across = module.apply(variables, x, Context(encoded=x), method="attend_to_encoded")
+    across = module.apply(variables, x, encoded=x)
     np.testing.assert_allclose(across, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_cross_attention_without_an_encoders_output_is_refused():
-    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2))
-    x = jnp.ones((1, 3, 6))
-    with pytest.raises(UserError, match="pass Context"):
-        module.init(jax.random.key(0), x, method="attend_to_encoded")
 
 
 def test_rotary_positions_without_a_context_of_positions_are_the_places_in_a_row():

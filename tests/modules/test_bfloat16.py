@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.kernels.choice import OF_PLATFORMS, XLA_KERNELS, Kernels
-from t2t_jax.modules import layers
+from t2t_jax.kernels import cpu
+from t2t_jax.kernels.cpu import CPU, CPU_BFLOAT16
+from t2t_jax.kernels.gpu import GPU
+from t2t_jax.kernels.tpu import TPU_BFLOAT16
 
-_CPU = Kernels(products="float32_results")
 _SOURCES = [[[3, 4, 5, 6, 2], [7, 2]], [[8, 9, 2]]]
 _TARGETS = [[[4, 5, 2], [6, 2]], [[3, 10, 9, 8, 2]]]
 
@@ -47,7 +48,7 @@ def test_gradients_are_as_near_to_float32_as_those_of_plain_products(
     wide, narrow = make_model(**changes), make_model(**changes, compute_dtype="bfloat16")
     _, exact = _losses_and_gradients(wide, batch)
     _, plain = _losses_and_gradients(narrow, batch, remat=remat)
-    _, ours = _losses_and_gradients(narrow, batch, remat=remat, kernels=_CPU)
+    _, ours = _losses_and_gradients(narrow, batch, remat=remat, kernels=CPU_BFLOAT16)
     assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
 
 
@@ -57,7 +58,7 @@ def test_the_forms_for_accelerators_are_as_near_to_float32(make_model, make_batc
     wide, narrow = (make_model(output_bias=True, compute_dtype=t) for t in ("float32", "bfloat16"))
     _, exact = _losses_and_gradients(wide, batch)
     _, plain = _losses_and_gradients(narrow, batch)
-    for kernels in OF_PLATFORMS.values():
+    for kernels in (GPU, TPU_BFLOAT16):
         _, ours = _losses_and_gradients(narrow, batch, kernels=kernels)
         assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
 
@@ -66,9 +67,9 @@ def test_the_forms_for_accelerators_are_as_near_to_float32(make_model, make_batc
 def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch, monkeypatch):
     model = make_model(compute_dtype="bfloat16")
     batch = make_batch(_SOURCES, _TARGETS)
-    in_a_loop, looped = _losses_and_gradients(model, batch, kernels=_CPU)
-    monkeypatch.setattr(layers, "_LARGE", 1)
-    one_by_one, unrolled = _losses_and_gradients(model, batch, kernels=_CPU)
+    in_a_loop, looped = _losses_and_gradients(model, batch, kernels=CPU_BFLOAT16)
+    monkeypatch.setattr(cpu, "_LARGE", 1)
+    one_by_one, unrolled = _losses_and_gradients(model, batch, kernels=CPU_BFLOAT16)
     with_loops, without = (
         program.lower(model.variables).compile().as_text().count(" while(")
         for program in (in_a_loop, one_by_one)
@@ -78,5 +79,5 @@ def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch
     _, exact = _losses_and_gradients(make_model(), batch)
     assert _distance(unrolled, exact) < 1.01 * _distance(looped, exact)
     assert _distance(unrolled, looped) < 0.5 * _distance(looped, exact)
-    _, plain = _losses_and_gradients(model, batch, kernels=XLA_KERNELS)
+    _, plain = _losses_and_gradients(model, batch, kernels=CPU)
     assert plain[0].dtype == unrolled[0].dtype == jnp.float32

@@ -10,7 +10,9 @@ import pytest
 from t2t_jax.batch import Sequence
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import load_named
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.kernels.cpu import CPU, CPU_BFLOAT16
+from t2t_jax.kernels.gpu import CUDNN_GPU, GPU
+from t2t_jax.kernels.tpu import TPU
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from tests.selection import thorough_after
 
@@ -123,9 +125,7 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "kernels", thorough_after(1, [XLA_KERNELS, Kernels("cudnn", "fused")]), ids=["xla", "gpu"]
-)
+@pytest.mark.parametrize("kernels", thorough_after(1, [CPU, CUDNN_GPU]), ids=["cpu", "gpu"])
 @pytest.mark.parametrize(
     "changes",
     [{}, _DECODER_ONLY, {"position": "alibi", "attention_window": 2, "num_kv_heads": 1}],
@@ -186,8 +186,8 @@ def test_padding_of_the_source_changes_no_step(make_model, make_batch):
 
 def test_biases_of_products_are_rounded_with_their_matrices_for_accelerators_alone(make_model):
     model = make_model(compute_dtype="bfloat16", attention_bias=True)
-    for products, dtype in (("plain", jnp.float32), ("fused", jnp.bfloat16)):
-        module = model.module.clone(kernels=Kernels(products=products))
+    for kernels, dtype in ((CPU, jnp.float32), (GPU, jnp.bfloat16), (TPU, jnp.bfloat16)):
+        module = model.module.clone(kernels=kernels)
         layer = _decoding(module).prepare(model.variables["params"])["decoder"]["layers_0"]
         biases = layer["feed_forward"]["bias_1"], layer["self_attention"]["output"]["bias"]
         assert {x.dtype for x in biases} == {jnp.dtype(dtype)}
@@ -196,8 +196,8 @@ def test_biases_of_products_are_rounded_with_their_matrices_for_accelerators_alo
 
 _KERNELS = pytest.mark.parametrize(
     ("kernels", "dtype"),
-    [(XLA_KERNELS, jnp.bfloat16), (Kernels(products="float32_results"), jnp.float32)],
-    ids=["xla", "cpu"],
+    [(CPU, jnp.bfloat16), (CPU_BFLOAT16, jnp.float32)],
+    ids=["cpu", "cpu with bfloat16"],
 )
 
 

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.tree_util import Partial
 
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.tokenized import TokenizedSplit, after_first_tokens
 from t2t_jax.errors import UserError
-from t2t_jax.functional.attention import additive_scores
-from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
+from t2t_jax.modules.attention import WEIGHTS
 from t2t_jax.modules.language_model import joined_pairs, prefix_mask
 from t2t_jax.modules.models import make_model as build_model
 from tests.modules.numpy_transformer import decoder_only_logits
@@ -138,31 +136,6 @@ def test_prefix_mask_is_that_of_its_definition(places, window):
             assert mask[0, 0, q, k] == expected
 
 
-@pytest.mark.parametrize("groups", [4, 2, 1])
-@pytest.mark.parametrize("additive", [False, True])
-def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additive):
-    rows, queries, heads, width, first, second = 2, 3, 4, 5, 6, 7
-    rng = np.random.default_rng(0)
-
-    def draw(*shape):
-        return rng.normal(size=shape).astype(np.float32)
-
-    query = draw(rows, queries, heads, width)
-    score = Partial(additive_scores, vector=draw(heads, width)) if additive else None
-    key, value = draw(rows, groups, width, first + second), draw(rows, groups, first + second, 3)
-    mask = rng.random((rows, 1, queries, first + second)) < 0.6
-    mask[0, :, 1] = False  # a query that may attend to nothing
-    bias = draw(heads, queries, first + second)
-    expected = jax.jit(cached_attention)(query, key, value, mask, bias=bias, score=score)
-    rowwise = np.broadcast_to(bias[..., :first], (rows, heads, queries, first))
-    parts = (
-        Kept(key[..., :first], value[:, :, :first], mask[..., :first], rowwise),
-        Kept(key[..., first:], value[:, :, first:], mask[..., first:], bias[..., first:]),
-    )
-    found = jax.jit(attention_to_both)(query, *parts, score=score)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("prefix", [False, True])
 def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
     prefix, make_model, make_batch
@@ -172,14 +145,14 @@ def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
     params = model.variables["params"]
     maps = jax.device_get(jax.jit(model.decoding.attention_weights)(params, batch))
     source, target = np.array([2, 4]), np.array([3, 2])
-    sow = jax.jit(partial(model.module.apply, deterministic=True, mutable=["intermediates"]))
+    sow = jax.jit(partial(model.module.apply, deterministic=True, mutable=[WEIGHTS]))
     for row, (n, m) in enumerate(zip(source, target, strict=True)):
         alone = jax.tree.map(lambda x, row=row: np.asarray(x)[row : row + 1], batch)
         cut = Batch(
             *(Sequence(*(x[:, :k] for x in side)) for side, k in zip(alone, (n, m), strict=True))
         )
         _, sown = sow(model.variables, cut)
-        layers = sown["intermediates"]["decoder"]["layers"]
+        layers = sown[WEIGHTS]["decoder"]["layers"]
         whole = np.asarray(layers["self_attention"]["weights"][0])[:, 0]
         closely = {"rtol": 1e-4, "atol": 1e-6}
         encoder, cross = whole[:, :, :n, :n], whole[:, :, n - 1 : n + m - 1, :n]

@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from t2t_jax.batch import one_a_row
 from t2t_jax.config import network_config
 from t2t_jax.kernels.int8 import Int8Matrix
+from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.modules.network import declared_parameters
-from t2t_jax.modules.parameters import quantized
-from t2t_jax.modules.transformer import Transformer, TransformerDecoding
-from t2t_jax.parallel.axes import declaring
+from t2t_jax.modules.parameters import declaring, parameter, quantized
+from t2t_jax.modules.transformer import Transformer
 from tests.selection import thorough_after
 from tests.tiny import first_parameters
 
@@ -98,6 +99,20 @@ def test_a_parameter_that_no_module_declares_a_matrix_stays_as_it_is():
     with declaring():
         declared = Gate().init(jax.random.key(0), jnp.ones((4, 4)))["params"]
     assert quantized(declared, declared)["kernel"].dtype == jnp.float32
+
+
+def test_a_new_parameter_keeps_its_values_and_says_its_axes_where_it_is_declared():
+    class Table(nn.Module):
+        @nn.compact
+        def __call__(self):
+            return parameter(self, "table", nn.initializers.normal(), (3, 4), ("vocab", "embed"))
+
+    made = Table().init(jax.random.key(0))["params"]["table"]
+    assert isinstance(made, jax.Array)
+    with declaring():
+        boxed = Table().init(jax.random.key(0))["params"]["table"]
+    assert boxed.get_partition_spec() == PartitionSpec("vocab", "embed")
+    np.testing.assert_array_equal(nn.unbox(boxed), made)
 
 
 def test_a_quantized_model_takes_a_quarter_of_the_memory():

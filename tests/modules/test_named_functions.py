@@ -20,7 +20,7 @@ from t2t_jax.functional.attention import additive_scores, scaled
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.kernels import attention as kernels
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.gpu import CUDNN_GPU
 from t2t_jax.modules import named_functions
 from t2t_jax.modules.attention import Norm
 from t2t_jax.modules.named_functions import call, elementwise, function_problems
@@ -294,8 +294,7 @@ def test_the_fused_kernel_and_blocks_are_for_products_alone(monkeypatch, segment
     def products(query, key):
         return jnp.einsum("bqhd,bkhd->bhqk", scaled(query), key, preferred_element_type=jnp.float32)
 
-    fused = Kernels(attention="cudnn")
-    found = kernels.attention(query, key, value, mask, score=products, kernels=fused)
+    found, _ = CUDNN_GPU.attention(query, key, value, mask, score=products)
     plain = jax.nn.dot_product_attention(query, key, value)
     np.testing.assert_allclose(
         found.astype(jnp.float32), plain.astype(jnp.float32), rtol=2e-2, atol=2e-2

@@ -20,8 +20,6 @@ from t2t_jax.parallel.axes import (
     RULES,
     AxisRules,
     constrain,
-    declaring,
-    named,
     on_mesh,
     shardings,
 )
@@ -154,16 +152,6 @@ def test_a_tree_is_laid_out_by_its_specs_and_refused_by_its_paths():
     assert _laid_out(mesh, ["batch", None], (8, 5)).spec == P(("data", "fsdp"), None)
     # What a spec leaves out is not split.
     assert shardings(mesh, {"x": P("embed")}, {"x": jnp.ones((2, 5))})["x"].spec == P("fsdp", None)
-
-
-def test_initialisers_keep_their_values_and_say_their_axes():
-    plain = jax.nn.initializers.normal()
-    initialise, how = named(plain, "vocab", "embed"), (jax.random.key(0), (3, 4), jnp.float32)
-    assert isinstance(initialise(*how), jax.Array)
-    with declaring():
-        boxed = initialise(*how)
-    assert boxed.get_partition_spec() == P("vocab", "embed")
-    np.testing.assert_array_equal(nn.unbox(boxed), plain(jax.random.key(0), (3, 4), jnp.float32))
 
 
 def _constraints(function, mesh=None):

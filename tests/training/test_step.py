@@ -10,8 +10,11 @@ import pytest
 
 from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
-from t2t_jax.kernels.choice import OF_PLATFORMS, Kernels
-from t2t_jax.modules.transformer import TransformerDecoding
+from t2t_jax.kernels.cpu import CPU, CPU_BFLOAT16
+from t2t_jax.kernels.gpu import GPU
+from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.tpu import TPU_BFLOAT16
+from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training import step as step_module
 from t2t_jax.training.schedule import learning_rate
@@ -139,12 +142,11 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("platform", OF_PLATFORMS)
+@pytest.mark.parametrize("kernels", [GPU, TPU_BFLOAT16], ids=["gpu", "tpu"])
 def test_a_step_in_the_forms_for_accelerators_moves_parameters_alike(
-    tiny, batch, monkeypatch, platform
+    tiny, batch, monkeypatch, kernels
 ):
     calm = tiny.changed(training__learning_rate_factor=0.1, training__adam_epsilon=1e-6)
-    kernels = OF_PLATFORMS[platform]
     expected, expected_metrics = _train(calm, batch, 2)
     monkeypatch.setattr(step_module, "kernels_of", lambda *_: kernels)
     step = compile_train_step(calm.config, calm.model.clone(kernels=kernels), calm.mesh)
@@ -157,12 +159,12 @@ def test_a_step_in_the_forms_for_accelerators_moves_parameters_alike(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("products", ["plain", "fused", "float32_results"])
-def test_dots_keeps_the_products_with_matrices_and_layer_computes_them_again(tiny, batch, products):
+@pytest.mark.parametrize("kernels", [CPU, REFERENCE, CPU_BFLOAT16])
+def test_dots_keeps_the_products_with_matrices_and_layer_computes_them_again(tiny, batch, kernels):
     run = tiny.changed(model__compute_dtype="bfloat16")
     counts = {}
     for remat in ("none", "dots", "layer"):
-        model = run.model.clone(remat=remat, kernels=Kernels(products=products))
+        model = run.model.clone(remat=remat, kernels=kernels)
         step = compile_train_step(run.config, model, run.mesh)
         state = abstract_state(run.config, model, run.mesh)
         counts[remat] = step.lower(state, run.put(batch)).as_text().count("dot_general")

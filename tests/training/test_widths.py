@@ -27,7 +27,7 @@ from t2t_jax.training.step import train_step
 # Few tokens: what is learned of other tokens adds noise, which is larger in narrow networks.
 _LENGTH, _VOCAB, _STEPS = 8, 256, 3
 _KINDS = MultiHeadAttention, FeedForward, TokenEmbedding, LayerStack, TokenNetwork
-_METHODS = "__call__", "attend_to_encoded", "queries", "keys_values"
+_METHODS = "__call__", "_queries", "_keys_values"
 _SMALL = {
     "model.d_model": 64,
     "model.num_heads": 2,
@@ -138,12 +138,11 @@ def _parts(model, params, batch):
     for name in {"encoder", "decoder"} & seen.keys():
         layers = seen[name]["layers"]
         for sublayer in {"self_attention", "cross_attention"} & layers.keys():
-            (query,), ((key, _),) = layers[sublayer]["queries"], layers[sublayer]["keys_values"]
+            (query,), ((key, _),) = (layers[sublayer][name] for name in _METHODS[1:])
             key = jax.vmap(partial(repeat_heads, num_heads=query.shape[-2]))(key)
             scores = jnp.einsum("nbqhd,nbkhd->nbhqk", query, key) / query.shape[-1] ** 0.5
             parts[f"{name} {sublayer} scores"] = scores
-            outputs = layers[sublayer].get("attend_to_encoded") or layers[sublayer]["__call__"]
-            parts[f"{name} {sublayer}"] = outputs[0]
+            parts[f"{name} {sublayer}"] = layers[sublayer]["__call__"][0]
         parts[f"{name} feed-forward"] = layers["feed_forward"]["__call__"][0]
         parts[f"{name} output"] = seen[name]["__call__"][0]
     return parts | {"logits": logits}
