@@ -11,12 +11,12 @@ from jax.tree_util import Partial
 from t2t_jax.functional.attention import additive_scores, scaled_dot_product_attention
 from t2t_jax.kernels.cached_attention import (
     Kept,
-    attention_to_both,
     attention_with_new,
     cached_attention,
     fused_cached_attention,
 )
 from t2t_jax.kernels.preset import PRODUCTS
+from t2t_jax.kernels.reference import REFERENCE
 from tests.kernels.comparison import normal
 
 
@@ -24,7 +24,8 @@ def test_attention_to_a_cache_is_attention():
     query, key, value = normal(0, 2, 3, 2, 4), normal(1, 2, 5, 2, 4), normal(2, 2, 5, 2, 6)
     mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6)
     expected = scaled_dot_product_attention(query, key, value, mask)
-    cached = cached_attention(query, key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask)
+    kept = Kept(key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask)
+    cached = cached_attention(query, [kept])
     np.testing.assert_allclose(cached, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -38,7 +39,7 @@ def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
     mask = np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6
     mask[..., 3] = True
     turned = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
-    expected = jax.jit(cached_attention)(query, *turned, mask)
+    expected = jax.jit(cached_attention)(query, [Kept(*turned, mask)])
     fused = jax.jit(partial(fused_cached_attention, implementation="xla"))
     np.testing.assert_allclose(fused(query, key, value, mask), expected, rtol=1e-5, atol=1e-6)
     both = key.swapaxes(1, 2), value.swapaxes(1, 2)
@@ -48,7 +49,7 @@ def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
     bias = np.asarray(normal(4, 2, 1, 5))
     with_new = jax.jit(attention_with_new, static_argnums=3)
     found = with_new(query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias)
-    expected = jax.jit(cached_attention)(query[:, :1], *turned, mask[:, :, :1], bias=bias)
+    expected = jax.jit(cached_attention)(query[:, :1], [Kept(*turned, mask[:, :, :1], bias)])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -62,24 +63,26 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros_of_values_that_are_zero()
 
 @pytest.mark.parametrize("groups", [4, 2, 1])
 @pytest.mark.parametrize("additive", [False, True])
-def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additive):
+def test_attention_to_two_sets_or_to_both_in_one_array_is_equation_1(groups, additive):
     rows, queries, heads, width, first, second = 2, 3, 4, 5, 6, 7
     rng = np.random.default_rng(0)
 
     def draw(*shape):
-        return rng.normal(size=shape).astype(np.float32)
+        return jnp.array(rng.normal(size=shape), jnp.float32)
 
     query = draw(rows, queries, heads, width)
     score = Partial(additive_scores, vector=draw(heads, width)) if additive else PRODUCTS
     key, value = draw(rows, groups, width, first + second), draw(rows, groups, first + second, 3)
-    mask = rng.random((rows, 1, queries, first + second)) < 0.6
-    mask[0, :, 1] = False  # a query that may attend to nothing
+    mask = jnp.array(rng.random((rows, 1, queries, first + second)) < 0.6)
+    mask = mask.at[0, :, 1].set(False)  # a query that may attend to nothing
     bias = draw(heads, queries, first + second)
-    expected = jax.jit(cached_attention)(query, key, value, mask, bias=bias, score=score)
-    rowwise = np.broadcast_to(bias[..., :first], (rows, heads, queries, first))
-    parts = (
+    in_order = key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
+    expected, _ = REFERENCE.attention(query, *in_order, mask, lambda _: bias, score=score)
+    rowwise = jnp.broadcast_to(bias[..., :first], (rows, heads, queries, first))
+    parts = [
         Kept(key[..., :first], value[:, :, :first], mask[..., :first], rowwise),
         Kept(key[..., first:], value[:, :, first:], mask[..., first:], bias[..., first:]),
-    )
-    found = jax.jit(attention_to_both)(query, *parts, score=score)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    ]
+    for kept in (parts, [Kept(key, value, mask, bias)]):
+        found = jax.jit(cached_attention)(query, kept, score)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
