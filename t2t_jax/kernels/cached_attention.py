@@ -61,7 +61,9 @@ def _scores(
     if isinstance(score, ScaledProducts):
         groups = part.key.shape[1]  # each has num_heads / groups of the heads
         grouped = scaled(query, score.scale).reshape(batch, num_queries, groups, -1, width)
-        products = einsum_float32("bqgsd,bgdk->bgsqk", grouped, part.key)
+        # One axis of rows for each group: with two, XLA for CPUs refuses to multiply bfloat16.
+        rows = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, groups, -1, width)
+        products = einsum_float32("bgrd,bgdk->bgrk", rows, part.key)
         scores = products.reshape(batch, num_heads, num_queries, -1)
     else:
         scores = score(query, repeat_heads(part.key.transpose(0, 3, 1, 2), num_heads))
