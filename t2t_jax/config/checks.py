@@ -94,8 +94,7 @@ class Section(metaclass=_Keywords):
     def __post_init__(self) -> None:
         """Refuse a value that is not of the type its field declares, or is out of its bounds.
 
-        An int does for a float. A list, as JSON has it, becomes a tuple where the field declares
-        one.
+        An int passes as a float. A list, as in JSON, becomes the tuple that its field declares.
         """
         section: Any = type(self)
         for leaf in dataclasses.fields(section):
@@ -115,7 +114,8 @@ class Section(metaclass=_Keywords):
 
     @classmethod
     def path(cls, name: str) -> str:
-        """Return the path of a field: the attribute `section`, or the name of the class, and it."""
+        """Return the dotted path of a field."""
+        # The section is the attribute of that name, or else the name of the class.
         by_class = cls.__name__.removesuffix("Config").lower()
         return f"{getattr(cls, 'section', by_class)}.{name}".removeprefix(".")
 

@@ -15,8 +15,8 @@ an activation, a norm or a score function::
         return Config(model=EncoderDecoderConfig(feed_forward="relu6"))
 
 A run keeps the name, and a copy of the file that registered it; see `workdir.claim`. Loading a run
-never executes that copy: the process registers the name before, by a config file or by a file that
-the environment variable T2T_JAX_REGISTER names.
+never executes that copy: a config file registers the name before, or a file that the environment
+variable T2T_JAX_REGISTER names.
 """
 
 import os
