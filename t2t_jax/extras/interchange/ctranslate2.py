@@ -65,9 +65,11 @@ as t2t_jax does with `--beam-size 1`. With a beam, the two may choose different 
 CTranslate2 divides the log-probability of a translation by length^alpha, and t2t_jax by
 ((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016). In each step CTranslate2 takes an end of
 sentence only from among as many continuations as the beam has hypotheses, and t2t_jax from among
-twice as many. In both, `decoding.beam_rule=transformers` does what CTranslate2 does. CTranslate2
-cuts sources at `max_input_length=1024` subwords and translations at `max_decoding_length=256`, and
-t2t_jax writes up to {extra} subwords more than the source has.
+twice as many. In both, `decoding.beam_rule=transformers` does what CTranslate2 does. With a length
+penalty, CTranslate2 ends a search as soon as `beam_size` hypotheses have ended. Where subwords are
+forbidden, it normalises the probabilities of the others. CTranslate2 cuts sources at
+`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax writes
+up to {extra} subwords more than the source has.
 """
 
 
