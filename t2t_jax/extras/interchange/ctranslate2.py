@@ -23,9 +23,9 @@ from t2t_jax.config import Config, ModelConfig, registry, tables
 from t2t_jax.config.model import Stack
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
+from t2t_jax.extras.interchange import rewriting
 from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value
 from t2t_jax.extras.interchange.portable import PortableModel
-from t2t_jax.extras.interchange.rewriting import with_all_heads, without_residual_scale
 from t2t_jax.extras.interchange.vocabularies.paired import PairedVocabulary
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.modules.models import start_id
@@ -143,7 +143,8 @@ def _specification(model: PortableModel) -> Any:
     with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
     network = model.config.model
-    arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
+    arrays = rewriting.with_all_heads(model.arrays, network)
+    arrays = rewriting.as_post_norm(arrays, network, network.norm_epsilon)
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
     vocabulary = model.vocabulary
     (source_pieces,) = vocabulary.pieces([range(vocabulary.source_size)])
