@@ -13,9 +13,6 @@ def exported(case: Case, folder: str) -> np.ndarray:
     """Return the log-probabilities of the targets."""
     place = str(Path(folder, "exported"))
     engine = ctranslate2.Translator(place, intra_threads=1, compute_type="float32")
-    sizes = case["source_entries"] or case["entries"], case["entries"]
-    rows = [
-        [[names(case, size)[one] for one in row[:-1]] for row in side]
-        for size, side in zip(sizes, inputs(case), strict=True)
-    ]
+    both = zip(names(case), inputs(case), strict=True)
+    rows = [[[own[one] for one in row[:-1]] for row in side] for own, side in both]
     return np.concatenate([one.log_probs for one in engine.score_batch(*rows)])
