@@ -186,15 +186,15 @@ def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
 
 DOCUMENTED = {
     "dead_ends_live": "no subword is allowed",
-    "end_forbidden": "the end in `suppress_tokens`",
-    "greedy_penalty": "score of greedy search",
+    "end_forbidden": "ignores the end in `suppress_tokens`",
+    "greedy_penalty": "scores of greedy search",
     "near tie": "closer than 1e-5",
-    "one_end": "an end right after a prefix",
-    "padding": "padding without `bad_words_ids`",
-    "prefix": "prefix of the target",
-    "renormalizes": "probabilities with forbidden subwords",
-    "start_counts": "n-grams that may not repeat",
-    "stop": "a beam search ends",
+    "one_end": "takes an end only as the best continuation",
+    "padding": "may write padding",
+    "prefix": "prefix of a target",
+    "renormalizes": "normalises probabilities over the allowed subwords",
+    "start_counts": "include the start of the target",
+    "stop": "ends a beam search",
 }
 """The rules that `docs/differences.md` explains, each with a text of that page."""
 COMBINED = (combinations(sorted(DOCUMENTED), count) for count in range(1, len(DOCUMENTED) + 1))
