@@ -18,11 +18,13 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, PyTree, Shaped
 
 from t2t_jax.errors import UserError
 
 _MeshAxes = tuple[str, ...]
+_Names = tuple[str | None, ...]
+_Shaped = Array | jax.ShapeDtypeStruct
 _Value = TypeVar("_Value")
 
 
@@ -111,7 +113,7 @@ def uses_values() -> bool:
     return not _only_shapes.get()
 
 
-def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], **facts: Any) -> Any:
+def boxed(box: Callable[..., object], value: Array, axes: _Names, **facts: object) -> Any:
     """Return a new parameter: in a box within `declaring`, as a plain array elsewhere.
 
     Args:
@@ -121,9 +123,9 @@ def boxed(box: Callable[..., Any], value: Array, axes: tuple[str | None, ...], *
     return box(value, axes, **facts) if _declares.get() else value
 
 
-def named(initialize: Any, *axes: str | None) -> Any:
+def named(initialize: Callable[..., Array], *axes: str | None) -> Callable[..., Array]:
     """Return an initialiser of parameters whose boxes name their axes; see `boxed`."""
-    return lambda *how: boxed(nn.LogicallyPartitioned, initialize(*how), axes)
+    return lambda *given: boxed(nn.LogicallyPartitioned, initialize(*given), axes)
 
 
 _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
@@ -210,7 +212,7 @@ def _is_mapped(axis: str) -> bool:
     return True
 
 
-def abstract_arrays(mesh: Mesh, boxed: Any) -> Any:
+def abstract_arrays(mesh: Mesh, boxed: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
     """Return a `jax.ShapeDtypeStruct` with a sharding for every array of a tree.
 
     Args:
@@ -224,7 +226,7 @@ def abstract_arrays(mesh: Mesh, boxed: Any) -> Any:
     )
 
 
-def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
+def shardings(mesh: Mesh, specs: PyTree, shapes: PyTree) -> PyTree[NamedSharding]:
     """Return the shardings of the arrays of a tree over a mesh.
 
     Args:
@@ -232,7 +234,7 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
       shapes: the same tree, of arrays or of anything that has their shapes.
     """
 
-    def lay_out(path: Any, axes: PartitionSpec, array: Any) -> NamedSharding:
+    def lay_out(path: jax.tree_util.KeyPath, axes: PartitionSpec, array: _Shaped) -> NamedSharding:
         names = (*axes, *[None] * (len(array.shape) - len(axes)))
         spec = RULES.spec(names)
         for name, size, split in zip(names, array.shape, spec, strict=True):
