@@ -11,8 +11,6 @@ that predicts it::
     <s> a <mask> barks </s>       dog 2                    a hidden token
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -61,7 +59,7 @@ class ImageModel(EncoderModel):
         init = named(nn.initializers.normal(0.02), "vector")
         self.class_token = self.param("class_token", init, (width,))
 
-    def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
+    def embed_inputs(self, inputs: Patches, context: Context) -> Float[Array, "b s d_model"]:
         """Return the class token, then the projections of patches, with their positions.
 
         Args:
