@@ -12,7 +12,7 @@ from t2t_jax.data.rows import Chosen, filled, offsets_of
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.settling import settled
-from t2t_jax.training.state import TrainState, create_state
+from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import compile_train_step
 from tests.against.part import Case
 from tests.against.training.part import LONGEST, Result, sentences
@@ -39,8 +39,12 @@ def in_rows(pairs: list[tuple[list[int], list[int]]], in_a_row: int) -> Batch:
     return Batch(*map(side, zip(*pairs, strict=True)))
 
 
-def with_parameters(state: TrainState, folder: str) -> TrainState:
-    """Return a state with the parameters that PyTorch wrote."""
+def first_state(abstract: TrainState, folder: str) -> TrainState:
+    """Return the state before the first step, with the parameters that PyTorch wrote.
+
+    All the rest begins as 0; to draw parameters would have to be compiled.
+    """
+    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), abstract)
     with np.load(f"{folder}/parameters.npz") as arrays:
         given = unflatten_dict(dict(arrays), sep="/")
 
@@ -60,7 +64,7 @@ def train(case: Case, folder: str) -> Result:
     mesh = make_mesh(config.parallel, jax.devices())
     config = settled(config, mesh)
     model = make_model(config, case["vocabulary"], mesh)
-    state = with_parameters(create_state(config, model, mesh), folder)
+    state = first_state(abstract_state(config, model, mesh), folder)
     step = compile_train_step(config, model, mesh)
     result: Result = {}
     logged = []
