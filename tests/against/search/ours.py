@@ -126,11 +126,8 @@ def _log_probs(model: Any, params: Any, batch: Batch) -> Any:
     return jax.nn.log_softmax(model.logits(params, batch)[0])
 
 
-def _explain(case: Case, folder: str, name: str) -> list[str]:
-    """Return the fewest rules that make the search of this package that of another program."""
-    ours, theirs = (json.loads(Path(folder, f"{one}.json").read_text()) for one in (OURS, name))
-    if same(ours, theirs):
-        return []
+def reference_of(case: Case) -> Reference:
+    """Return the searches of a case in plain Python, with the probabilities of this package."""
     translator = _with_parameters(case, _model(case))
 
     @cache
@@ -143,17 +140,22 @@ def _explain(case: Case, folder: str, name: str) -> list[str]:
         found = _log_probs(translator.model, translator.params, Batch(*sides))
         return np.asarray(found)[len(tokens)]
 
-    reference = Reference(case, lambda *sides: next_log_probs(*map(tuple, sides)))
+    return Reference(case, lambda *sides: next_log_probs(*map(tuple, sides)))
 
-    def found_by(rules: Rules) -> Found:
-        return [reference.search(*sentence, rules) for sentence in case["sentences"]]
 
+def _explain(case: Case, folder: str, name: str) -> list[str]:
+    """Return the fewest rules that make the search of this package that of another program."""
+    ours, theirs = (json.loads(Path(folder, f"{one}.json").read_text()) for one in (OURS, name))
+    if same(ours, theirs):
+        return []
     own, others = Rules(**rules_of(case, OURS)), rules_of(case, name)
-    is_own = same(ours, found_by(own))
+    reference = reference_of(case)
+    is_own = same(ours, reference.found(own))
     different = [rule for rule in others if others[rule] != getattr(own, rule)]
     for count in range(1, len(different) + 1) if is_own else ():
         for chosen in combinations(different, count):
-            if same(theirs, found_by(replace(own, **{rule: others[rule] for rule in chosen}))):
+            rules = replace(own, **{rule: others[rule] for rule in chosen})
+            if same(theirs, reference.found(rules)):
                 return list(chosen)
     if reference.dead_end:  # neither -inf everywhere nor NaN has a best subword
         return ["dead_ends_live"]

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tests.against.part import Case
-from tests.against.search.part import END, PADDING, STARTS, Hypothesis
+from tests.against.search.part import END, PADDING, STARTS, Found, Hypothesis
 
 NextLogProbs: TypeAlias = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 """`f(source, tokens)` returns the log-probabilities `[vocabulary]` of the next token."""
@@ -59,7 +59,11 @@ class Reference:
         self.dead_end = False
         """Whether a hypothesis had no allowed token."""
 
-    def search(
+    def found(self, rules: Rules) -> Found:
+        """Search for all sentences."""
+        return [self._search(*sentence, rules) for sentence in self._case["sentences"]]
+
+    def _search(
         self, source: Sequence[int], prefix: Sequence[int], rules: Rules
     ) -> list[Hypothesis]:
         """Return the hypotheses of a sentence, best first."""
