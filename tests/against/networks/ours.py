@@ -88,11 +88,10 @@ def _orders(case: Case, vocabulary: Vocabulary) -> list[list[int]]:
 
 
 @lru_cache(maxsize=1)
-def _compiled(config: ModelConfig, size: int) -> tuple[Any, Any]:
-    """Return the log-probabilities as a compiled function, and the shapes of parameters."""
-    network, scoring = build(config, size), make_scoring_model(config, size, None)
-    shapes = nn.unbox(declared_parameters(network))
-    return jax.jit(lambda *given: jax.nn.log_softmax(scoring.logits(*given))), shapes
+def _network(config: ModelConfig, size: int) -> tuple[Any, Any]:
+    """Return a network, and the shapes of its parameters."""
+    shapes = nn.unbox(declared_parameters(build(config, size)))
+    return make_scoring_model(config, size, None), shapes
 
 
 def _logits(model: PortableModel, case: Case) -> np.ndarray:
@@ -102,11 +101,15 @@ def _logits(model: PortableModel, case: Case) -> np.ndarray:
         for order, side in zip(orders, inputs(case), strict=True)
     ]
     if model.config.model.architecture == "decoder_only" and case["direction"] == "in":
-        rows[0] = [[] for _ in rows[0]]
-    tokens = [padded(side, 0).astype(np.int32) for side in rows]
+        rows[0] = [[]] * len(rows[0])
+    # GPT-2 has no sources; others have arrays of one size, whose operations are compiled once.
+    least = any(rows[0]) * (case["source_length"] + 1), case["target_length"] + 1
+    tokens = [padded(side, 0, n).astype(np.int32) for side, n in zip(rows, least, strict=True)]
     numbers = [np.indices(side.shape, np.int32)[1] for side in tokens]
     both = zip(tokens, numbers, strict=True)
     batch = Batch(*(Sequence(side, np.int32(side != 0), number) for side, number in both))
-    function, shapes = _compiled(model.config.model, len(model.vocabulary))
-    found = np.asarray(function(parameters_of(model.arrays, shapes), batch))
+    network, shapes = _network(model.config.model, len(model.vocabulary))
+    with jax.disable_jit():  # each operation is compiled once for all networks
+        logits = network.logits(parameters_of(model.arrays, shapes), batch)
+        found = np.asarray(jax.nn.log_softmax(logits))
     return found[tokens[1] != 0][:, orders[1][: case["entries"]]]

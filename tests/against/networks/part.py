@@ -23,9 +23,8 @@ PEERS = {"safetensors": FORMULAS, "run": FORMULAS, "ctranslate2": ENGINE}
 FORMATS = *PEERS, "marian", "m2m100", "mbart", "bart", "gpt2"
 BEGIN, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
 LANGUAGES = {"m2m100": ("eng_Latn", "deu_Latn"), "mbart": ("en_XX", "de_DE")}
-TOLERANCE = 2e-4
-"""Float32 computed in another order differs by less than 1e-4 of the largest logit in these
-networks. GELU and its approximation differ by more."""
+TOLERANCE = 1e-5
+"""Float32 computed in another order differs by about 2e-7 of the largest logit here."""
 FIRST_NORM = "other epsilon of a first norm"
 
 _Options: TypeAlias = Mapping[str, Sequence[Any]]
@@ -140,34 +139,37 @@ def generate(rng: np.random.Generator) -> Case:
 
     name = one_of(*FORMATS)
     is_out = name in PEERS or (name == "marian" and one_of(False, True))
-    heads = one_of(1, 2, 4)
-    whole = "float32"
+    # Few sizes, as operations are compiled for each of them.
+    sizes_of_heads = [(8, 1), (16, 2), (12, 3), (16, 4)]
+    if name in ("mbart", "bart", "gpt2"):  # which have no sinusoids
+        sizes_of_heads += [(15, 3)]
+    d_model, heads = one_of(*sizes_of_heads)
     case = {
+        **SIMPLEST,
         "format": name,
         "direction": "out" if is_out else "in",
         "seed": int(rng.integers(1 << 30)),
-        "d_model": heads * one_of(*(8, 10, 16) if heads < 4 else (4, 6, 8)),
+        "d_model": d_model,
         "num_heads": heads,
-        "d_ff": int(rng.integers(1, 40)),
+        "d_ff": one_of(5, 16),
         "encoder_layers": one_of(1, 1, 2),
         "decoder_layers": one_of(1, 1, 2),
-        "entries": int(rng.integers(12, 60)),
-        "source_entries": one_of(0, 0, int(rng.integers(12, 60))),
+        "entries": one_of(16, 33),
         "unused_rows": one_of(0, 0, 3),
         "special": [int(one) for one in rng.permutation(8)[:4]],
         "start": one_of(END, END, PAD, BEGIN),
-        "rows": int(rng.integers(1, 5)),
-        "source_length": int(rng.integers(1, 9)),
-        "target_length": int(rng.integers(1, 9)),
-        "is_padded": bool(rng.random() < 0.7),
-        "file": "whole" if is_out else one_of("whole", "shards", "bin"),
-        "dtype": one_of(whole, "bfloat16", *("float16",) * (not is_out)),
-        "options": [],
+        "rows": 3,
+        "source_length": one_of(1, 7, 7),
+        "target_length": one_of(1, 7, 7),
+        "is_padded": one_of(True, True, False),
     }
-    if is_out and name in (ENGINE, "marian"):
-        case["dtype"] = whole
-    if not is_out and name != "marian":
-        case["source_entries"] = 0
+    if not is_out:
+        case["file"] = one_of("whole", "shards", "bin")
+        case["dtype"] = one_of("float32", "bfloat16", "float16")
+    elif PEERS.get(name) == FORMULAS:
+        case["dtype"] = one_of("float32", "bfloat16")
+    if is_out or name == "marian":
+        case["source_entries"] = one_of(0, 0, 25)
     if name in LANGUAGES:
         case["start"] = one_of(case["start"], LANGUAGES[name][1])
     if name == "m2m100":  # whose positions begin after the id of padding
@@ -246,9 +248,9 @@ def inputs(case: Case) -> tuple[list[list[int]], list[list[int]]]:
     return found[0], found[1]
 
 
-def padded(rows: Sequence[Sequence[int]], filler: int) -> np.ndarray:
-    """Return rows as an array."""
-    longest = max(map(len, rows))
+def padded(rows: Sequence[Sequence[int]], filler: int, least: int = 0) -> np.ndarray:
+    """Return rows as an array of at least so many columns."""
+    longest = max(least, *map(len, rows))
     return np.array([[*row, *[filler] * (longest - len(row))] for row in rows])
 
 
@@ -319,10 +321,12 @@ def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
     if error <= TOLERANCE:
         return None
     options = dict(case["options"])
-    epsilon = options.get("model.norm_epsilon", 0)
-    is_deep = case["format"] == ENGINE and options.get("model.norm_order") == "deep"
+    epsilon = options.get("model.norm_epsilon", 1e-6)
+    has_other = case["format"] == ENGINE and options.get("model.norm_order") == "deep"
+    if name.startswith("marian, ours"):
+        has_other, epsilon = True, max(epsilon, 1e-5)  # which is that of transformers
     # The variance of the input of a first norm is rarely below 1/15 here.
-    if (is_deep or case["format"] == "marian") and error <= 30 * epsilon:
+    if has_other and error <= 30 * epsilon:
         return Difference(FIRST_NORM, f"{error:.2g} of the largest, with the epsilon {epsilon:g}")
     return Difference("other logits", f"{error:.2g} of the largest; {first[0]} and {last[0]}"[:400])
 
