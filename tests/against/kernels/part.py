@@ -12,9 +12,9 @@ import numpy as np
 
 from tests.against.part import OURS, Case, Difference, Part, Step
 
-ROUNDINGS, LAYER_ROUNDINGS = 16.0, 128.0
+ROUNDINGS, LAYER_ROUNDINGS = 4.0, 128.0
 """Most roundings of its inputs that the error of a kernel may be worth, as it rounds weights and
-sums too; and that of layers, which round about as often in each of their parts."""
+sums too; and that of two layers, of some 30 products, sums and norms in both directions."""
 RESULT_ROUNDINGS = 2.0
 """Most roundings of a result by itself."""
 PLAIN_ERRORS = 2.0
