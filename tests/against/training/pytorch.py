@@ -207,11 +207,17 @@ def gradient(network: Network, pairs: list[Any], habit: str | None, rounds: bool
     return [*(total / num_tokens for total in sums), num_tokens]
 
 
-def trained(case: Case, dtype: torch.dtype, rounds: bool = False) -> Result:
-    """Train, and return what `ours.train` returns; `rounds` is to compute partly in bfloat16."""
+def trained(case: Case, dtype: torch.dtype, rounds: bool = False, nudge: float = 0.0) -> Result:
+    """Train, and return what `ours.train` returns.
+
+    Args:
+      rounds: whether to compute in bfloat16, where PyTorch thinks fit.
+      nudge: a share by which to change the first parameters.
+    """
     habit, network = case["habit"], Network(case).to(dtype)
     parameters = dict(network.named_parameters())
     fill(network, case["seed"])
+    network.load_state_dict({name: x * (1 + nudge) for name, x in network.state_dict().items()})
     trainable = {name: one for name, one in parameters.items() if one.requires_grad}
     optimizer = optimizer_of(network, habit)
     scheduler = lr_scheduler.LambdaLR(optimizer, partial(learning_rate, case))
@@ -251,11 +257,11 @@ def _averaged(decay: float, average: Tensor, new: Tensor, num_before: Any) -> Te
 
 
 def train(case: Case, folder: str) -> tuple[Result, Result]:
-    """Return the results in float64, and in the dtype of the case; write the first parameters."""
+    """Return the results in float64, and with roundings; write the first parameters."""
     network = Network(case)
     fill(network, case["seed"])
     np.savez(f"{folder}/parameters.npz", **by_our_names(dict(network.named_parameters())))
     exact = trained(case, torch.float64)
     if case["dtype"] == "float64":
-        return exact, exact
+        return exact, trained(case, torch.float64, nudge=2**-50)
     return exact, trained(case, torch.float32, rounds=case["dtype"] == "bfloat16")
