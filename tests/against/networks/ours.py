@@ -23,7 +23,7 @@ from t2t_jax.extras.interchange.vocabularies.pretrained import PretrainedVocabul
 from t2t_jax.modules.models import build, make_scoring_model
 from t2t_jax.modules.names import parameters_of
 from t2t_jax.modules.network import declared_parameters
-from tests.against.networks.part import drawn, inputs, names, our_fields, padded, splitter
+from tests.against.networks.part import drawn, names, our_fields, padded, renamed, splitter
 from tests.against.part import Case
 from tests.extras.interchange.models import portable
 
@@ -96,10 +96,7 @@ def _network(config: ModelConfig, size: int) -> tuple[Any, Any]:
 
 def _logits(model: PortableModel, case: Case) -> np.ndarray:
     orders = _orders(case, model.vocabulary)
-    rows = [
-        [[order[one] for one in row] for row in side]
-        for order, side in zip(orders, inputs(case), strict=True)
-    ]
+    rows = renamed(case, orders)
     if model.config.model.architecture == "decoder_only" and case["direction"] == "in":
         rows[0] = [[]] * len(rows[0])
     # GPT-2 has no sources; others have arrays of one size, whose operations are compiled once.

@@ -248,6 +248,12 @@ def inputs(case: Case) -> tuple[list[list[int]], list[list[int]]]:
     return found[0], found[1]
 
 
+def renamed(case: Case, orders: Sequence[Sequence[Any]]) -> list[list[list[Any]]]:
+    """Return `inputs` by other ids or by names, given those of all source and target entries."""
+    both = zip(orders, inputs(case), strict=True)
+    return [[[order[one] for one in row] for row in side] for order, side in both]
+
+
 def padded(rows: Sequence[Sequence[int]], filler: int, least: int = 0) -> np.ndarray:
     """Return rows as an array of at least so many columns."""
     longest = max(least, *map(len, rows))

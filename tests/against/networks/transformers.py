@@ -140,10 +140,7 @@ def _orders(case: Case, place: Path) -> list[Any]:
 
 def _outputs(model: Any, case: Case, place: Path) -> tuple[Any, Any]:
     """Return logits and targets."""
-    sources, targets = (
-        [[order[one] for one in row] for row in rows]
-        for order, rows in zip(_orders(case, place), part.inputs(case), strict=True)
-    )
+    sources, targets = part.renamed(case, _orders(case, place))
     config, is_gpt2 = model.config, case["format"] == "gpt2"
     start = config.eos_token_id if is_gpt2 else config.decoder_start_token_id
     filler = config.pad_token_id or 0
