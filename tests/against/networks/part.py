@@ -23,8 +23,8 @@ PEERS = {"safetensors": FORMULAS, "run": FORMULAS, "ctranslate2": ENGINE}
 FORMATS = *PEERS, "marian", "m2m100", "mbart", "bart", "gpt2"
 BEGIN, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
 LANGUAGES = {"m2m100": ("eng_Latn", "deu_Latn"), "mbart": ("en_XX", "de_DE")}
-TOLERANCE = 1e-5
-"""Float32 computed in another order differs by about 2e-7 of the largest logit here."""
+TOLERANCE = 3e-6
+"""Float32 computed in another order differs by up to 4e-7 of the largest logit here."""
 FIRST_NORM = "other epsilon of a first norm"
 
 _Options: TypeAlias = Mapping[str, Sequence[Any]]
@@ -286,11 +286,12 @@ def splitter(entries: Sequence[str]) -> bytes:
 
 
 def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return random numbers. The scales of norms differ much, so that an epsilon counts."""
+    """Return random numbers. Their sizes differ much, so that epsilons and activations count."""
     is_scale = name.endswith("scale") or ("norm" in name and name.endswith("weight"))
     is_scale |= ".ln_" in name and name.endswith("weight")
-    scale = 10 ** rng.uniform(-2, 0.3) if is_scale else 1
-    return (scale * (rng.normal(0, 0.25, shape) + is_scale)).astype(np.float32)
+    numbers = rng.normal(0, 0.25, shape) + is_scale
+    size = rng.uniform(-0.5, 0.7) if len(shape) > 1 else rng.uniform(-2, 0.3)
+    return (10**size * numbers).astype(np.float32)
 
 
 def routes(case: Case) -> Mapping[str, Sequence[Step]]:
