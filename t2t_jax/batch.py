@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     position of the source each is predicted."""
 
     @classmethod
-    def of(cls, inputs: Any, targets: Any) -> "Batch":
+    def of(cls, inputs: object, targets: object) -> "Batch":
         """Return a batch of pairs of sentences that each have a row of their own.
 
         Args:
@@ -93,7 +93,7 @@ def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
     return Sequence(tokens, (tokens != PAD_ID).astype(jnp.int32), positions)
 
 
-def check_ids(name: str, tokens: Any, size: int) -> None:
+def check_ids(name: str, tokens: object, size: int) -> None:
     """Refuse ids outside of a vocabulary, which would give NaN or the entry of another id.
 
     Arrays that `jax.jit` traces have no values, so their ids cannot be checked.

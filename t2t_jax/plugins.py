@@ -118,7 +118,7 @@ def flags_from(texts: Sequence[str], command: str) -> list[TrainingFlags]:
     Args:
       texts: flags as `TrainingFlags.as_text` returns them. Other flags have their defaults.
     """
-    given: dict[str, Any] = dict(map(json.loads, texts))
+    given: dict[str, dict[str, object]] = dict(map(json.loads, texts))
     return [kind(**given.get(_place_of(kind), {})) for kind in added_flags(command)]
 
 
@@ -172,7 +172,7 @@ def rows(kind: str, taken: Collection[str] = ()) -> dict[str, Any]:
     Args:
       taken: names of the core, which no plugin can take.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     owners = dict.fromkeys(taken, "t2t-jax")
     for plugin in plugins():
         for name, row in getattr(plugin, kind).items():

@@ -1,6 +1,6 @@
 """The version of the package, with the names it has renamed and the features it has removed."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t2t_jax.errors import UserError, warn
 
@@ -37,14 +37,14 @@ class Removed(NamedTuple):
 
     feature: str
     """The deleted feature, a plural noun, as the error names it."""
-    unused: tuple[Any, ...] | None = ()
+    unused: tuple[object, ...] | None = ()
     """Values of a deleted field that mean the feature is not used; None means that all do."""
     prefixes: tuple[str, ...] = ()
     """Deleted values of a field that stays: all strings that begin with one of these."""
     trains_only: bool = False
     """Whether only training reads the field: a run that used it opens, but does not train on."""
 
-    def is_used_by(self, value: Any) -> bool:
+    def is_used_by(self, value: object) -> bool:
         """Return whether a value of the field asks for the deleted feature."""
         if self.prefixes:
             return isinstance(value, str) and value.startswith(self.prefixes)

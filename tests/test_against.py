@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.against.part import OURS, Difference, Part, Row, Runner, compare_cases, smaller_cases
+from tests.against.part import (
+    OURS,
+    Difference,
+    Part,
+    Row,
+    Runner,
+    compare_cases,
+    generated_case,
+    smaller_cases,
+)
 from tests.against.programs import NotRun, Program
+from tests.against.search.part import PART as SEARCH
+from tests.programs import ROOT
 
 
 def double(case, folder):
@@ -119,6 +130,17 @@ def test_smaller_cases_change_one_field():
     both = {"number": 5, "words": ["a", "b"]}
     numbers = [{**both, "number": number} for number in (1, 3, 4)]
     assert found == [*numbers, *({**both, "words": words} for words in ([], ["b"], ["a"]))]
+
+
+def test_the_page_of_differences_has_those_of_the_searches():
+    page = " ".join((ROOT / "docs/differences.md").read_text(encoding="utf-8").split())
+    assert [text for text in SEARCH.documented.values() if text not in page] == []
+
+
+def test_generated_searches_are_valid():
+    cases = [generated_case(SEARCH, 1, index) for index in range(50)]
+    assert all(map(SEARCH.is_valid, cases))
+    assert {name for case in cases for name in SEARCH.routes(case)} == {*SEARCH.programs} - {OURS}
 
 
 def test_a_row_keeps_the_reasons():

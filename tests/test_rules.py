@@ -21,8 +21,8 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_656,
-    "lines of code of the extras": 8_743,
+    "lines of code of the core": 22_654,
+    "lines of code of the extras": 8_739,
     "lines of code of the tests": 35_450,
     "lines of code of tests/against": 1_800,
     "lines of code of the benchmarks": 4_041,

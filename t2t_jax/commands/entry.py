@@ -1,10 +1,10 @@
 """The choice of the command for a command line of `t2t-jax`, or of `train.py` and `eval.py`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from t2t_jax import version
 from t2t_jax.commands.flag_table import with_plugins
@@ -15,6 +15,8 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.plugins import has_extras, load
 from t2t_jax.system.opening import opened
+
+_Flags = TypeVar("_Flags")
 
 
 @runtime_checkable
@@ -69,19 +71,20 @@ def command_class(name: str) -> type:
     return with_plugins(kind, name)
 
 
-def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
+def command_of(kind: type[_Flags], flags: Sequence[str], program: str) -> _Flags:
     """Return a command, of a dataclass of flags, with the values that a command line gives them.
 
     A flag or a value may be refused; so is no flag at all, if the dataclass has `advice` on that.
     """
-    if not flags and hasattr(made, "advice"):
-        raise UserError(made.advice.format(program=program))
+    if not flags and (advice := getattr(kind, "advice", "")):
+        raise UserError(advice.format(program=program))
+    make: Callable[..., _Flags] = kind
 
-    def of_run(line: CommandLine) -> DecodingFlags:
+    def of_run(line: CommandLine) -> _Flags:
         config = stored_config(opened(line.run)) if line.run else None
-        return made(decoding=(config or Config()).decoding)
+        return make(decoding=(config or Config()).decoding)
 
-    return parse_flags(made, flags, program, of_run if issubclass(made, DecodingFlags) else None)
+    return parse_flags(kind, flags, program, of_run if issubclass(kind, DecodingFlags) else None)
 
 
 def describe_commands(program: str = "t2t-jax") -> str:

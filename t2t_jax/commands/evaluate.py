@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
 from t2t_jax.commands.streams import check_heard, writing
@@ -13,7 +13,7 @@ from t2t_jax.config import DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import load, rows
-from t2t_jax.system.records import as_line
+from t2t_jax.system.records import Record, as_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,7 +110,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
 
     def _evaluate(
         self, translator: "Translator", corpus: Corpus, split: str, file: BinaryIO | None
-    ) -> dict[str, Any]:
+    ) -> Record:
         """Score a model on a split, and write its answers to a file.
 
         The record of a single run is added to its `scores.jsonl`.
@@ -129,7 +129,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         return record
 
 
-def _table(record: dict[str, Any]) -> "Table":
+def _table(record: Record) -> "Table":
     from rich.table import Table
 
     from t2t_jax.tasks import task_of
@@ -157,7 +157,7 @@ def _table(record: dict[str, Any]) -> "Table":
     return table
 
 
-def which_average(record: dict[str, Any]) -> tuple[str, str]:
+def which_average(record: Record) -> tuple[str, str]:
     """Return the table cells that say which average of the parameters was scored."""
     steps = ", ".join(f"{step:,}" for step in record["checkpoints"])
     number = f"{len(record['checkpoints'])}"

@@ -59,7 +59,7 @@ REPEATED = "repeated"
 """Marks, in an annotation, a flag that may be given several times; the words after it are one
 value, with spaces between them."""
 
-_TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "True|False"}
+_TYPES = {int: "INT", float: "FLOAT", Path: "PATH", bool: "True|False", type(None): "None"}
 
 
 class Flag(NamedTuple):
@@ -71,12 +71,12 @@ class Flag(NamedTuple):
     """Name of the section of the config that has the field; that of a command itself is empty."""
     owner: type
     """The dataclass that has the field."""
-    field: "dataclasses.Field[Any]"
-    default: Any
+    field: "dataclasses.Field[object]"
+    default: object
     """The default, or `tyro.MISSING`."""
-    hint: Any
+    hint: object
     """The type of the value."""
-    settings: tuple[Any, ...]
+    settings: tuple[object, ...]
     """What the annotation has beside the type."""
 
     @property
@@ -108,7 +108,7 @@ class Flag(NamedTuple):
         words = typing.get_args(kinds[0])
         return None if words[-1] is Ellipsis else len(words)
 
-    def setting(self, name: str) -> Any:
+    def setting(self, name: str) -> str | None:
         """Return what `tyro.conf.arg` of the annotation sets under a name, or None."""
         found = (getattr(one, name, None) for one in self.settings)
         return next((one for one in found if one is not None), None)
@@ -117,7 +117,7 @@ class Flag(NamedTuple):
     def flag(self) -> str:
         """Return the flag as it is typed, or the placeholder of an argument without a flag."""
         if self.is_positional:
-            return str(self.setting("metavar") or self.name.upper())
+            return self.setting("metavar") or self.name.upper()
         return spelled(self.name)
 
     @property
@@ -160,7 +160,7 @@ def given_flags(flags: Any, names: Collection[str] | None = None) -> list[str]:
     return [spelled(field.name) for field in asked if getattr(flags, field.name) != field.default]
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def _alternatives(hint: object) -> tuple[object, ...]:
     is_union = typing.get_origin(hint) in (Union, types.UnionType)
     several = typing.get_args(hint) if is_union else (hint,)
     # `str` beside a `Literal` stands for the names of plugins, which no help lists.
@@ -168,7 +168,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return tuple(kind for kind in several if not (has_names and kind is str))
 
 
-def values_of(hint: Any) -> str:
+def values_of(hint: object) -> str:
     """Return how a reader writes values of a type."""
     several = _alternatives(hint)
     if several != (hint,):
@@ -178,10 +178,10 @@ def values_of(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         kinds = [values_of(one) for one in typing.get_args(hint) if one is not Ellipsis]
         return f"{kinds[0]} ..." if Ellipsis in typing.get_args(hint) else " ".join(kinds)
-    return "None" if hint is type(None) else _TYPES.get(hint, "TEXT")
+    return _TYPES.get(hint, "TEXT") if isinstance(hint, type) else "TEXT"
 
 
-def flags_of(command: type, values: Any = None, section: str = "", prefix: str = "") -> list[Flag]:
+def flags_of(kind: type, values: object = None, section: str = "", prefix: str = "") -> list[Flag]:
     """Return the flags of a dataclass, each field of which is one.
 
     A field that is a dataclass has flags with its name as their prefix unless its
@@ -192,8 +192,8 @@ def flags_of(command: type, values: Any = None, section: str = "", prefix: str =
         the fields of a config are those of all families of networks.
     """
     found: list[Flag] = []
-    hints = typing.get_type_hints(command, include_extras=True)
-    for field in dataclasses.fields(command):
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
         hint = hints[field.name]
         hint, *settings = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         missing = dataclasses.MISSING
@@ -212,7 +212,7 @@ def flags_of(command: type, values: Any = None, section: str = "", prefix: str =
             found += flags_of(type(value), value, its_section, below)
         else:
             name = prefix + field.name
-            found.append(Flag(name, section, command, field, value, hint, tuple(settings)))
+            found.append(Flag(name, section, kind, field, value, hint, tuple(settings)))
     return found
 
 

@@ -10,7 +10,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from t2t_jax.commands.flag_table import Flag
 from t2t_jax.errors import UserError, did_you_mean
@@ -39,7 +38,7 @@ _COLONS = re.compile(r":(?= )")
 
 
 def print_help(
-    command: Any, flags: Sequence[Flag], program: str, given: Mapping[str, Sequence[str]]
+    command: object, flags: Sequence[Flag], program: str, given: Mapping[str, Sequence[str]]
 ) -> None:
     """Print the help that a command line asks for.
 

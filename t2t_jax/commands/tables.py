@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import check_place, write_whole
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def result_console(**settings: Any) -> "ResultConsole":
+def result_console(*, markup: bool = True, highlight: bool = True) -> "ResultConsole":
     """Return a console for results with settings of rich, which is imported for results alone."""
     from t2t_jax.system.console import ResultConsole
 
-    return ResultConsole(**settings)
+    return ResultConsole(markup=markup, highlight=highlight)
 
 
-def print_result(what: Any) -> None:
+def print_result(result: object) -> None:
     """Print a table or a line, which a terminal wraps and a file gets whole."""
-    result_console(markup=False, highlight=False).print(what)
+    result_console(markup=False, highlight=False).print(result)
 
 
 def print_line(line: str) -> None:

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -32,10 +32,10 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
       factors: for each --vary the fields that change together, such as "model.d_ff=1024,2048" or
         "model.d_model=128,256 model.num_heads=4,8".
     """
-    choices: dict[str | tuple[str, ...], Sequence[Any]] = {}
+    choices: dict[str | tuple[str, ...], Sequence[object]] = {}
     seen: set[str] = set()
     for factor in factors:
-        columns: dict[str, list[Any]] = {}
+        columns: dict[str, list[object]] = {}
         for word in factor.split() or [factor]:
             path, text = field_and_values("--vary", word, seen)
             seen.add(path)
@@ -76,16 +76,16 @@ def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, 
     return path, values
 
 
-def values_in(flag: str, path: str, text: str) -> list[Any]:
+def values_in(flag: str, path: str, text: str) -> list[object]:
     """Return the values of a list such as `1024,2048`, in which a range such as `0.5:2:log5` stands
     for several.
     """
     return [one for part in text.split(",") for one in _values(f"{flag} {path}", path, part)]
 
 
-def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[Any] | Range]":
+def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[object] | Range]":
     """Return the values of each tuned field by its path, or its range for a sampler."""
-    found: dict[str, list[Any] | Range] = {}
+    found: dict[str, list[object] | Range] = {}
     for text in texts:
         path, values = field_and_values("--tune", text, found)
         found[path] = _range_of(path, values) if for_sampler else values_in("--tune", path, values)
@@ -109,7 +109,7 @@ def _range_of(field: str, text: str) -> "Range":
     return found
 
 
-def _values(flag: str, path: str, part: str) -> list[Any]:
+def _values(flag: str, path: str, part: str) -> list[object]:
     """Return the values that a part of a list stands for: a range has several."""
     found = _RANGE.fullmatch(part)
     if not found:
@@ -156,7 +156,7 @@ def _value(flag: str, path: str, word: str) -> Any:
     return value
 
 
-def _check_differs(columns: dict[str, list[Any]], rows: list[tuple[Any, ...]], factor: str) -> None:
+def _check_differs(columns: Mapping[str, list[object]], rows: list[tuple], factor: str) -> None:
     """Refuse a field with one value in all rows, and duplicate rows."""
     for path, values in columns.items():
         if len({*values}) == 1:

@@ -8,7 +8,7 @@ import inspect
 import math
 import types
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -40,17 +40,17 @@ POSITIVE = {"is_positive": True}
 """Marks a field whose value has to be above 0, or None."""
 
 
-def within(low: float, high: float = INFINITY) -> dict[str, Any]:
+def within(low: float, high: float = INFINITY) -> dict[str, tuple[float, float]]:
     """Mark a field whose value has to be within `[low, high]`, or None."""
     return {"range": (low, high)}
 
 
-def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
+def read_where(condition: Callable[[Any], bool]) -> dict[str, object]:
     """Mark a field that only those sections read for which a condition holds."""
     return {"read_where": condition}
 
 
-def left_open(value: Any) -> dict[str, Any]:
+def left_open(value: object) -> dict[str, object]:
     """Mark a field with a value that leaves the choice to the start of a run.
 
     A run keeps a config with the choice in place of this value, which agrees with any choice later.
@@ -94,8 +94,7 @@ class Section(metaclass=_Keywords):
     def __post_init__(self) -> None:
         """Refuse a value that is not of the type its field declares, or is out of its bounds.
 
-        An int does for a float. A list, as JSON has it, becomes a tuple where the field declares
-        one.
+        An int passes as a float. A list, as in JSON, becomes the tuple that its field declares.
         """
         section: Any = type(self)
         for leaf in dataclasses.fields(section):
@@ -111,17 +110,19 @@ class Section(metaclass=_Keywords):
                 object.__setattr__(self, leaf.name, value)
             _check_type(name, value, hint)
             if isinstance(value, int | float):
-                _check_bounds(f"{name}={quote(value)}", value, leaf.metadata)
+                _check_bounds(f"{name}={quote(value)}", value, leaf)
 
     @classmethod
     def path(cls, name: str) -> str:
-        """Return the path of a field: the attribute `section`, or the name of the class, and it."""
+        """Return the dotted path of a field."""
+        # The section is the attribute of that name, or else the name of the class.
         by_class = cls.__name__.removesuffix("Config").lower()
         return f"{getattr(cls, 'section', by_class)}.{name}".removeprefix(".")
 
 
-def _check_bounds(label: str, value: Any, marks: Mapping[str, Any]) -> None:
+def _check_bounds(label: str, value: float, field: dataclasses.Field[object]) -> None:
     """Refuse a value that is out of the bounds which the marks of its field give."""
+    marks = field.metadata
     low, high = marks.get("range", (-INFINITY, INFINITY))
     require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
     most = _LARGEST if isinstance(value, float) else _MOST
@@ -133,7 +134,7 @@ def _check_bounds(label: str, value: Any, marks: Mapping[str, Any]) -> None:
 _field_types = cache(get_type_hints)  # which would take most of the time of a check
 
 
-def _check_type(name: str, value: Any, hint: Any) -> None:
+def _check_type(name: str, value: object, hint: type) -> None:
     """Refuse a value that is not of a type, or is no finite number."""
     origin, args = get_origin(hint), get_args(hint)
     kind = type(value).__name__
@@ -155,13 +156,13 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         require(finite, f"{name}={quote(value)} is not a finite number")
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: type) -> str:
     if get_origin(kind) is Literal:
         return " | ".join(map(repr, get_args(kind)))
     return "None" if kind is types.NoneType else kind.__name__
 
 
-def _is_one_of(value: Any, *kinds: Any) -> bool:
+def _is_one_of(value: object, *kinds: type) -> bool:
     """Return whether a value has one of the types: an int is a float, but a bool is no number."""
     if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
         return True

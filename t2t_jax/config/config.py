@@ -85,7 +85,7 @@ class Config(Section):
             return 2 * length + extra, f"twice {both}, as source and target are one sequence"
         return length + extra, both
 
-    def replace(self, changes: Mapping[str, Any]) -> "Config":
+    def replace(self, changes: Mapping[str, object]) -> "Config":
         """Return a copy with some fields changed, which are named by their dotted paths.
 
         Args:
@@ -125,7 +125,7 @@ class Config(Section):
         return from_dict(nested)
 
 
-def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[object], object]]:
     """Yield the dotted path, the dataclass field and the value of every leaf of a config."""
     for section in dataclasses.fields(config):
         values = getattr(config, section.name)
@@ -133,7 +133,7 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
             yield f"{section.name}.{leaf.name}", leaf, getattr(values, leaf.name)
 
 
-def known_fields() -> dict[str, "dataclasses.Field[Any]"]:
+def known_fields() -> dict[str, "dataclasses.Field[object]"]:
     """Return the fields that a config can have, of all families of networks, by dotted path."""
     found = {f"model.{name}": leaf for name, leaf in families.all_model_fields().items()}
     for section, kind in get_type_hints(Config).items():
@@ -161,7 +161,7 @@ def field_of(section: type[Section], keyword: str) -> str:
 
 def differences(
     old: Config, new: Config, *, only_binding: bool = False
-) -> dict[str, tuple[Any, Any]]:
+) -> dict[str, tuple[object, object]]:
     """Return the fields in which two configs differ: `{dotted path: (old value, new value)}`.
 
     A field that the family of one network lacks counts where the new config has it, with another
@@ -183,12 +183,12 @@ def differences(
     return changed
 
 
-def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:
+def format_differences(changed: Mapping[str, tuple[object, object]]) -> str:
     """Format the result of `differences` as one line: `model.d_ff 64 -> 128, ...`."""
     return ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
 
 
-def to_dict(config: Config) -> dict[str, Any]:
+def to_dict(config: Config) -> dict[str, Record]:
     """Return a config as nested dictionaries of plain values, equal to those read from its JSON."""
     nested = dataclasses.asdict(config)
     for fields in nested.values():
@@ -196,7 +196,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     return nested
 
 
-def from_dict(nested: Mapping[str, Any]) -> Config:
+def from_dict(nested: Mapping[str, object]) -> Config:
     """Make the config that nested dictionaries of plain values describe.
 
     A missing field has its default: it is younger than the run that wrote the dictionaries.
@@ -225,29 +225,27 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     return Config(network, **{name: kinds[name](**fields) for name, fields in values.items()})
 
 
-def _read_fields(
-    nested: Mapping[str, Any], *, trains_on: bool = False
-) -> dict[str, dict[str, Any]]:
+def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> dict[str, Record]:
     """Return the fields of each section by their current names, without deleted ones.
 
     Args:
       trains_on: also refuse deleted features that only training reads.
     """
     known = known_fields()
-    values: dict[str, dict[str, Any]] = {name: {} for name in get_type_hints(Config)}
+    values: dict[str, Record] = {name: {} for name in get_type_hints(Config)}
     for section, fields in nested.items():
-        for name in fields if isinstance(fields, Mapping) else [""]:
+        for name, value in (fields if isinstance(fields, Mapping) else {"": None}).items():
             path = read_name(f"{section}.{name}" if name else section)
             removed = REMOVED.get(path)
-            is_used = removed is not None and removed.is_used_by(fields[name])
+            is_used = removed is not None and removed.is_used_by(value)
             if removed and is_used and (trains_on or not removed.trains_only):
-                raise removed_feature(f"{path}={quote(fields[name])}", removed.feature)
+                raise removed_feature(f"{path}={quote(value)}", removed.feature)
             if removed and (is_used or path not in known):
                 continue
             if path not in known:
                 raise unknown_field(path, known)
             section_now, _, name_now = path.partition(".")
-            values[section_now][name_now] = fields[name]
+            values[section_now][name_now] = value
     return values
 
 

@@ -277,15 +277,15 @@ FAMILIES = Rows(
 """The families, by the value of `model.architecture`."""
 
 
-def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
+def fields_of(architecture: object) -> dict[str, "dataclasses.Field[object]"]:
     """Return the fields of a family's config by name."""
     FAMILIES.check("model.architecture", architecture)
-    return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[architecture].config)}
+    return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[str(architecture)].config)}
 
 
-def all_model_fields() -> dict[str, "dataclasses.Field[Any]"]:
+def all_model_fields() -> dict[str, "dataclasses.Field[object]"]:
     """Return the fields of all families by name, those of the paper's network first."""
-    found: dict[str, dataclasses.Field[Any]] = {}
+    found: dict[str, dataclasses.Field[object]] = {}
     for family, _ in FAMILIES.each():
         for name, leaf in fields_of(family).items():
             found.setdefault(name, leaf)
@@ -305,7 +305,7 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
     return FAMILIES[architecture].config(**fields)
 
 
-def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+def values_in_family(values: Mapping[str, object], architecture: object) -> dict[str, Any]:
     """Return the values that a family has fields for, with the name of the family.
 
     Args:
@@ -315,7 +315,7 @@ def values_in_family(values: Mapping[str, Any], architecture: str) -> dict[str, 
     return {**kept, "architecture": architecture}
 
 
-def foreign_field(name: str, architecture: str) -> UserError:
+def foreign_field(name: str, architecture: object) -> UserError:
     """Return the error for a field of another family than that of a config."""
     owners = " or ".join(repr(family) for family, _ in FAMILIES.each() if name in fields_of(family))
     return UserError(

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 from t2t_jax.config.config import Config, differences, from_dict, to_dict
 from t2t_jax.config.families import FAMILIES
@@ -28,6 +28,7 @@ from t2t_jax.paper import Table3Row
 Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
 """The values that `product` combines, by the path of their field; fields that change together have
 a tuple of their paths, and a tuple of values for each row."""
+_Variants: TypeAlias = Mapping[str, object] | Mapping[str | int | float, object]
 
 MOST_CELLS = 10_000
 """The most cells of a grid; a mistyped number would never end."""
@@ -156,7 +157,7 @@ def load_grid(path: str) -> Grid:
         raise UserError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from error
 
 
-def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Grid:
+def checked_grid(variants: _Variants, published: object, shown: str) -> Grid:
     """Make a grid of variants, each of which is a config with a name that a directory can have.
 
     Args:
@@ -166,13 +167,14 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
     checked: dict[str, Config] = {}
     for name, config in variants.items():
-        checked[name] = _checked(config, f"{shown}:{name}", shown)
-        _check_files(checked[name], f"{shown}:{name}")
+        same = _checked(config, f"{shown}:{name}", shown)
+        _check_files(same, f"{shown}:{name}")
         if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{shown} has a variant {quote(name)}, which cannot name a directory; use letters, "
                 f"digits and any of . , = + - ( ), at most {_MOST_BYTES} bytes"
             )
+        checked[name] = same
     if not isinstance(published, Mapping) or not all(
         isinstance(row, Table3Row) for row in published.values()
     ):
@@ -194,7 +196,7 @@ def describe_difference(base: Config, config: Config) -> str:
     return " ".join(_named({path: new for path, (_, new) in changed}))
 
 
-def _named(values: Mapping[str, Any]) -> Iterator[str]:
+def _named(values: Mapping[str, object]) -> Iterator[str]:
     """Yield fields as `d_k=16`, with their sections only where two names would else be equal."""
     short = [path.rpartition(".")[2] for path in values]
     labels = short if len(set(short)) == len(short) else values
@@ -239,14 +241,15 @@ def _run(path: str) -> dict[str, Any]:
     return run_file(path)
 
 
-def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
+def _variants(module: Mapping[str, object], path: str) -> _Variants:
     variants = module.get("VARIANTS", {})
     if not isinstance(variants, Mapping):
         raise UserError(
             f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
         )
 
-    def plain(name: Any) -> Any:  # a string or number that every later step can print and compare
+    # A string or number that every later step can print and compare.
+    def plain(name: object) -> str | int | float:
         if isinstance(name, str):
             return str.__str__(name)
         return name if isinstance(name, int | float) else f"{quote(name)}"
@@ -254,7 +257,7 @@ def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
     return guarded(path, lambda: {plain(name): config for name, config in dict(variants).items()})
 
 
-def _checked(config: Any, spec: str, path: str) -> Config:
+def _checked(config: object, spec: str, path: str) -> Config:
     """Make a config of a file anew, and so check again what the file's code may have altered."""
     if type(config) is not Config:
         raise UserError(

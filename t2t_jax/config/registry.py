@@ -15,15 +15,20 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from operator import index
+from dataclasses import dataclass, field, replace
+from operator import attrgetter, index
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
 from t2t_jax.plugins import load, load_named, rows, warn_once
 
+if TYPE_CHECKING:
+    from jax import Array
+
 Row = TypeVar("Row")
+Function: TypeAlias = Callable[..., "Array"]
+"""A named function of arrays."""
 
 FILES = "T2T_JAX_REGISTER"
 """The environment variable that names files which register functions, separated as in PATH."""
@@ -59,7 +64,7 @@ class RegisteringFile(NamedTuple):
             return self.text == text
 
 
-def nothing(size: Any) -> Mapping[str, Parameter]:
+def nothing(size: object) -> Mapping[str, Parameter]:
     """Return no parameters, as a function does that learns nothing."""
     return {}
 
@@ -68,7 +73,7 @@ def nothing(size: Any) -> Mapping[str, Parameter]:
 class Entry:
     """The row of a named function: the function, and the facts about it that others need."""
 
-    function: Any = field(hash=False)  # it may be unhashable
+    function: Function | str | None = field(hash=False)  # it may be unhashable
     """The function, or for a function of the package its place, as MODULE:NAME, so that reading a
     config imports no JAX. None stands for scores that are products of queries and keys."""
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing
@@ -82,9 +87,9 @@ class Entry:
     """The file that registered the function; None for the package's own functions, and for those
     that a program or a notebook registered."""
 
-    def load(self) -> Callable[..., Any]:
+    def load(self) -> Function:
         """Return the function, whose module is imported if the entry has only its place."""
-        return load_named(self.function) if isinstance(self.function, str) else self.function
+        return self.function if callable(self.function) else load_named(str(self.function))
 
     def learned(self, width: int) -> Mapping[str, Parameter]:
         """Return the parameters for vectors of a width."""
@@ -165,12 +170,12 @@ class Rows(dict[str, Row]):
         return (*self.names, *self._places())
 
     @property
-    def choice(self) -> Any:
+    def choice(self) -> object:
         """Return the type of a field that names a row; flags and documents list its names."""
-        own: Any = Literal[self.names]
+        own: object = Literal[self.names]
         return own | str if self._plugin_field else own
 
-    def check(self, label: str, name: Any) -> None:
+    def check(self, label: str, name: object) -> None:
         """Refuse a name that no row has."""
         if isinstance(name, str) and (name in self.names or name in self.all_names):
             return
@@ -188,10 +193,10 @@ class Table(Rows[Entry]):
         super().__init__(**entries)
         self.kind = kind
 
-    def check(self, label: str, name: Any) -> None:
+    def check(self, label: str, name: object) -> None:
         """Refuse a name that is not registered, and say how to register it."""
         if name not in self:
-            hint = did_you_mean(name, self, "use one of these.")
+            hint = did_you_mean(str(name), self, "use one of these.")
             raise UnregisteredError(
                 f"{label}={quote(name)} is not one of {', '.join(map(repr, self))}; {hint} A name "
                 "of your own has to be registered first: t2t_jax.register_"
@@ -199,7 +204,7 @@ class Table(Rows[Entry]):
                 f"program, or in a file of {FILES}"
             )
 
-    def register(self, name: str, function: Any, **facts: Any) -> None:
+    def register(self, name: str, entry: Entry) -> None:
         """Add an entry to the table."""
         title = f"{self.kind} {quote(name)}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -207,11 +212,11 @@ class Table(Rows[Entry]):
                 f"{title} cannot be registered; a name has letters, digits, _ and -, and begins "
                 "with a letter"
             )
-        if not callable(function):
-            raise UserError(f"{title} is a {type(function).__name__}; register a function")
+        if not callable(entry.function):
+            raise UserError(f"{title} is a {type(entry.function).__name__}; register a function")
         code = sys._getframe(2).f_code  # of the caller of `tables.register_activation` or the like
         source = _read(code.co_filename) if _in_file.get() else None
-        entry = Entry(function, title=title, source=source, **facts)
+        entry = replace(entry, title=title, source=source)
         before = self.setdefault(name, entry)
         if not before.title:
             raise UserError(f"{title} is the package's own; register yours by another name")
@@ -238,15 +243,15 @@ def _is_same(before: Entry, entry: Entry) -> bool:
     )
 
 
-def _is_alike(function: Any, other: Any) -> bool:
+def _is_alike(function: object, other: object) -> bool:
     """Return whether two functions are one, or were made by the same code of the same module."""
     if function is other:
         return True
     code, its = (getattr(each, "__code__", None) for each in (function, other))
     if code is None or code != its or code.co_freevars:
         return False
-    same_module = function.__globals__ is other.__globals__
-    return same_module and function.__defaults__ == other.__defaults__
+    first, second = map(attrgetter("__globals__", "__defaults__"), (function, other))
+    return first[0] is second[0] and first[1] == second[1]
 
 
 def _read(path: str) -> RegisteringFile | None:
@@ -285,7 +290,7 @@ def syntax(text: str) -> str:
         raise ValueError("it is nested too deeply") from error
 
 
-def _dump(node: Any) -> str:
+def _dump(node: object) -> str:
     if isinstance(node, list):
         return f"[{','.join(_dump(one) for one in node if not _is_docstring(one))}]"
     if not isinstance(node, ast.AST):
@@ -301,5 +306,5 @@ def _dump(node: Any) -> str:
     return f"{type(node).__name__}({','.join(fields)})"
 
 
-def _is_docstring(node: Any) -> bool:
+def _is_docstring(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)

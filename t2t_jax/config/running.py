@@ -77,7 +77,7 @@ def _mistake(path: str, error: BaseException) -> UserError:
     )
 
 
-def _shown(text: Callable[[], Any], otherwise: str) -> str:
+def _shown(text: Callable[[], str], otherwise: str) -> str:
     """Return a text of an error in one line, or another if the error's own code fails."""
     try:
         words = " ".join(str.split(text()))  # of any subclass of `str`

@@ -15,8 +15,8 @@ an activation, a norm or a score function::
         return Config(model=EncoderDecoderConfig(feed_forward="relu6"))
 
 A run keeps the name, and a copy of the file that registered it; see `workdir.claim`. Loading a run
-never executes that copy: the process registers the name before, by a config file or by a file that
-the environment variable T2T_JAX_REGISTER names.
+never executes that copy: a config file registers the name before, or a file that the environment
+variable T2T_JAX_REGISTER names.
 """
 
 import os
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from t2t_jax.config.registry import FILES, Entry, Parameter, Rows, Table, nothing
+from t2t_jax.config.registry import FILES, Entry, Function, Parameter, Rows, Table, nothing
 from t2t_jax.config.tasks import TASKS
 
 ACTIVATIONS = Table(
@@ -93,12 +93,12 @@ class PositionFacts:
     bias: str | None = None
     """The place of a function of distances `[q, k]`, `num_heads`, `causal` and the learned arrays
     by name, which returns the bias `[h, q, k]` to add to the scores of self-attention."""
-    parameters: Callable[[Any], Mapping[str, Parameter]] = nothing
+    parameters: Callable[["ModelConfig"], Mapping[str, Parameter]] = nothing
     """A function from the `ModelConfig` to the parameters that each stack learns, by name. The last
     axis of an array has the width of the model, or for a bias the number of heads."""
 
 
-def _table(size: int, width: int, model: Any) -> Mapping[str, Parameter]:
+def _table(size: int, width: int, model: "ModelConfig") -> Mapping[str, Parameter]:
     return {"embedding": Parameter((size, width), deviation=model.scaling_width**-0.5)}
 
 
@@ -157,6 +157,9 @@ OPTIMIZERS = Rows(
 
 # A field that names a row is a string for type checkers, and one of the names for flags.
 if TYPE_CHECKING:
+    from t2t_jax.config.config import Config
+    from t2t_jax.config.model import ModelConfig
+
     OptimizerName: TypeAlias = str
     PositionName: TypeAlias = str
     ScalingName: TypeAlias = str
@@ -175,13 +178,13 @@ NAMED: Mapping[str, Rows[Any]] = {
 """The tables by the path of the field of a config that names one of their rows."""
 
 
-def named_entries(config: Any) -> dict[str, Entry]:
+def named_entries(config: "Config") -> dict[str, Entry]:
     """Return the entries of the registered functions that a config names, by the field's name."""
     named = {field: table[getattr(config.model, field)] for field, table in TABLES.items()}
     return {field: entry for field, entry in named.items() if entry.title}
 
 
-def environment_of(config: Any) -> dict[str, str]:
+def environment_of(config: "Config") -> dict[str, str]:
     """Return the environment variables with which another process can make the same config."""
     sources = (entry.source for entry in named_entries(config).values())
     paths = dict.fromkeys(source.path for source in sources if source)
@@ -189,9 +192,7 @@ def environment_of(config: Any) -> dict[str, str]:
     return {FILES: os.pathsep.join(given)} if paths else {}
 
 
-def register_activation(
-    name: str, function: Callable[[Any], Any], *, is_gated: bool = False
-) -> None:
+def register_activation(name: str, function: Function, *, is_gated: bool = False) -> None:
     """Add an activation, which `model.feed_forward` can then name.
 
     Args:
@@ -204,12 +205,12 @@ def register_activation(
     Raises:
       UserError: the name is no word or is taken, or `function` cannot be called.
     """
-    ACTIVATIONS.register(name, function, is_gated=is_gated)
+    ACTIVATIONS.register(name, Entry(function, is_gated=is_gated))
 
 
 def register_normalization(
     name: str,
-    function: Callable[..., Any],
+    function: Function,
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
 ) -> None:
     """Add a normalisation, which `model.norm` can then name.
@@ -224,12 +225,12 @@ def register_normalization(
     Raises:
       UserError: the name is no word or is taken, or `function` cannot be called.
     """
-    NORMALIZATIONS.register(name, function, parameters=parameters)
+    NORMALIZATIONS.register(name, Entry(function, parameters))
 
 
 def register_score_function(
     name: str,
-    function: Callable[..., Any],
+    function: Function,
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
 ) -> None:
     """Add a score function of attention, which `model.score_function` can then name.
@@ -249,4 +250,4 @@ def register_score_function(
     Raises:
       UserError: the name is no word or is taken, or `function` cannot be called.
     """
-    SCORE_FUNCTIONS.register(name, function, parameters=parameters)
+    SCORE_FUNCTIONS.register(name, Entry(function, parameters))

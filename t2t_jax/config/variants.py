@@ -6,12 +6,10 @@ so that the number of weights stays: otherwise a row would measure the effect of
 Tables of learned positions and embeddings that are not shared add parameters all the same.
 """
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
 
 from t2t_jax.config.config import Config
 from t2t_jax.config.families import EncoderDecoderConfig
-from t2t_jax.config.model import ModelConfig
 
 _FEED_FORWARDS = "gelu", "silu", "glu", "reglu", "geglu", "swiglu"
 
@@ -26,7 +24,7 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     model = base.model
     assert isinstance(model, EncoderDecoderConfig)
     half = model.num_heads // 2 if model.num_heads % 2 == 0 else 1
-    rows: dict[str, dict[str, Any]] = {
+    rows: dict[str, Mapping[str, object]] = {
         "base": {},
         "rms-norm": {"norm": "rms"},
         "pre-norm": {"norm_order": "pre"},
@@ -60,12 +58,14 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
         },
     }
     return {
-        name: replace(base, model=replace(model, **_of_equal_size(model, row)))
+        name: base.replace(
+            _of_equal_size(base, {f"model.{field}": one for field, one in row.items()})
+        )
         for name, row in rows.items()
     }
 
 
-def _depths(model: EncoderDecoderConfig) -> dict[str, dict[str, Any]]:
+def _depths(model: EncoderDecoderConfig) -> dict[str, Mapping[str, object]]:
     """Return rows of other depths: two keep the head sizes, one has a decoder of one layer."""
     n, m, heads = model.num_encoder_layers, model.num_decoder_layers, model.num_heads
     sizes = {"d_k": model.key_size, "d_v": model.value_size}
@@ -88,17 +88,17 @@ def _depths(model: EncoderDecoderConfig) -> dict[str, dict[str, Any]]:
     }
 
 
-def _of_equal_size(base: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
+def _of_equal_size(config: Config, row: Mapping[str, object]) -> Mapping[str, object]:
     """Add to a row the d_ff, a multiple of 8, that keeps the number of weights in the layers.
 
     A row of another depth stays as it is.
     """
-    if "num_encoder_layers" in row:
+    if "model.num_encoder_layers" in row:
         return row
-    model = replace(base, **row)
+    base, model = config.model, config.replace(row).model
     attentions = sum(stack.num_layers * (1 + stack.attends_to_source) for stack in base.stacks)
     layers = sum(stack.num_layers for stack in base.stacks)
     saved = base.attention.matrix_parameters - model.attention.matrix_parameters
     spared = 2 * base.d_ff + attentions * saved / (layers * base.d_model)
     width = spared / model.feed_forward_matrices
-    return row if width == base.d_ff else row | {"d_ff": 8 * round(width / 8)}
+    return row if width == base.d_ff else {**row, "model.d_ff": 8 * round(width / 8)}

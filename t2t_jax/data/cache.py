@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Shaped
@@ -167,7 +167,7 @@ class _Hashing:
         return self._file.write(data)
 
 
-def _write(path: Path, content: Any) -> str:
+def _write(path: Path, content: bytes | np.ndarray) -> str:
     """Write a file, and return its hash."""
     with path.open("wb") as file:
         hashing = _Hashing(file)

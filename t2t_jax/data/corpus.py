@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
 
 from t2t_jax import plugins
 from t2t_jax.config import DataConfig, tasks
@@ -65,7 +64,7 @@ class Corpus:
 
     def lines(self, split: str) -> Chunk:
         """Return all source and all target lines of a split, unchanged."""
-        sources: list[Any] = []
+        sources: list[object] = []
         targets: list[str] = []
         for source, target in self.pairs(split):
             sources += source
@@ -139,8 +138,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def _added(function: str, name: str, config: DataConfig) -> dict[str, Split]:
-    found: dict[str, Split] = plugins.load(function)(name, config)
-    return found
+    return plugins.load(function)(name, config)
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:

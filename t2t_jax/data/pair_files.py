@@ -174,7 +174,7 @@ def fields_of(config: DataConfig, usual: tuple[str, ...]) -> tuple[str, ...]:
     return fields
 
 
-def value_of(record: Any, name: str) -> Any:
+def value_of(record: object, name: str) -> object:
     """Return a field of a record or of a nested record; None if there is none."""
     for part in name.split("."):
         if isinstance(record, list) and record and isinstance(record[0], tuple):

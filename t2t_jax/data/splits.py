@@ -28,7 +28,7 @@ class Split(NamedTuple):
     """A function that gives all pairs of the split in order, in chunks."""
     sample: Callable[[], Iterator[Chunk]] | None = None
     """A function that gives the pairs from which a vocabulary is learned, if these are not all."""
-    shards: Sequence[Any] = ()
+    shards: Sequence[object] = ()
     """The shards of the split, if it has any."""
     pieces: Callable[..., Any] | None = None
     """A function of the section `data` of a config, a vocabulary, a `TrainText` and an `Engine`
@@ -36,7 +36,7 @@ class Split(NamedTuple):
 
     @staticmethod
     def of(
-        fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
+        fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: object
     ) -> "Split":
         """Return a split of two functions, both called with `given`; the first is called once."""
         return Split(cache(partial(fingerprint, *given)), partial(read, *given))
@@ -47,7 +47,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def chunks(pairs: Iterable[tuple[Any, str]]) -> Iterator[Chunk]:
+def chunks(pairs: Iterable[tuple[object, str]]) -> Iterator[Chunk]:
     """Yield pairs in chunks of at most `CHUNK_LINES`."""
     rest = iter(pairs)
     while chunk := list(islice(rest, CHUNK_LINES)):
@@ -77,7 +77,7 @@ def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Sp
     return {**parts, "train": remaining, "dev": held_out}
 
 
-def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[Any, str]]]:
+def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:
     """Yield the pairs of a split with their hashes."""
     for chunk in train.read():
         for source, target in zip(*chunk, strict=True):
@@ -88,10 +88,10 @@ def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[Any, str]]]:
             yield bytes([is_blank]) + key, (source, target)
 
 
-def _smallest(label: str, train: Split, number: int) -> dict[bytes, tuple[Any, str]]:
+def _smallest(label: str, train: Split, number: int) -> dict[bytes, tuple[object, str]]:
     """Return the pairs with the smallest hashes, by their hashes, in order."""
     train.fingerprint()  # checks the files
-    smallest: dict[bytes, tuple[Any, str]] = {}
+    smallest: dict[bytes, tuple[object, str]] = {}
     for key, pair in _pairs(train):
         smallest[key] = pair
         # Memory depends on `number`, not on the size of the corpus.

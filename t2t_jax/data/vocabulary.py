@@ -9,7 +9,6 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,7 +38,7 @@ class Vocabulary(ABC):
         """Return the bytes that `save` writes and `parse_vocabulary` reads."""
         return self._serialized
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the vocabulary as its bytes."""
         return type(self), (self.serialized,)
 
@@ -193,8 +192,7 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
         if kind not in _KINDS:
             raise ValueError("of a kind that this version of t2t_jax does not know")
         place = _KINDS[kind]
-    found: Vocabulary = load_named(place)(serialized)
-    return found
+    return load_named(place)(serialized)
 
 
 def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
@@ -204,10 +202,9 @@ def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
       ValueError: the bytes do not fit the schema.
     """
     try:
-        found: records.Record = msgspec.convert(records.parse_object(serialized, schema), schema)
+        return msgspec.convert(records.parse_object(serialized, schema), schema)
     except ValueError as error:
         raise ValueError(f"damaged: {error}") from error
-    return found
 
 
 def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:

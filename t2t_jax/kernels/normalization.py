@@ -92,7 +92,8 @@ def _mean_and_variance(
         count = one[0] + other[0]
         share = other[0] / jnp.maximum(count, 1)
         difference = other[1] - one[1]
-        squares = one[2] + other[2] + difference * difference * one[0] * share
+        # The square by itself could be infinite where the count is 0.
+        squares = one[2] + other[2] + difference * (difference * one[0] * share)
         return count, one[1] + difference * share, squares
 
     wide = x.astype(jnp.float32)

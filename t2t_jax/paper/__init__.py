@@ -4,7 +4,7 @@ Sections, tables and equations are those of arXiv 1706.03762v5. Settings are nam
 `Config`: `model.d_ff`, or `model.key_size` for d_k.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 UNPUBLISHED = "not published"
 """The value of a setting that the paper does not state for an experiment."""
@@ -44,7 +44,7 @@ class Table3Row(NamedTuple):
     """Scheme of positions; learned in row E, "positional embedding instead of sinusoids"."""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the settings of the row, by attribute of `Config`."""
         return {
             **self._common(),
@@ -53,7 +53,7 @@ class Table3Row(NamedTuple):
             "training.num_train_steps": self.num_train_steps,
         }
 
-    def changes(self, *, narrower: int = 1, shallower: int = 1) -> dict[str, Any]:
+    def changes(self, *, narrower: int = 1, shallower: int = 1) -> dict[str, object]:
         """Return changes of `Config` that make a model of this row's proportions.
 
         Args:
@@ -71,7 +71,7 @@ class Table3Row(NamedTuple):
             "model.d_v": None if self.d_v == share else self.d_v // narrower,
         }
 
-    def _common(self, narrower: int = 1, shallower: int = 1) -> dict[str, Any]:
+    def _common(self, narrower: int = 1, shallower: int = 1) -> dict[str, object]:
         """Return the settings, divided as in `changes`, that are fields of `Config`."""
         return {
             "model.num_encoder_layers": self.num_layers // shallower,
@@ -179,7 +179,7 @@ class Constant(NamedTuple):
     """The name of the setting in reports."""
     section: str
     """The section of the paper that states it."""
-    values: dict[str, Any]
+    values: dict[str, object]
     """The value for the base model on English-German, by attribute of `Config`; several values
     where several attributes are one setting of the paper."""
 
@@ -257,7 +257,7 @@ CONSTANTS = (
 BASE_SETTINGS = {path: value for constant in CONSTANTS for path, value in constant.values.items()}
 """The settings of the base model on English-German, by attribute of `Config`."""
 
-_BIG = {
+_BIG: dict[str, object] = {
     "model.d_model": 1024,
     "model.d_ff": 4096,
     "model.num_heads": 16,
@@ -294,7 +294,7 @@ _PARSING = {
     "decoding.max_extra_length": 300,
 }
 
-EXPERIMENTS: dict[str, dict[str, Any]] = {
+EXPERIMENTS: dict[str, dict[str, object]] = {
     "base, English-German": {},
     "big, English-German": _BIG,
     "base, English-French": _FRENCH,

@@ -13,16 +13,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import flax.linen as nn
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, PyTree, Shaped
 
 from t2t_jax.errors import UserError
 
 _MeshAxes = tuple[str, ...]
+_Shaped = Array | jax.ShapeDtypeStruct
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _is_mapped(axis: str) -> bool:
     return True
 
 
-def abstract_arrays(mesh: Mesh, boxed: Any) -> Any:
+def abstract_arrays(mesh: Mesh, boxed: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
     """Return a `jax.ShapeDtypeStruct` with a sharding for every array of a tree.
 
     Args:
@@ -200,7 +200,7 @@ def abstract_arrays(mesh: Mesh, boxed: Any) -> Any:
     )
 
 
-def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
+def shardings(mesh: Mesh, specs: PyTree, shapes: PyTree) -> PyTree[NamedSharding]:
     """Return the shardings of the arrays of a tree over a mesh.
 
     Args:
@@ -208,7 +208,7 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
       shapes: the same tree, of arrays or of anything that has their shapes.
     """
 
-    def lay_out(path: Any, axes: PartitionSpec, array: Any) -> NamedSharding:
+    def lay_out(path: jax.tree_util.KeyPath, axes: PartitionSpec, array: _Shaped) -> NamedSharding:
         names = (*axes, *[None] * (len(array.shape) - len(axes)))
         spec = RULES.spec(names)
         for name, size, split in zip(names, array.shape, spec, strict=True):

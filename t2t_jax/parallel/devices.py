@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -15,7 +14,7 @@ from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.system.host import check_threads, keep_libtpu_quiet, processor_name, usable_host_memory
 
 
-def all_devices() -> Sequence[Any]:
+def all_devices() -> Sequence[jax.Device]:
     """Return the devices of all connected processes.
 
     Raises:
@@ -26,13 +25,13 @@ def all_devices() -> Sequence[Any]:
     return jax.devices()
 
 
-def local_devices() -> Sequence[Any]:
+def local_devices() -> Sequence[jax.Device]:
     """Return the devices of this process."""
     _check()
     return jax.local_devices()
 
 
-def hardware_name(devices: Sequence[Any]) -> str:
+def hardware_name(devices: Sequence[jax.Device]) -> str:
     """Return the number and the model of some devices of one kind, such as "8 × NVIDIA H200"."""
     first = devices[0]
     model = processor_name() if first.platform == "cpu" else first.device_kind

@@ -9,13 +9,13 @@ hosts.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Array, Int, PyTree, Shaped
 
 from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
@@ -29,7 +29,7 @@ _Tree = TypeVar("_Tree")
 _T = TypeVar("_T")
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[object] | None = None) -> Mesh:
     """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
     With several slices or hosts of GPUs, `fsdp` and `tensor` stay within one if they fit.
@@ -67,7 +67,7 @@ def mesh_shape(config: MeshConfig, num_devices: int, num_processes: int) -> tupl
     return data, config.fsdp, config.tensor
 
 
-def mesh_of(params: Any) -> Mesh:
+def mesh_of(params: PyTree[jax.Array]) -> Mesh:
     """Return the mesh of a model's parameters."""
     sharding = jax.tree.leaves(params)[0].sharding
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
@@ -142,7 +142,7 @@ class BatchLayout(NamedTuple):
             in_pass = np.arange(self.rows_per_pass)
         else:
             shape = (self.passes, self.rows_per_pass, 1)
-            parts: Any = by_rows(self.mesh).addressable_devices_indices_map(shape).values()
+            parts = filter(None, by_rows(self.mesh).addressable_devices_indices_map(shape).values())
             in_pass = np.unique([np.arange(self.rows_per_pass)[rows] for _, rows, _ in parts])
         return (np.arange(self.passes)[:, None] * self.rows_per_pass + in_pass).ravel()
 
@@ -163,7 +163,8 @@ class BatchLayout(NamedTuple):
             padded = np.pad(x, ((0, len(local) - len(x)), *[(0, 0)] * (x.ndim - 1)))
             passes = padded.reshape(self.passes, len(in_pass), *x.shape[1:])
 
-            def part(index: Any) -> np.ndarray:
+            def part(index: tuple[slice, ...] | None) -> np.ndarray:
+                assert index is not None
                 start, stop, _ = index[1].indices(self.rows_per_pass)
                 return passes[:, np.searchsorted(in_pass, start) :][:, : stop - start]
 
@@ -188,7 +189,7 @@ def batch_layout(
     return BatchLayout(mesh, passes, -(-rows // (passes * parts)) * parts)
 
 
-def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
+def laid_out(shape: tuple[int, int, int], devices: Sequence[object]) -> np.ndarray:
     """Arrange devices so that most of the communication uses the fast links.
 
     The axis `data`, over which gradients are added up once a step, crosses slices. If `fsdp` times
@@ -224,7 +225,7 @@ def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
 
 
 def _over_unequal_slices(
-    fsdp: int, tensor: int, devices: Sequence[Any], found: Sequence[int]
+    fsdp: int, tensor: int, devices: Sequence[object], found: Sequence[int]
 ) -> np.ndarray:
     """Arrange the devices of each slice separately, one slice after the other along `data`."""
     parts = []
@@ -267,7 +268,7 @@ def described_slices(mesh: Mesh) -> str:
     return f"over the slower links between slices or hosts: {axes}"
 
 
-def _slice_indices(devices: Sequence[Any]) -> tuple[str, list[int]]:
+def _slice_indices(devices: Sequence[object]) -> tuple[str, list[int]]:
     """Return the attribute that identifies the slice of a device, and its value for each.
 
     Described GPUs all have the slice 0. Their processes identify their hosts, and this process has
@@ -276,5 +277,5 @@ def _slice_indices(devices: Sequence[Any]) -> tuple[str, list[int]]:
     by_slice = [getattr(device, "slice_index", None) or 0 for device in devices]
     is_gpu = getattr(devices[0], "platform", "") == "gpu"
     if is_gpu and len(set(by_slice)) == 1 and jax.process_count() == 1:
-        return "process_index", [device.process_index for device in devices]
+        return "process_index", [getattr(device, "process_index", 0) for device in devices]
     return "slice_index", by_slice

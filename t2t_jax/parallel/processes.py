@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -178,7 +177,7 @@ def is_main() -> bool:
 
 
 @cache
-def _copies() -> tuple[Any, Callable[[Any], Any]]:
+def _copies() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
     """Return a sharding of one row a device, and a function that gives all devices all rows."""
     mesh = Mesh(np.asarray(jax.devices()), ("devices",))
     rows = NamedSharding(mesh, PartitionSpec("devices"))
@@ -191,7 +190,7 @@ def _first_devices() -> Int[np.ndarray, " processes"]:
     return np.unique([device.process_index for device in jax.devices()], return_index=True)[1]
 
 
-def _start_exchange(numbers: Sequence[int]) -> Any:
+def _start_exchange(numbers: Sequence[int]) -> jax.Array:
     """Start to send some numbers to all processes; the array is ready once all have called.
 
     It has a row for each device; all devices of a process have its numbers.
@@ -235,7 +234,7 @@ class Agreement:
 
     def __init__(self) -> None:
         """Start without proposals."""
-        self._under_way: deque[Any] = deque()
+        self._under_way: deque[jax.Array] = deque()
         self.seconds: Float[np.ndarray, " processes"] | None = None
 
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:

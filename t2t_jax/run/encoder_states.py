@@ -86,5 +86,6 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
 def _encoded(
     network: transformer.TokenNetwork, params: parameters.Parameters, tokens: Int32[Array, "b s"]
 ) -> Float[Array, "b s d_model"]:
-    encoded: Any = network.apply({"params": params}, one_a_row(tokens), method="encode")
+    encoded = network.apply({"params": params}, one_a_row(tokens), method="encode")
+    assert isinstance(encoded, Array)
     return encoded.astype("float32")

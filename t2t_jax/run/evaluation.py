@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -31,6 +31,8 @@ from t2t_jax.tasks.measures.bleu import name_of_test_set
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.tasks.task import CorpusLoss, Scoring, TaskScores
 from t2t_jax.training.step import eval_step
+
+_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Evaluation:
         """Return exp of the negative log-likelihood per subword; it depends on the vocabulary."""
         return perplexity(self.loss.nll)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Record:
         """Return all figures by name, as plain values."""
         return {
             "split": self.split,
@@ -214,8 +216,8 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
 
 
 def computed_batches(
-    translator: Translator, examples: Examples, program: Callable[[Batch], Any]
-) -> Iterator[tuple[Chosen, Sequence, Any]]:
+    translator: Translator, examples: Examples, program: Callable[[Batch], _Out]
+) -> Iterator[tuple[Chosen, Sequence, _Out]]:
     """Yield the chosen examples of each batch, its targets, and what a program computes of it.
 
     Args:
@@ -225,7 +227,7 @@ def computed_batches(
     mesh = mesh_of(translator.params)
     tokens_per_device = translator.config.parallel.pass_tokens
 
-    def launch(step: int) -> tuple[Chosen, Sequence, Any]:
+    def launch(step: int) -> tuple[Chosen, Sequence, _Out]:
         rows, *lengths = batches.shape(step)
         layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
         # Each process needs the targets of all rows, to assign the results to the examples.

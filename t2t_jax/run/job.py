@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import numpy as np
@@ -115,7 +115,7 @@ class JobAccount:
         self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
         self._at: list[Record] = []
         hardware = peaks(jax.devices())
-        self._account: dict[str, Any] = {
+        self._account: Record = {
             "begun": progress.begun,
             "host": host_name(),
             "processes": jax.process_count(),
@@ -271,7 +271,7 @@ class Goodput:
         texts = [f"{share:.0%} {name}" for share, name in shares if share >= 0.005]
         return ", ".join([*texts, *self.notices])
 
-    def figures(self, price: float | None, watts: float | None) -> dict[str, Any]:
+    def figures(self, price: float | None, watts: float | None) -> Record:
         """Return all figures as a JSON object.
 
         Args:

@@ -23,7 +23,7 @@ from t2t_jax.system.bucket import on_this_machine
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.durations import duration
 from t2t_jax.system.exit_codes import may_pass
-from t2t_jax.system.records import as_line, read_record_lines
+from t2t_jax.system.records import Record, as_line, read_record_lines
 from t2t_jax.system.retries import with_retries
 from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
@@ -179,7 +179,7 @@ class RunLog:
         self.look(step)
 
     def evaluation(
-        self, step: int, evaluation: Evaluation, num_samples: int, measure: dict[str, Any]
+        self, step: int, evaluation: Evaluation, num_samples: int, measure: Record
     ) -> None:
         """Record the scores on a split and print some of the translations.
 
@@ -236,7 +236,7 @@ class RunLog:
             self._recorded.add((CHECKPOINT, step))
             self._record(step, CHECKPOINT, {})
 
-    def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
+    def _record(self, step: int, name: str, figures: Record) -> None:
         line = as_line({"step": step, "of": name, "time": time.time(), **figures})
         record = json.loads(line)  # as a resumed run would read it
         self.history.add(record)
@@ -266,6 +266,6 @@ class RunLog:
                 "room, and the same command goes on from the last checkpoint"
             ) from error
 
-    def _add_event(self, step: int, **what: Any) -> None:
+    def _add_event(self, step: int, **fields: object) -> None:
         event = self._tensorboard.proto.event_pb2.Event
-        self._events.write_event(event(wall_time=time.time(), step=step, **what))
+        self._events.write_event(event(wall_time=time.time(), step=step, **fields))

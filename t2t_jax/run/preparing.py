@@ -298,8 +298,7 @@ def training_parts(
     pieces = corpus.parts["train"].pieces if "train" in corpus.parts else None
     if text is None or pieces is None:
         return task.training_examples(config, corpus, vocabulary)
-    parts: Parts = pieces(config.data, vocabulary, text, engine)
-    return parts
+    return pieces(config.data, vocabulary, text, engine)
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

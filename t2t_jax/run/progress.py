@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -45,7 +45,7 @@ class TrainingProgress:
         self._asked: float | None = None  # since when the main thread waits for a batch
         self._idle_since = time.monotonic()
         self._changing = Lock()
-        self._results: SimpleQueue[Any] = SimpleQueue()
+        self._results: SimpleQueue[object] = SimpleQueue()
 
     def enter(self, phase: str) -> None:
         """Begin a phase, and end the previous one."""
@@ -134,7 +134,7 @@ class TrainingProgress:
             return 0.0
         return max(0.0, now - max(asked, self._idle_since))
 
-    def launch(self, result: Any) -> None:
+    def launch(self, result: object) -> None:
         """Record a launched step.
 
         Args:

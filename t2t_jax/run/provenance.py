@@ -237,7 +237,7 @@ def _hashes_of_package(name: str) -> dict[str, str]:
 def _hash_of_entry(entry: Entry) -> str:
     """Return a hash of the file that registered a function, or of the function in a notebook."""
     try:
-        text = entry.source.text if entry.source else inspect.getsource(entry.function)
+        text = entry.source.text if entry.source else inspect.getsource(entry.load())
         return _hash(syntax(textwrap.dedent(text)))
     except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or typed at a prompt
         return "unknown"

@@ -7,7 +7,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from signal import SIGUSR1
-from typing import Any
 
 from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
@@ -25,6 +24,7 @@ from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import Cloud, host_name
 from t2t_jax.system.mirror import UnsentError
 from t2t_jax.system.program import command_line
+from t2t_jax.system.records import Record
 from t2t_jax.system.signals import SignalRequest
 from t2t_jax.training.averaging import is_due
 from t2t_jax.training.state import TrainState
@@ -175,14 +175,14 @@ def _evaluates(run: Run, step: int) -> bool:
 def _evaluate(run: Run, step: int, state: TrainState) -> int:
     """Score the model on dev; return the signal that ended the scoring, or 0."""
     settings = run.config.evaluation
-    how: dict[str, Any] = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
+    search: Record = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
     translator = Translator(run.config, run.vocabulary, state.evaluated)
-    work = partial(evaluate_split, translator, run.corpus, "dev", **how)
+    work = partial(evaluate_split, translator, run.corpus, "dev", **search)
     # All processes leave the evaluation after the same batch, or none does.
     evaluation = run.stop.attempt(work, Agreement())
     if evaluation is None:
         return agree(run.stop.number)
-    measure = how | {"max_extra_length": run.config.decoding.max_extra_length}
+    measure = search | {"max_extra_length": run.config.decoding.max_extra_length}
     if settings.metric is not None:
         measure["metric"] = settings.metric
     # In this order, as `training.checkpoint` says: states, the best, the log.

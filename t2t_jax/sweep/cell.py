@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, NotRequired, TypeAlias, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
@@ -65,7 +65,7 @@ _SCORED = (
 class _Result(TypedDict):
     """The fields of a result that `tables` and `comparison` rely on."""
 
-    config: dict[str, Any]
+    config: Record
     corpus: str
     split: str
     perplexity: records.POSITIVE
@@ -76,11 +76,11 @@ class _Result(TypedDict):
     steps: records.COUNT
     task: NotRequired[str]
     provenance: NotRequired[list[SoftwareRecord]]
-    settled: NotRequired[dict[str, Any]]
+    settled: NotRequired[Record]
     device: NotRequired[str]
     vocabulary: NotRequired[str]
-    sentence_nll: NotRequired[list[Any]]
-    sentence_tokens: NotRequired[list[Any]]
+    sentence_nll: NotRequired[list]
+    sentence_tokens: NotRequired[list]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Cell:
         """
         return on_this_machine(self.workdir.with_suffix(".log"))
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Record | None:
         """Return the result of the cell; None if there is none, or it was scored differently.
 
         The result has the return value of `settled` in a field of this name, unless it is None.
@@ -381,7 +381,7 @@ def _speed(log: Sequence[Record]) -> float:
     return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
 
 
-def _scored(config: Config) -> dict[str, Any]:
+def _scored(config: Config) -> dict[str, object]:
     return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
 
 

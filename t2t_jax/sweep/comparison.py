@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, Weights, effects, sampled_scores
+from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ BITS = "bits_per_byte"
 SAMPLED = ("bleu", "log_perplexity", BITS)
 """The measures that are tested over sentences; others are tested over seeds only."""
 
-Results = Mapping[str, Sequence[dict[str, Any]]]
+Results = Mapping[str, Sequence[Record]]
 """The results of the finished seeds by variant, each as `Cell.result` gives it."""
 
 
@@ -105,16 +106,14 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
     for config in variants.values():
         for path, _, value in walk(config):
             values.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
-    factors: dict[tuple[int, ...], list[list[str]]] = {}
-    for column in values.values():
-        if len(column) == len(variants) and len(set(column)) > 1:
-            # Fields that change together part the rows in the same way.
-            factors.setdefault(tuple(map(column.index, column)), []).append(column)
+    varied = [one for one in values.values() if len(one) == len(variants) and len(set(one)) > 1]
+    # Fields that change together part the rows in the same way.
+    factors = grouped((tuple(map(column.index, column)), column) for column in varied)
     levels = (map(" ".join, zip(*columns, strict=True)) for columns in factors.values())
     return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 
 
-def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "GridMeasures":
+def measures_of(result: Record, *, with_metric: bool = True) -> "GridMeasures":
     """Return the scores that compare a result of a known corpus with others.
 
     Args:
@@ -129,7 +128,7 @@ def measures_of(result: Mapping[str, Any], *, with_metric: bool = True) -> "Grid
     return measures
 
 
-def cell_name(variant: str, result: Mapping[str, Any]) -> str:
+def cell_name(variant: str, result: Record) -> str:
     """Return the name of the cell with a result; of a tuned row that of the chosen value."""
     return f"{result.get('tuned_to', variant)}/seed{result['config']['training']['seed']}"
 
@@ -339,7 +338,7 @@ def compare(
     return Comparison(grid, results, comparisons, rows, measured)
 
 
-def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
+def _with_bits(result: Record) -> Record:
     """Return a result with its likelihood in bits per byte, if it has all references."""
     text = "".join(result["references"]) if measures_of(result).whole_split else ""
     if not text:
@@ -348,7 +347,7 @@ def _with_bits(result: dict[str, Any]) -> dict[str, Any]:
     return result | {BITS: nats / math.log(2) / len(text.encode())}
 
 
-def _definition(grid: Grid, variant: str, result: Mapping[str, Any], measure: str) -> object:
+def _definition(grid: Grid, variant: str, result: Record, measure: str) -> object:
     """Return a value that is equal for results whose figures of a measure can be compared."""
     sentences: object = (result.get("corpus"), result.get("split"))
     if "corpus" in result and measures_of(result).whole_split:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t2t_jax.config import walk
 from t2t_jax.config.cost import num_parameters
@@ -97,7 +97,7 @@ def _over_steps(account: Goodput, name: str) -> float | None:
 
 def report_on(cell: Cell) -> CellReport:
     """Return the state of a cell; a damaged result is a reason to leave the cell out."""
-    report = CellReport(cell, DONE, **_of_run(cell))
+    report = _of_run(cell)
     try:
         result = cell.result()
         said, rungs = ("", {}) if result is not None else (last_words(cell), cell.rungs())
@@ -118,23 +118,23 @@ def report_on(cell: Cell) -> CellReport:
     return report._replace(state=state, reason=reason)
 
 
-def _of_run(cell: Cell) -> dict[str, Any]:
-    """Return the log of a cell's run, the use of its time, and why its last training ended."""
+def _of_run(cell: Cell) -> CellReport:
+    """Return a report with a run's log, the use of its time, and why its last training ended."""
     try:
         history = History.of(read_log(cell.workdir))
         account = read_goodput(cell.workdir)
     except UserError as error:  # which is no reason to do without the result
         warn(str(error))
-        return {}
+        return CellReport(cell, DONE)
     if account is None:
-        return {"history": history}
+        return CellReport(cell, DONE, history=history)
     seconds, last = account.seconds, account.jobs[-1].account
     ended, code = last["ended"] or "", last["exit_code"]
     if ended and (code is None or 0 < code < 128) and not _ERROR.match(ended):
         ended = f"error: {ended}"
     hours = (sum(seconds.values()) - seconds[BETWEEN]) / 3600
     reason = "" if code == 0 else ended
-    return {"history": history, "goodput": account, "hours": hours, "reason": reason}
+    return CellReport(cell, DONE, reason, None, history, account, hours)
 
 
 def _how_far(cell: Cell, history: History) -> str:

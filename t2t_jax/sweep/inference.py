@@ -17,11 +17,12 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import special
 
+from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.bleu import bleu_of, sentence_statistics
 
 SIGNIFICANT = 0.05
@@ -336,7 +337,7 @@ def _sampled(statistics: np.ndarray) -> np.ndarray:
     return _counts(len(statistics)) @ statistics
 
 
-def sampled_scores(result: Mapping[str, Any], measure: str) -> np.ndarray | None:
+def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
     """Return the score of a cell on bootstrap samples of the sentences, shape [draws].
 
     Args:

@@ -357,11 +357,10 @@ class _ClusterJob:
         if not self._job.done():
             return None
         try:
-            outcome: Outcome = self._job.result()
+            return self._job.result()
         except Exception as error:  # it left no result
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             return Outcome(1, f"job {self._job.job_id}: {first}; see {self._job.paths.stderr}")
-        return outcome
 
     def stop(self) -> None:
         """Do nothing, as the job continues without the sweep."""
@@ -370,8 +369,8 @@ class _ClusterJob:
         """Do nothing, as `stop` has not asked the job to end."""
 
 
-def _parsed(settings: Sequence[str]) -> Mapping[str, Any]:
-    parsed: dict[str, Any] = {}
+def _parsed(settings: Sequence[str]) -> Mapping[str, object]:
+    parsed: dict[str, object] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name and equals and value):

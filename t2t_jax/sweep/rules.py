@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypeAlias, TypedDict
 
 from msgspec import Meta
 
@@ -25,10 +25,13 @@ from t2t_jax.sweep.stored_grid import RULES, has_rules
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import COUNT, Record, read_object
 
+Candidates: TypeAlias = Mapping[str, Sequence[object] | Range]
+"""The values of tuned fields, or for a sampler their ranges, by the path of the field."""
+
 
 class _Rules(TypedDict):
     halving: str | None
-    tune: dict[str, list[Any] | Range]
+    tune: dict[str, list | Range]
     sampler: str | None
     trials: COUNT | None
     at_once: COUNT
@@ -44,7 +47,7 @@ class GridRules:
 
     halving: str | None = None
     """The halving of the variants, as `rungs=3,keep=0.33`."""
-    tune: Mapping[str, Sequence[Any] | Range] = field(default_factory=dict)
+    tune: Candidates = field(default_factory=dict)
     """The fields that each variant has its own best value of, with the values, or for a sampler the
     range, by the path of the field: `{"training.learning_rate_factor": [0.5, 1, 2]}`."""
     sampler: str | None = None
@@ -159,7 +162,7 @@ def _check_together(rules: GridRules) -> None:
         raise UserError(f"--trials {rules.trials} is not positive")
 
 
-def _tuned(grid: Grid, tune: Mapping[str, Sequence[Any] | Range]) -> dict[str, dict[str, Config]]:
+def _tuned(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]:
     """Return the configs of every variant with each combination of values, by variant and name.
 
     Args:
@@ -172,7 +175,7 @@ def _tuned(grid: Grid, tune: Mapping[str, Sequence[Any] | Range]) -> dict[str, d
     }
 
 
-def _check_differ(grid: Grid, values: Mapping[str, Any]) -> None:
+def _check_differ(grid: Grid, values: Mapping[str, object]) -> None:
     """Refuse variants that would be equal with the same values of the tuned fields."""
     seen: dict[Config, str] = {}
     for variant, config in grid.variants.items():
@@ -322,7 +325,7 @@ def record_rules(planned: PlannedGrid, workdir: Path) -> None:
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
 
-def _shown(values: Sequence[Any] | Range) -> str:
+def _shown(values: Sequence[object] | Range) -> str:
     return str(values) if isinstance(values, Range) else ",".join(map(str, values))
 
 

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -36,7 +35,7 @@ class _Status:
     scores: dict[int, float] = field(default_factory=dict)
     """The perplexities of the cell by step, as `Cell.scores` gives them."""
     job: Job | None = None
-    result: dict[str, Any] | None = None
+    result: Record | None = None
     message: str = ""
     started: float = field(default_factory=time.monotonic)
     progress: Record = field(default_factory=dict)

@@ -9,16 +9,11 @@ compute dtype on "auto", and the size of its passes (`training.settling`).
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config, differences, from_dict
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes
-
-if TYPE_CHECKING:
-    from t2t_jax.sweep.comparison import Results
-    from t2t_jax.system.records import Record
-
+from t2t_jax.system.records import Record
 
 DTYPE = "model.compute_dtype"
 """The field of the compute dtype."""
@@ -32,18 +27,18 @@ from t2t_jax.parallel.mesh import make_mesh
 print(fast_compute_dtype(make_mesh(MeshConfig())))
 """
 
-Settings = Mapping[str, tuple[Any, str]]
+Settings = Mapping[str, tuple[object, str]]
 """Settings of a run that change its results, by field: the value that must be equal in all cells of
 a table, and the value for readers."""
 
 
-def settled_fields(asked: Config, run: Config) -> dict[str, Any]:
+def settled_fields(asked: Config, run: Config) -> dict[str, object]:
     """Return the fields that a config leaves open, with the values that its run has chosen."""
     changed = differences(asked, run)
     return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
 
 
-def compared_settings(asked: Config, settled: Mapping[str, Any] | None) -> Settings:
+def compared_settings(asked: Config, settled: Mapping[str, object] | None) -> Settings:
     """Return the settings of a run that must agree with those of other cells.
 
     The compute dtype counts only if the config leaves it open; otherwise it belongs to the row.
@@ -53,7 +48,7 @@ def compared_settings(asked: Config, settled: Mapping[str, Any] | None) -> Setti
     Args:
       settled: the result of `settled_fields`; None if a version did not record it.
     """
-    settings: dict[str, tuple[Any, str]] = {}
+    settings: dict[str, tuple[object, str]] = {}
     if settled is None:
         return settings
     if asked.model.compute_dtype == "auto" and (dtype := settled.get(DTYPE)):
@@ -84,7 +79,7 @@ def dtype_here() -> str | None:
     return words[-1] if words else None
 
 
-def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+def devices_and_dtypes(results: Mapping[str, Sequence[Record]]) -> list[str]:
     """Return a note on the devices that trained a grid and on their dtypes; [] if none is known."""
     by_row = {}
     for row, seeds in results.items():
@@ -96,12 +91,12 @@ def devices_and_dtypes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
     return [f"Trained on different devices or in different dtypes: {listed}."] if listed else []
 
 
-def _device_and_dtype(result: Mapping[str, Any]) -> str:
+def _device_and_dtype(result: Record) -> str:
     config = from_dict(result["config"]).replace(result.get("settled") or {})
     return f"{result['device']} in {config.model.compute_dtype}"
 
 
-def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
+def software_of_result(result: Record) -> list[Record]:
     """Return the provenance records of a result: of its training, then of its scoring.
 
     Each has the settings that the run chose in the field `settled`.
@@ -111,7 +106,7 @@ def software_of_result(result: Mapping[str, Any]) -> "list[Record]":
     return [record | {"settled": settings} for record in records]
 
 
-def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> dict[str, list[str]]:
+def differences_of_code(software: Iterable[tuple[str, Iterable[Record]]]) -> dict[str, list[str]]:
     """Return the differences of cells from the code and settings of the first cell, by name.
 
     Args:
@@ -131,7 +126,7 @@ def differences_of_code(software: "Iterable[tuple[str, Iterable[Record]]]") -> d
     return {name: sorted(set(each)) for name, each in differences.items() if each}
 
 
-def other_code(results: "Results") -> dict[str, str]:
+def other_code(results: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     """Return the rows with cells of other code or settings than the first, and what differs."""
     every = ((variant, result) for variant, seeds in results.items() for result in seeds)
     software = ((variant, software_of_result(result)) for variant, result in every)

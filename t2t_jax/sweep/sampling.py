@@ -145,6 +145,6 @@ class _Study:
 
     def __init__(self, study: Any) -> None:
         self.study = study
-        self.asked: list[tuple[Any, str]] = []
+        self.asked: list[tuple[object, str]] = []
         self.told = 0
         self.cells: dict[str, list[Cell]] = {}

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
@@ -45,7 +45,7 @@ class _Scoring(TypedDict):
 
 
 class _Grid(TypedDict):
-    variants: dict[str, dict[str, Any]]
+    variants: dict[str, Record]
     written: NotRequired[str]
     seeds: NotRequired[COUNT]
     has_rules: NotRequired[bool]

@@ -217,10 +217,10 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
     return cells
 
 
-def _values(comparison: Comparison, row: VariantRow) -> dict[str, Any]:
+def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
     """Return the values of a row for programs, every figure in full, by the name of the column."""
     results, (score, beside, *_) = comparison.results[row.variant], row.measures
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "variant": row.variant,
         "differs_in": row.difference,
         "seeds": row.num_seeds,
@@ -381,7 +381,7 @@ def _definitions(comparison: Comparison) -> list[str]:
     return lines
 
 
-def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, Any]]) -> str:
+def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, object]]) -> str:
     """Return records as CSV with the columns `heads`; a missing value is empty."""
     file = io.StringIO()
     writer = csv.DictWriter(file, [*heads], lineterminator="\n")
@@ -416,9 +416,8 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     # Half a row of room above the first point and below the last; the first row is at the top.
     left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
     right.label_outer()
-    handles: dict[str, Any] = {}
-    for axes in (left, right):
-        handles |= {str(line.get_label()): line for line in axes.get_legend_handles_labels()[0]}
+    lines = [line for axes in (left, right) for line in axes.get_legend_handles_labels()[0]]
+    handles = {str(line.get_label()): line for line in lines}
     figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=3)
     return {name: encoded(figure, name[-3:]) for name in FIGURES}
 

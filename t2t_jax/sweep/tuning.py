@@ -8,7 +8,6 @@ Different seeds may choose differently, so the deviation over seeds includes the
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.halving import best
@@ -51,18 +50,19 @@ def choose(
     return chosen
 
 
-def is_at_an_end(value: Any, values: Sequence[Any] | Range) -> bool:
+def is_at_an_end(value: object, values: Sequence[object] | Range) -> bool:
     """Return whether a number is at the end of a range, beyond which a better one may be.
 
     Args:
       values: the candidate values, or a `Range`, whose outer twentieths count as its ends.
     """
     if isinstance(values, Range):
+        assert isinstance(value, int | float)
         scaled: Callable[[float], float] = math.log if values.scale == "log" else float
         low, high = scaled(values.low), scaled(values.high)
         return not 0.05 <= (scaled(value) - low) / (high - low) <= 0.95
-    are_numbers = all(isinstance(candidate, int | float) for candidate in values)
-    return are_numbers and len(values) > 1 and value in (min(values), max(values))
+    numbers = [candidate for candidate in values if isinstance(candidate, int | float)]
+    return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
 
 
 def tuned_results(

@@ -22,7 +22,7 @@ _opening = threading.Lock()
 class NamedFile(io.FileIO):
     """A file whose write errors include its name, which the system's errors lack."""
 
-    def __init__(self, path: str | os.PathLike[str], mode: str, shown: Any = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], mode: str, shown: object = None) -> None:
         """Open the file; errors call it `shown`, or else by its path."""
         super().__init__(path, mode)
         self._shown = str(path if shown is None else shown)

@@ -26,12 +26,12 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
 from pathlib import Path, PosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.folders import user_folder
 
-_SETTINGS: dict[str, dict[str, Any]] = {
+_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10}},
     "gs": {},
 }
@@ -49,6 +49,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHECKSUMS = "md5Hash", "crc32c", "ETag", "etag"
 _AT_ONCE = 8  # objects that are sent or fetched at the same time
 _EMPTY_DIRECTORY = ".directory"
+_Name: TypeAlias = str | None  # of an encoding, of its treatment of errors, or of a line's end
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
@@ -231,7 +232,6 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is no object of this name to read.
         """
-        raw: Any
         if mode.startswith("a"):
             raw = _Appended(self)
             if "b" in mode:
@@ -241,8 +241,8 @@ class BucketPath(PosixPath):
             raise io.UnsupportedOperation(f"{self} is written whole, by write_bytes, not by {mode}")
         with local_copy(self) as copy:
             # It stays readable when its name is gone.
-            raw = io.BufferedReader(io.FileIO(copy))
-        return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
+            reader = io.BufferedReader(io.FileIO(copy))
+        return reader if "b" in mode else io.TextIOWrapper(reader, encoding=encoding)
 
     def read_bytes(self) -> bytes:
         """Return the content of the object.
@@ -253,7 +253,7 @@ class BucketPath(PosixPath):
         with _reaching(self):
             return bytes(self._store.cat_file(self._key))
 
-    def read_text(self, encoding: Any = None, errors: Any = None, newline: Any = None) -> str:
+    def read_text(self, encoding: _Name = None, errors: _Name = None, newline: _Name = None) -> str:
         """Return the content of the object as text."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
@@ -271,7 +271,7 @@ class BucketPath(PosixPath):
         return len(data)
 
     def write_text(
-        self, data: str, encoding: Any = None, errors: Any = None, newline: Any = None
+        self, data: str, encoding: _Name = None, errors: _Name = None, newline: _Name = None
     ) -> int:
         """Write the object atomically, with a text as its content."""
         self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
@@ -293,15 +293,15 @@ class BucketPath(PosixPath):
             if not missing_ok:
                 raise
 
-    def rename(self, target: Any) -> "BucketPath":
+    def rename(self, target: str | os.PathLike[str]) -> "BucketPath":
         """Copy the object or all below it, then remove the originals; a kill can leave both."""
-        target = BucketPath(target)
+        new = BucketPath(target)
         moved = self.objects()
         with _reaching(self):
             for each in moved:
-                self._store.cp_file(each._key, target._key + each._key.removeprefix(self._key))
+                self._store.cp_file(each._key, new._key + each._key.removeprefix(self._key))
         remove(moved)
-        return target
+        return new
 
 
 def send_tree(local: Path, target: BucketPath, last: str) -> None:

@@ -104,7 +104,7 @@ def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
 def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str:
     """Download files of a repository into the cache, and return their directory."""
     with reaching(run) as library:
-        folder: str = library.snapshot_download(
+        return library.snapshot_download(
             run.repository.removeprefix("datasets/"),
             repo_type=kind,
             revision=run.revision,
@@ -112,7 +112,6 @@ def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str
             ignore_patterns=[*_NEVER],
             library_name="t2t_jax",
         )
-    return folder
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, NamedTuple, NoReturn
+from typing import IO, Literal, NamedTuple, NoReturn
 
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system import hub
@@ -145,7 +145,7 @@ def _check_room(place: Path, needed: int) -> None:
         )
 
 
-def _members(file: Any) -> Iterator[_Member]:
+def _members(file: IO[bytes]) -> Iterator[_Member]:
     """Yield the members of an archive, and refuse one that is far larger than any run."""
     file.seek(0)
     is_zip = file.read(2) == b"PK"  # the end of an archive by tar may be a member that is a zip
@@ -158,7 +158,7 @@ def _members(file: Any) -> Iterator[_Member]:
         yield member
 
 
-def _in_zip(file: Any) -> Iterator[_Member]:
+def _in_zip(file: IO[bytes]) -> Iterator[_Member]:
     with zipfile.ZipFile(file) as archive:
         for one in archive.infolist():
             # zipfile does not bound the memory for members by bzip2 and LZMA.
@@ -169,7 +169,7 @@ def _in_zip(file: Any) -> Iterator[_Member]:
             yield _Member(one.filename, one.file_size, kind, partial(archive.open, one))
 
 
-def _refuse_sparse(member: tarfile.TarInfo, *_: Any) -> NoReturn:
+def _refuse_sparse(member: tarfile.TarInfo, *_: object) -> NoReturn:
     raise UserError(f"{member.name!r:.80} is a sparse file; pack it without --sparse (-S)")
 
 
@@ -177,8 +177,8 @@ class _TarMember(tarfile.TarInfo):
     """A member with bounds that tarfile lacks: on long names and the maps of sparse files."""
 
     @classmethod
-    def frombuf(cls, *arguments: Any, **options: Any) -> "_TarMember":
-        header: _TarMember = super().frombuf(*arguments, **options)
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_TarMember":
+        header = super().frombuf(buf, encoding, errors)
         if header.size > _MOST_HEADER and header.type not in tarfile.REGULAR_TYPES:
             raise UserError(f"a name or header of a member has {header.size:,} bytes")
         if header.type == tarfile.GNUTYPE_SPARSE:
@@ -188,7 +188,7 @@ class _TarMember(tarfile.TarInfo):
     _proc_gnusparse_10 = _refuse_sparse  # the format whose map is not in a header
 
 
-def _in_tar(file: Any) -> Iterator[_Member]:
+def _in_tar(file: IO[bytes]) -> Iterator[_Member]:
     file.seek(0)
     # tarfile does not bound the memory for bzip2 and LZMA either.
     mode: Literal["r:gz", "r:"] = "r:gz" if file.read(2) == b"\x1f\x8b" else "r:"

@@ -38,7 +38,7 @@ NUMBER = float | None
 _DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= 20 else float(text))
 
 
-def schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
+def schema(required: Mapping[str, object], optional: Mapping[str, object] | None = None) -> Schema:
     """Return the type of objects with some fields; their readers ignore further fields.
 
     Args:
@@ -49,17 +49,17 @@ def schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
     return TypedDict("Record", {**required, **fields})  # type: ignore[operator]
 
 
-def as_line(record: Mapping[str, Any]) -> str:
+def as_line(record: Mapping[str, object]) -> str:
     """Return a record as one line of JSON, with null instead of NaN and infinity."""
     return json.dumps(_finite(record), allow_nan=False)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of a JSON value in hexadecimal digits, whatever the order of its names."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """Replace NaN and infinity by null, at any depth."""
     if isinstance(value, Mapping):
         return {name: _finite(one) for name, one in value.items()}
@@ -82,7 +82,7 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
     return record
 
 
-def check(record: Any, schema: Schema) -> None:
+def check(record: object, schema: Schema) -> None:
     """Raise a `ValueError` that names the field which does not fit. True is not a number."""
     msgspec.convert(record, schema)
 
@@ -125,7 +125,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     return kept
 
 
-def append_line(path: Path, record: Mapping[str, Any]) -> None:
+def append_line(path: Path, record: Mapping[str, object]) -> None:
     """Append a record to a log, on a separate line even if a kill has cut the last one.
 
     Raises:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -36,7 +35,7 @@ def read_metadata(file: Path) -> Mapping[str, str]:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[Any]:
+def _reading(file: Path) -> Iterator[safe_open]:
     try:
         with local_copy(file) as copy, safe_open(regular(copy), framework="numpy") as opened:
             yield opened

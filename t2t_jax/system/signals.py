@@ -29,11 +29,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, TypeVar
+from typing import IO, TypeAlias, TypeVar
 
 from t2t_jax.system.atomic_file import remove_unfinished
 
 _T = TypeVar("_T")
+_Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a program."""
 
@@ -79,7 +80,7 @@ class StopSignal:
         """Start with no signal received; signals are received within a `with` block."""
         self.number, self.since = 0, 0.0
         self._interrupts = 0
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, _Handler] = {}
 
     def __enter__(self) -> "StopSignal":
         """Receive signals from now on, instead of the previous receiver."""
@@ -141,7 +142,7 @@ class SignalRequest:
     def __init__(self, number: int) -> None:
         """Start without a request."""
         self._number, self._is_pending = number, False
-        self._before: Any = None
+        self._before: _Handler = None
 
     def __enter__(self) -> "SignalRequest":
         """Receive the signal."""
@@ -283,7 +284,8 @@ class ProcessState:
     def put_back(self) -> None:
         """Restore the saved state, and let pending signals take effect."""
         # New filters that turn warnings into errors go; other new ones stay.
-        filters: Any = warnings.filters
+        filters = warnings.filters
+        assert isinstance(filters, list)
         kept = [one for one in filters if one[0] != "error" or one in self._filters]
         warnings.resetwarnings()  # which tells Python that they change
         filters[:] = kept
@@ -321,7 +323,7 @@ def _is_same(number: int, copy: int) -> bool:
         return False
 
 
-def _reopened(stream: Any, number: int) -> Any:
+def _reopened(stream: _T, number: int) -> _T | IO[str]:
     if stream is None or not getattr(stream, "closed", False):
         return stream
     with suppress(OSError):

@@ -26,5 +26,4 @@ def task_of(corpus: str, task: str = "auto") -> Task:
             f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
             "one task; train a model for each"
         )
-    found: Task = load(TASKS[name].task or f"{__name__}.{name}:TASK")
-    return found
+    return load(TASKS[name].task or f"{__name__}.{name}:TASK")

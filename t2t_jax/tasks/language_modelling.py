@@ -119,8 +119,9 @@ class LanguageModelling(task.Task):
         begins = [_beginning(translator, document, length // 2) for document in shown]
         rests = [text[len(begin) :] for text, begin in zip(shown, begins, strict=True)]
         most = min(_SHOWN_TOKENS, length - length // 2)
-        how: Any = {"seed": asked.seed, "decoding": asked.decoding}
-        continued = generate(translator, begins, max_tokens=most, **how)
+        continued = generate(
+            translator, begins, max_tokens=most, seed=asked.seed, decoding=asked.decoding
+        )
         return task.Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:

@@ -1,8 +1,8 @@
 """The interface of a task to the rest of the program, and the records that its methods return."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import Field, dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -12,6 +12,7 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.layout import batch_shape, length_ladder
 from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
@@ -27,7 +28,7 @@ class TaskScores(Protocol):
     Its `str` is one line for the log, with the definition of the scores.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
     @property
     def best(self) -> float:
@@ -67,7 +68,7 @@ class Scoring(NamedTuple):
     """The settings of the search."""
 
     @property
-    def lines(self) -> tuple[list[Any], list[str]]:
+    def lines(self) -> Chunk:
         """Return the inputs and the targets that are to be scored, as the corpus has them."""
         inputs, targets = self.corpus.lines(self.split)
         return inputs[: self.num_sentences], targets[: self.num_sentences]
@@ -145,14 +146,14 @@ class PublishedExperiment:
     comparable: frozenset[str] = frozenset()
     """The reported names of test sets that count as the paper's. Empty if the corpus is not the
     paper's, so that its test sets are no deviations of their own."""
-    changes_on_dev: Mapping[str, Any] = field(default_factory=dict)
+    changes_on_dev: Mapping[str, object] = field(default_factory=dict)
     """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     """Sentences, by the name of a constant of the paper, which say that a config does not tell
     whether the run has that constant."""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the paper's settings in this experiment, by attribute of `Config`."""
         return paper.BASE_SETTINGS | paper.EXPERIMENTS[self.name]
 

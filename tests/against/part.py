@@ -34,7 +34,8 @@ class Part:
     """A part of the comparisons.
 
     Attributes:
-      programs: the modules that compute, by the name of the program; `ours` is this package.
+      programs: the modules that compute, by the name of the program; names of this package start
+        with `ours`.
       generate: a function that makes a case from random numbers.
       routes: a function from a case to the comparisons that it is for, by the name of a row of the
         table. A comparison is a list of steps, computed in their order in one folder. Comparisons
@@ -102,7 +103,7 @@ class Runner:
                 program, function = step
                 answers[step] = self._programs[program].call(function, case, folder)
             answer = answers[step]
-            if isinstance(answer, Failed) and step[0] == OURS:
+            if isinstance(answer, Failed) and step[0].startswith(OURS):
                 return Difference("ours raises an error", answer.error)
             if isinstance(answer, Failed):
                 return NotRun(answer.error)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import load_file
-from t2t_jax.interchange.formats import write_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from t2t_jax.extras.interchange.formats import write_model
 from tests.extras.interchange.models import MARIAN, OPTIONS, portable, real_pairs
 
 LINES = 8

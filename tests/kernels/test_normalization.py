@@ -38,6 +38,12 @@ def test_vectors_are_those_of_the_formula_in_float64(x, epsilon):
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
 
 
+def test_vectors_whose_squares_overflow_are_those_of_the_formula():
+    x = jnp.array([[1e30, -3e30, 2e30, 5e29]])
+    arrays = x, *_learned(4), 1e-6
+    np.testing.assert_array_equal(layer_norm(*arrays), normalization.layer_norm(*arrays))
+
+
 def test_moments_by_sums_of_numbers_in_bfloat16_are_no_less_exact():
     learned = _learned(64)
     for far in (0, 1, 30, 250):

@@ -222,7 +222,7 @@ def feed_forward_residual(layer, config, alpha, x):
 def feed_forward(params, config, x):
     """Equation 2, or with a gate (Shazeer 2020, equation 6)."""
     kind = config.feed_forward
-    if kind in ("relu", "gelu", "silu"):
+    if kind in ("relu", "gelu", "gelu_tanh", "silu"):
         hidden = activation(kind, x @ params["kernel_1"] + params["bias_1"])
         return hidden @ params["kernel_2"] + params["bias_2"]
     gates = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}

@@ -1,7 +1,7 @@
 """The devices of JAX, and an environment in which it has none that can be used."""
 
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import pytest
@@ -24,7 +24,7 @@ def test_devices_are_those_of_jax():
 
 
 def test_hardware_is_named_by_its_maker():
-    gpu = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")
+    gpu = mock.Mock(jax.Device, platform="gpu", device_kind="NVIDIA H200")
     assert hardware_name([gpu, gpu]) == "2 × NVIDIA H200"
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]

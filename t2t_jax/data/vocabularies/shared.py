@@ -80,7 +80,7 @@ def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+def in_threads(work: Callable[[Any], Any], rows: Sequence[object]) -> list[Any]:
     """Apply a function of SentencePiece to each row; many rows go in one call, in several threads.
 
     Such a call starts a thread for each core, which takes longer than a few rows do, and much

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src.mesh import use_abstract_mesh  # public only after JAX 0.6
 from jax.sharding import NamedSharding
+from jaxtyping import PyTree
 
 from t2t_jax.config import Config, cost
 from t2t_jax.data.rows import BatchShape
@@ -83,7 +84,7 @@ def compile_ahead(
         memory = replace(memory, temporaries=needed - memory.total)
     seconds = time.monotonic() - start
     if program is not None:
-        stats: Any = program.memory_analysis()
+        stats = program.memory_analysis()
         memory = replace(
             memory,
             temporaries=_temporary_bytes(stats, "TPU" in devices[0].device_kind),
@@ -124,7 +125,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
     sizes = Sizes(rows, rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
 
-    def placed(x: Any) -> Any:
+    def placed(x: np.ndarray) -> Any:
         place = NamedSharding(mesh, RULES.spec(["batch"]))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
@@ -151,7 +152,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     )
 
 
-def results_of(lowered: Any) -> Any:
+def results_of(lowered: jax.stages.Lowered) -> PyTree[jax.ShapeDtypeStruct]:
     """Return the shapes of the results of a program, each with its sharding over the mesh.
 
     The program is compiled to find the shardings.

@@ -9,12 +9,11 @@ DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -211,9 +210,7 @@ def _pairs(
     """Yield the pairs of parts, one part after the other."""
     for part in parts:
         sides = part.source, part.target
-        pairs: Iterable[Any] = zip_longest(
-            *(lines_of(side, directory / _ARCHIVES) for side in sides)
-        )
+        pairs = zip_longest(*(lines_of(side, directory / _ARCHIVES) for side in sides))
         for number, pair in enumerate(pairs):
             if None in pair:
                 shorter = pair.index(None)
@@ -221,7 +218,7 @@ def _pairs(
                     f"{sides[shorter].name} ends after {number:,} lines, before "
                     f"{sides[1 - shorter].name} does; are these the published archives?"
                 )
-            yield pair
+            yield pair[0], pair[1]
 
 
 def _describe(

@@ -62,9 +62,9 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(text: Text, path: Path) -> Iterator[Any]:
+def _opened(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
     with ExitStack() as files:
-        whole: Any = files.enter_context(path.open("rb"))
+        whole: io.BufferedIOBase = files.enter_context(path.open("rb"))
         is_packed = whole.read(len(_GZIP)) == _GZIP or not text.member
         whole.seek(0)
         whole = files.enter_context(gzip.open(whole)) if is_packed else whole
@@ -90,7 +90,7 @@ def _opened(text: Text, path: Path) -> Iterator[Any]:
 class _Bounded(io.RawIOBase):
     """A file of which only some bytes may be read; the reader allows more as it goes on."""
 
-    def __init__(self, file: Any, allowed: int, refusal: str) -> None:
+    def __init__(self, file: io.BufferedIOBase, allowed: int, refusal: str) -> None:
         self._file, self.allowed, self._refusal = file, allowed, refusal
 
     def read(self, size: int = -1) -> bytes:
@@ -115,7 +115,7 @@ def _lines(file: Lines, text: Text) -> Iterator[str]:
     return lines
 
 
-def _memory_segments(file: Any, language: str) -> Iterator[str]:
+def _memory_segments(file: io.BufferedIOBase, language: str) -> Iterator[str]:
     """Yield the text of each unit of a translation memory in a language, or "" if it has none.
 
     It is that of the unit's last side in the language, up to the first tag within it.

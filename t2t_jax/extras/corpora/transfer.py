@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from t2t_jax.data.lines import DAMAGE
@@ -162,7 +162,6 @@ def _received(url: str, first: int, size: int | None) -> Iterator[tuple[int, byt
       UserError: the server has no such file, or its address is not valid.
     """
     headers = {"User-Agent": "t2t-jax"} | ({"Range": f"bytes={first}-"} if first else {})
-    answer: Any
     try:
         request = urllib.request.Request(url, headers=headers)
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:

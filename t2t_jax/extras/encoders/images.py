@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,7 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
     )
 
 
-def images_in(path: Path) -> list[Any]:
+def images_in(path: Path) -> list[np.ndarray]:
     """Return the images of a file of NumPy, from its array x_test, images or x."""
     for images in _arrays(path, ("x_test", "images", "x")).values():
         return list(np.atleast_1d(images))

@@ -11,8 +11,6 @@ that predicts it::
     <s> a <mask> barks </s>       dog 2                    a hidden token
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -60,7 +58,7 @@ class ImageModel(EncoderModel):
         init = nn.initializers.normal(0.02)
         self.class_token = parameter(self, "class_token", init, (width,), ("vector",))
 
-    def embed_inputs(self, inputs: Any) -> Float[Array, "b s d_model"]:
+    def embed_inputs(self, inputs: Patches) -> Float[Array, "b s d_model"]:
         """Return the class token, then the projections of patches.
 
         Args:

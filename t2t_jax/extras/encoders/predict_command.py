@@ -1,6 +1,7 @@
 """The command that labels text or images, or fills in hidden words, with an encoder-only model."""
 
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class PredictCommand(RunFlags):
             translator = load_for("predict", [self.workdir], self)
             config, first = translator.config, 1
             task: Any = task_of(config.data.corpus, config.data.task)
-            opened: Any = reading(self.input)
+            opened: AbstractContextManager[Iterable[Sequence[object]]] = reading(self.input)
             if isinstance(config.model, ImageEncoderConfig):
                 if self.input is None:
                     raise UserError("the model reads images; give a file with --input FILE.npz")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -163,7 +163,7 @@ class _Measures:
         """Compute the mean size of the loss's derivative by each gate."""
         translator = self.translator
         gates = open_gates(translator.config.model)
-        total: Any = jax.tree.map(lambda x: np.zeros(x.shape), gates)
+        total: HeadGates = jax.tree.map(lambda x: np.zeros(x.shape), gates)
         for batch in self.batches:
             safe_point()
             sizes = _derivatives(translator.model, translator.params, gates, batch)

@@ -23,9 +23,9 @@ from t2t_jax.config import Config, ModelConfig, registry, tables
 from t2t_jax.config.model import Stack
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
+from t2t_jax.extras.interchange import rewriting
 from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value
 from t2t_jax.extras.interchange.portable import PortableModel
-from t2t_jax.extras.interchange.rewriting import with_all_heads, without_residual_scale
 from t2t_jax.extras.interchange.vocabularies.paired import PairedVocabulary
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.modules.models import start_id
@@ -65,9 +65,11 @@ as t2t_jax does with `--beam-size 1`. With a beam, the two may choose different 
 CTranslate2 divides the log-probability of a translation by length^alpha, and t2t_jax by
 ((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016). In each step CTranslate2 takes an end of
 sentence only from among as many continuations as the beam has hypotheses, and t2t_jax from among
-twice as many. In both, `decoding.beam_rule=transformers` does what CTranslate2 does. CTranslate2
-cuts sources at `max_input_length=1024` subwords and translations at `max_decoding_length=256`, and
-t2t_jax writes up to {extra} subwords more than the source has.
+twice as many. In both, `decoding.beam_rule=transformers` does what CTranslate2 does. With a length
+penalty, CTranslate2 ends a search as soon as `beam_size` hypotheses have ended. Where subwords are
+forbidden, it normalises the probabilities of the others. CTranslate2 cuts sources at
+`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax writes
+up to {extra} subwords more than the source has.
 """
 
 
@@ -141,7 +143,8 @@ def _specification(model: PortableModel) -> Any:
     with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
     network = model.config.model
-    arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
+    arrays = rewriting.with_all_heads(model.arrays, network)
+    arrays = rewriting.as_post_norm(arrays, network, network.norm_epsilon)
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
     vocabulary = model.vocabulary
     (source_pieces,) = vocabulary.pieces([range(vocabulary.source_size)])

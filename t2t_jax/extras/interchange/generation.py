@@ -168,6 +168,7 @@ def _left_out(
         "early_stopping": beams > 1 and not stops_alike,
         "do_sample": beams > 1 and settings["do_sample"],
         "bad_words_ids": any(len(word) > 1 for word in settings["bad_words_ids"] or []),
+        "suppress_tokens": theirs["eos_token_id"] in (settings["suppress_tokens"] or []),
         "renormalize_logits": settings["renormalize_logits"]
         and (any(constraints) or settings["min_length"] > 1),
     }
@@ -221,8 +222,7 @@ def special_ids(
         "bos_token_id": start if begin is None else begin,
         "decoder_start_token_id": start,
     }
-    found: dict[str, int | None] = {name: int(order[number]) for name, number in ids.items()}
-    return {**found, "forced_eos_token_id": None}
+    return {**{name: int(order[id_]) for name, id_ in ids.items()}, "forced_eos_token_id": None}
 
 
 def num_positions(config: Config) -> int:

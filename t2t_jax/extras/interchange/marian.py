@@ -296,10 +296,9 @@ def _their_arrays(model: portable.PortableModel, first: int) -> places.NamedArra
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)
     arrays = rewriting.with_all_heads(model.arrays, network)
-    arrays = rewriting.without_residual_scale(arrays, network)
+    arrays = rewriting.as_post_norm(arrays, network, _EPSILON)
     arrays = rewriting.with_all_biases(arrays, network)
     arrays = rewriting.with_start_of_zeros(arrays, network, start_id(network))
-    arrays = rewriting.with_norm_epsilon(arrays, network, _EPSILON)
     arrays = rewriting.permuted_channels(arrays, _sines_first(network.d_model))
     nothing = np.zeros(len(model.vocabulary), np.float32)
     rows = {*network.embeddings.values(), "output_bias"}

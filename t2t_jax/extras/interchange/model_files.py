@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypedDict
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 from msgspec import Meta
@@ -167,8 +168,10 @@ def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
                 raise TypeError(f"{name!r:.80} is no tensor")
         arrays = {
-            # NumPy has no bfloat16, and float32 holds each of its values.
-            name: (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).detach().numpy()
+            # PyTorch makes no bfloat16 of NumPy, and float32 holds each of its values.
+            name: tensor.float().detach().numpy().astype(jnp.bfloat16)
+            if tensor.dtype is torch.bfloat16
+            else tensor.detach().numpy()
             for name, tensor in weights.items()
         }
     except Exception as error:  # a damaged pickle may raise anything

@@ -25,23 +25,6 @@ _AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O"
 """The axis of a parameter along which its heads lie side by side."""
 
 
-def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
-    """Return the parameters of a post-norm model equal to one of DeepNorm (Wang et al. 2022).
-
-    LayerNorm(alpha x + f(x)) = LayerNorm(x + f(x) / alpha), so the outputs of sub-layers are
-    divided by alpha. The epsilon of the norm then counts alpha^2 times as much, which is below the
-    rounding of float32.
-
-    With another norm order than "deep", nothing changes.
-    """
-    changed = dict(arrays)
-    for name, stack in zip(_STACKS, model.stacks, strict=True):
-        for own in arrays:
-            if own.startswith(f"{name}.layers.") and own.endswith(_OUTWARD):
-                changed[own] = arrays[own] / np.float32(stack.residual_scale)
-    return changed
-
-
 def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
     """Return the parameters with biases of zeros in attention, if the model has no such biases."""
     if model.attention_bias:
@@ -83,20 +66,21 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
     return changed
 
 
-def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
-    """Return the parameters of an equal post-norm model whose norms have another epsilon.
+def as_post_norm(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
+    """Return the parameters of an equal model in post-norm whose norms have a given epsilon.
 
-    LayerNorm(a x) with the epsilon a^2 e is LayerNorm(x) with the epsilon e, so with a = sqrt(new /
-    old) all values between two norms are multiplied by a, and the matrices that read them divided
-    by a. The input of a stack cannot be scaled, as it has fixed positions, so the first norm of the
-    stack is the only one that really has the other epsilon.
+    DeepNorm (Wang et al. 2022) has norms LayerNorm(alpha x + f(x)). LayerNorm(a x) with the epsilon
+    a^2 e is LayerNorm(x) with the epsilon e. So with a = alpha sqrt(new / old) all values between
+    two norms are multiplied by a, the matrices that read them are divided by a, and what a
+    sub-layer adds is multiplied by sqrt(new / old). The input of a stack cannot be scaled, as it
+    has fixed positions. So the first sub-layer of a stack is divided by alpha, and the first norm
+    is the only one that really has another epsilon.
 
-    Args:
-      arrays: the parameters; the norms of a stack are all after a residual sum.
+    With another norm order than "post" and "deep", and the epsilon of the model, nothing changes.
     """
-    factor = np.float32((epsilon / model.norm_epsilon) ** 0.5)
     changed = dict(arrays)
     for stack_name, stack in zip(_STACKS, model.stacks, strict=True):
+        ratio, scale = (epsilon / model.norm_epsilon) ** 0.5, stack.residual_scale
         cross = ["cross_attention"] * stack.attends_to_source
         sublayers = ["self_attention", *cross, "feed_forward"]
         places = [
@@ -104,15 +88,15 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
             for layer in range(stack.num_layers)
             for sublayer in sublayers
         ]
-        for place in places[1:]:
+        for place in places:
+            is_first, is_last = place == places[0], place == places[-1]
             reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
-            for name in {f"{place}.{last}" for last in reading} & arrays.keys():
-                changed[name] = arrays[name] / factor
-            for name in {f"{place}.{last}" for last in _OUTWARD} & arrays.keys():
-                changed[name] = arrays[name] * factor
-        for place in places[:-1]:
-            for name in (f"{place}.norm.scale", f"{place}.norm.bias"):
-                changed[name] = arrays[name] * factor
+            factors = dict.fromkeys(reading, 1 if is_first else 1 / (ratio * scale))
+            factors |= dict.fromkeys(_OUTWARD, 1 / scale if is_first else ratio)
+            factors |= dict.fromkeys(("norm.scale", "norm.bias"), 1 if is_last else ratio * scale)
+            for name, factor in factors.items():
+                if (own := f"{place}.{name}") in arrays:
+                    changed[own] = arrays[own] * np.float32(factor)
     return changed
 
 

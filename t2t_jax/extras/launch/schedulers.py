@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from t2t_jax.errors import UserError, in_one_line, quote
 from t2t_jax.extras.launch import job
@@ -425,7 +425,7 @@ def _patched(manifest: str, patch: Path) -> str:
     return _HEADER + yaml.dump(merged, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
-def _merged(value: Any, change: Any, place: str) -> Any:
+def _merged(value: object, change: object, place: str) -> object:
     """Return a value of a manifest with a change, as Kubernetes merges strategic patches.
 
     Mappings are merged, and so are lists of items with names or mount paths. null removes a field.
@@ -447,6 +447,6 @@ def _merged(value: Any, change: Any, place: str) -> Any:
     return change
 
 
-def _key(item: Any) -> str | None:
+def _key(item: object) -> str | None:
     """Return the name by which Kubernetes merges an item of a list; None if it has none."""
     return item.get("mountPath", item.get("name")) if isinstance(item, dict) else None

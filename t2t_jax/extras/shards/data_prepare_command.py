@@ -1,10 +1,10 @@
 """The command that tokenises the shards of a corpus before trainings read them."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -57,8 +57,9 @@ class DataPrepareCommand:
         vocabulary = task.vocabulary(config, corpus)
         engine: Engine = map if self.ray is None else on_ray(self.ray)
 
-        def shown(make: Any, jobs: Any) -> Iterator[Any]:
-            return counted(engine(make, jobs), "shards", len(jobs))
+        def shown(make: Callable[..., object], jobs: Iterable[object]) -> Iterator[object]:
+            listed = [*jobs]
+            return counted(engine(make, listed), "shards", len(listed))
 
         pieces = training_parts(task, config, corpus, vocabulary, shown)
         assert isinstance(pieces, Parts)  # as there are shards

@@ -159,10 +159,10 @@ def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
         found = dict(zip(map(str, paths), pool.map(partial(_hash, known), paths), strict=True))
     if found != known:
         atomic_file.write_whole(kept, json.dumps({"hashes": found}).encode())
-    return [[found[str(path)][-1] for path in shard.files] for shard in shards]
+    return [[str(found[str(path)][-1]) for path in shard.files] for shard in shards]
 
 
-def _hash(known: Mapping[str, list[Any]], path: Path) -> list[Any]:
+def _hash(known: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
     """Return the size, the time of change and the hash of a file; of an object, only the hash."""
     try:
         if isinstance(path, bucket.BucketPath):

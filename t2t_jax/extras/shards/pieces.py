@@ -16,13 +16,13 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -75,7 +75,7 @@ def piece_path(folder: Path, shard: int, piece: int) -> Path:
 
 def write_piece(
     path: Path, tokens: TokenizedSplit, text: TrainText, config: DataConfig
-) -> dict[str, Any]:
+) -> records.Record:
     """Write token arrays as a piece, and return its record."""
     lengths = tokens.source_lengths, tokens.target_lengths
     arrays = *lengths, tokens.source_tokens, tokens.target_tokens
@@ -100,7 +100,7 @@ def write_piece(
     }
 
 
-def read_piece(content: Integer[np.ndarray, " n"], record: Mapping[str, Any]) -> TokenizedSplit:
+def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> TokenizedSplit:
     """Return the token arrays of a piece, which are views of its array."""
     count, sources = record["num_examples"], record["source_tokens"]
     source, target = map(rows.offsets_of, content[: 2 * count].reshape(2, count))
@@ -114,7 +114,7 @@ class PreparedPieces(parts.Parts):
 
     folder: Path
     """The folder, on this machine or in a bucket."""
-    record: Mapping[str, Any]
+    record: records.Record
     """What the folder holds, a `FolderRecord`."""
     text: TrainText
     """How examples are made of a piece."""
@@ -127,7 +127,7 @@ class PreparedPieces(parts.Parts):
         return self.config.window
 
     @cached_property
-    def _pieces(self) -> list[tuple[Path, Mapping[str, Any]]]:
+    def _pieces(self) -> list[tuple[Path, records.Record]]:
         return [
             (piece_path(self.folder, shard, number), piece)
             for shard, record in enumerate(self.record["shards"])
@@ -276,7 +276,7 @@ class ShardJob(NamedTuple):
         """Return the path of the shard's record."""
         return self.out / f"{self.number:05}.json"
 
-    def done(self, there: Set[str]) -> dict[str, Any] | None:
+    def done(self, there: Set[str]) -> records.Record | None:
         """Return the record, if the current content of the shard is tokenised; else None.
 
         Args:
@@ -291,10 +291,10 @@ class ShardJob(NamedTuple):
         names = {piece_path(self.out, self.number, n).name for n in range(len(record["pieces"]))}
         return record if names <= there and record["hashes"] == list(self.hashes) else None
 
-    def make(self, text: TrainText, config: DataConfig) -> dict[str, Any]:
+    def make(self, text: TrainText, config: DataConfig) -> records.Record:
         """Tokenise the shard, write its pieces and its record, and return the record."""
         faults, skipped, read = Faults(), Counter[str](), 0
-        pieces: list[dict[str, Any]] = []
+        pieces: list[records.Record] = []
         for chunks in _groups(self.shard.pairs(faults)):
             tokens = text.tokenize(chunks)
             if len(tokens):
@@ -370,7 +370,7 @@ def on_ray(address: str) -> parts.Engine:
     with needs_extra("ray", "--ray"):
         import ray
 
-    def engine(make: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+    def engine(make: Callable[[object], object], jobs: Iterable[object]) -> Iterator[object]:
         try:
             quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
             ray.init(address or None, ignore_reinit_error=True, **quiet)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t2t_jax.config import walk
 from t2t_jax.config.registry import Rows
@@ -42,7 +42,7 @@ class OpenRun(NamedTuple):
     """The names and steps of the figures at the tracker, if it does not count rows."""
 
 
-def _fields(workdir: Path) -> dict[str, Any]:
+def _fields(workdir: Path) -> dict[str, str | int | float | None]:
     """Return the values of a run's config by dotted path: numbers, texts, booleans and None."""
     return {
         path: value if isinstance(value, str | int | float | None) else str(value)

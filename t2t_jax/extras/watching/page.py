@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -83,7 +82,7 @@ def deviations(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row[1] for row in rows if row[0] == DEVIATES))
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Format a value for a cell: numbers with separators, floats with at most 6 digits."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
@@ -94,7 +93,7 @@ def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def all_shown(values: Mapping[str, Any]) -> str:
+def all_shown(values: Mapping[str, object]) -> str:
     """Format values by attribute of `Config`: once if all are equal, else each with its name."""
     cells = {path.rpartition(".")[2]: shown(value) for path, value in values.items()}
     if len(set(cells.values())) == 1:

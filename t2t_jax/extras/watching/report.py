@@ -145,14 +145,14 @@ def settings_section(
     return Section("Settings", notes, ("", "setting", "section", "the paper", "this run"), rows)
 
 
-def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, Any]:
+def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, object]:
     """Return the paper's changes of settings for dev scores; {} if a score is on a test set."""
     splits = {_split(experiment, score) for score in scores}
     return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
 
 
 def _settings(
-    task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
+    task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, object]
 ) -> list[Row]:
     """Return a row for every constant of the paper in the task, marked where the run deviates."""
     rows: list[Row] = []
@@ -200,7 +200,7 @@ def _split(experiment: PublishedExperiment, score: Record) -> str:
 
 
 def _searches(
-    experiment: PublishedExperiment, published: Mapping[str, Any], scores: Sequence[Record]
+    experiment: PublishedExperiment, published: Mapping[str, object], scores: Sequence[Record]
 ) -> list[Row]:
     """Return a row for every search setting of a score that differs from the paper's."""
     rows: dict[Row, None] = {}
@@ -403,7 +403,7 @@ def goodput_sections(found: Goodput, price: float | None, watts: float | None) -
     ]
 
 
-def _part_row(name: str, values: Mapping[str, Any]) -> Row:
+def _part_row(name: str, values: Record) -> Row:
     cost: Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
     hours = f"{values['device_hours']:,.2f}"
     return name, duration(round(values["seconds"], 3)), f"{values['share']:.1%}", hours, *cost

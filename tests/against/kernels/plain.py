@@ -48,11 +48,11 @@ _FLOAT32 = "embedding", "scale", "bias", "slopes"
 """Parameters that kernels take in float32."""
 _NOISE = {
     "attention": "batch length heads width_out",
-    "loss": "vocab",
+    "loss": "batch length vocab",
     "norm": "batch length width",
 }
 """The axes of what some kernels round, and others do not."""
-_NUM_DRAWS = 3
+_NUM_DRAWS, _LARGEST = 3, 3e38
 
 
 def compute(case: Any, folder: str) -> list[Any]:
@@ -76,11 +76,13 @@ def compute(case: Any, folder: str) -> list[Any]:
     with jax.enable_x64(True), mock.patch.object(jnp, "float32", jnp.float64):
         wide = jax.tree.map(lambda x: x.astype(np.float64), arrays)
         exact = values_and_gradients(function)
+        if kernel.formula == "loss":
+            wide["shift"] = np.ones((case["batch"], case["length"]))
         results = [exact(wide), draws(wide, EPSILON[kernel.precision or case["dtype"]]), []]
         if kernel.documented:
             noise = np.ones([case[axis] for axis in _NOISE[kernel.formula].split()])
             results[2] = draws({"noise": noise}, EPSILON[case["dtype"]])
-    if kernel.formula in ("layers", "updates"):  # which take long to compile, and do not overflow
+    if kernel.formula == "layers":  # which take long to compile, and do not overflow
         return [*results, results[0]]
     return [*results, values_and_gradients(function)(arrays)]
 
@@ -120,21 +122,20 @@ def arrays_of(case: Any) -> dict[str, Any]:
             "normal": x,
             "equal": x.flat[0] + 0 * x,
             "rows": x[..., :1] + 0 * x,
-            "integers": np.round(x),
+            "integers": np.round(x) + 0.0,  # no -0, which `top_k` puts below 0
             "outliers": np.where(rng.random(x.shape) < 1 / 16, 100 * x, x),
             "far": 100 + x,
         }
-        x, is_float32 = patterns[case["values"]], name in _FLOAT32
-        arrays[name] = x.astype("float32") if is_float32 else _cast(x * case["factor"], case)
+        dtype, factor = case["dtype"], case["factor"]
+        if name in _FLOAT32:
+            dtype, factor = "float32", 1.0
+        finite = np.clip(factor * patterns[case["values"]], -_LARGEST, _LARGEST)
+        arrays[name] = finite.astype(jnp.dtype(dtype))
     if formula == "layers":
         params = jax.eval_shape(_stack(case).init, jax.random.key(0), arrays["x"])["params"]
         draw = partial(rng.normal, scale=0.3)
         arrays["params"] = jax.tree.map(lambda p: draw(size=p.shape).astype("float32"), params)
     return arrays
-
-
-def _cast(x: np.ndarray, case: Any) -> np.ndarray:
-    return x.astype(jnp.dtype(case["dtype"]))
 
 
 def chosen(case: Any, shape: Any, most: Any) -> np.ndarray:
@@ -217,11 +218,16 @@ def products(case: Any, x: Any, matrix: Any, rows: Any, added: Any) -> Any:
     return product.astype(x.dtype) + added if case["use"] == "bias" else product.astype(x.dtype)
 
 
-def loss(case: Any, x: Any, embedding: Any, noise: Any = 1) -> Any:
+def loss(case: Any, x: Any, embedding: Any, noise: Any = 1, shift: Any = 1) -> Any:
     matrix = embedding.astype(case["dtype"]).astype(x.dtype)
     logits = _einsum("btd,vd->btv", x, matrix) * noise
     targets = chosen(case, x.shape[:2], case["vocab"])
-    return label_smoothed_cross_entropy(logits, targets, case["rate"])
+    smoothed, nll = label_smoothed_cross_entropy(logits, targets, case["rate"])
+    # Probabilities are as exact as the logarithm of their sum, which is as great as the logits.
+    total = jax.nn.logsumexp(logits, axis=-1)
+    fixed = jax.lax.stop_gradient(total)
+    error = (shift - 1) * fixed * (total - fixed)
+    return smoothed + error, nll + error
 
 
 def norm(case: Any, x: Any, scale: Any, bias: Any, noise: Any = 1) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 import ctranslate2
 import numpy as np
 
-from tests.against.networks.part import inputs, names
+from tests.against.networks.part import names, renamed
 from tests.against.part import Case
 
 
@@ -13,9 +13,5 @@ def exported(case: Case, folder: str) -> np.ndarray:
     """Return the log-probabilities of the targets."""
     place = str(Path(folder, "exported"))
     engine = ctranslate2.Translator(place, intra_threads=1, compute_type="float32")
-    sizes = case["source_entries"] or case["entries"], case["entries"]
-    rows = [
-        [[names(case, size)[one] for one in row[:-1]] for row in side]
-        for size, side in zip(sizes, inputs(case), strict=True)
-    ]
+    rows = [[row[:-1] for row in side] for side in renamed(case, names(case))]
     return np.concatenate([one.log_probs for one in engine.score_batch(*rows)])

@@ -1,13 +1,16 @@
 """Models of this package: made at random, imported, and exported."""
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import Batch, Sequence
+from t2t_jax.config import ModelConfig
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -17,9 +20,12 @@ from t2t_jax.extras.interchange.portable import PortableModel, portable_model
 from t2t_jax.extras.interchange.vocabularies.framed import FramedVocabulary
 from t2t_jax.extras.interchange.vocabularies.paired import paired_vocabulary
 from t2t_jax.extras.interchange.vocabularies.pretrained import PretrainedVocabulary
-from tests.against.networks.part import drawn, inputs, names, our_fields, padded, splitter
+from t2t_jax.modules.models import build, make_scoring_model
+from t2t_jax.modules.names import parameters_of
+from t2t_jax.modules.network import declared_parameters
+from tests.against.networks.part import drawn, names, our_fields, padded, renamed, splitter
 from tests.against.part import Case
-from tests.extras.interchange.models import portable, translator_of
+from tests.extras.interchange.models import portable
 
 
 def refusal(case: Case, folder: str) -> str:
@@ -40,12 +46,11 @@ def imported(case: Case, folder: str) -> np.ndarray:
 
 def make(case: Case, folder: str) -> np.ndarray:
     """Export a random model, and return its logits."""
-    sizes = case["source_entries"] or case["entries"], case["entries"]
-    pieces = names(case, sizes[0]), names(case, sizes[1])
-    models = splitter(pieces[0]), splitter(pieces[1])
+    source, target = names(case)
+    models = splitter(source), splitter(target)
     vocabulary: Vocabulary = SharedVocabulary(models[1])
     if case["source_entries"]:
-        vocabulary = paired_vocabulary(models, pieces)
+        vocabulary = paired_vocabulary(models, (source, target))
     rng = np.random.default_rng(case["seed"])
     model = portable(our_fields(case), vocabulary)
     arrays = {name: drawn(rng, name, array.shape) for name, array in model.arrays.items()}
@@ -78,22 +83,30 @@ def _orders(case: Case, vocabulary: Vocabulary) -> list[list[int]]:
     if isinstance(vocabulary, FramedVocabulary):
         return [np.argsort(new_order([""] * size, vocabulary.first)[1]).tolist() for size in sizes]
     ours = vocabulary.pieces([range(sizes[0])])[0], vocabulary.target_pieces([range(sizes[1])])[0]
-    return [
-        [own.index(name) for name in names(case, size)]
-        for own, size in zip(ours, sizes, strict=True)
-    ]
+    both = zip(ours, names(case), strict=True)
+    return [[own.index(name) for name in theirs] for own, theirs in both]
+
+
+@lru_cache(maxsize=1)
+def _network(config: ModelConfig, size: int) -> tuple[Any, Any]:
+    """Return a network, and the shapes of its parameters."""
+    shapes = nn.unbox(declared_parameters(build(config, size)))
+    return make_scoring_model(config, size, None), shapes
 
 
 def _logits(model: PortableModel, case: Case) -> np.ndarray:
-    translator = translator_of(model)
     orders = _orders(case, model.vocabulary)
-    rows = [
-        [[order[one] for one in row] for row in side]
-        for order, side in zip(orders, inputs(case), strict=True)
-    ]
+    rows = renamed(case, orders)
     if model.config.model.architecture == "decoder_only" and case["direction"] == "in":
-        rows[0] = [[] for _ in rows[0]]
-    sources, targets = (jnp.array(padded(side, 0), jnp.int32) for side in rows)
-    batch = Batch(one_a_row(sources), one_a_row(targets))
-    logits = jax.nn.log_softmax(jax.jit(translator.model.logits)(translator.params, batch))
-    return np.asarray(logits)[np.asarray(targets) != 0][:, orders[1][: case["entries"]]]
+        rows[0] = [[]] * len(rows[0])
+    # GPT-2 has no sources; others have arrays of one size, whose operations are compiled once.
+    least = any(rows[0]) * (case["source_length"] + 1), case["target_length"] + 1
+    tokens = [padded(side, 0, n).astype(np.int32) for side, n in zip(rows, least, strict=True)]
+    numbers = [np.indices(side.shape, np.int32)[1] for side in tokens]
+    both = zip(tokens, numbers, strict=True)
+    batch = Batch(*(Sequence(side, np.int32(side != 0), number) for side, number in both))
+    network, shapes = _network(model.config.model, len(model.vocabulary))
+    with jax.disable_jit():  # each operation is compiled once for all networks
+        logits = network.logits(parameters_of(model.arrays, shapes), batch)
+        found = np.asarray(jax.nn.log_softmax(logits))
+    return found[tokens[1] != 0][:, orders[1][: case["entries"]]]

@@ -8,34 +8,28 @@ from typing import Any
 import ctranslate2
 
 from tests.against.part import Case
-from tests.against.search.part import Found
+from tests.against.search.part import EMPTY, Found, Hypothesis
 
 
 def _settings(case: Case, path: Path, pieces: list[str]) -> dict[str, Any]:
     if case["via"] == "export":
         line = re.search(r"translate_batch\(sources, (.*)\)", (path / "README.md").read_text())
-        return dict(eval(f"dict({line[1]})"))
-    return {
-        "beam_size": case["beam_size"],
-        "length_penalty": case["length_penalty"],
-        "min_decoding_length": case["min_length"],
-        "no_repeat_ngram_size": case["ngram"],
-        "suppress_sequences": [[pieces[token]] for token in case["forbidden"]],
-    }
+        assert line is not None
+        return eval(f"dict({line[1]})")
+    names = "beam_size", "length_penalty", "no_repeat_ngram_size"
+    forbidden = [[pieces[token]] for token in case["forbidden"]]
+    settings = {"min_decoding_length": case["min_length"], "suppress_sequences": forbidden}
+    return settings | {name: case[name] for name in names}
 
 
 def search(case: Case, folder: str) -> Found:
-    """Search as the arguments, or the lines of the README, say."""
+    """Search as the arguments, or the line of the README, say."""
     path = Path(folder, "ctranslate2")
     pieces = json.loads((path / "shared_vocabulary.json").read_text())
-    engine = ctranslate2.Translator(str(path), intra_threads=1, compute_type="float32")
-    sources, prefixes = (
-        [[pieces[token] for token in side] for side in sides]
-        for sides in zip(*case["sentences"], strict=True)
-    )
-    done = engine.translate_batch(
-        sources,
-        target_prefix=prefixes if any(prefixes) else None,
+    sources, prefixes = zip(*case["sentences"], strict=True)
+    spelt = [[[pieces[token] for token in row] for row in rows] for rows in (sources, prefixes)]
+    done = ctranslate2.Translator(str(path), intra_threads=1).translate_batch(
+        *(rows if any(rows) else None for rows in spelt),
         num_hypotheses=case["num_best"],
         patience=case["patience"],
         max_decoding_length=case["limit"],
@@ -43,12 +37,15 @@ def search(case: Case, folder: str) -> Found:
         return_end_token=True,
         **_settings(case, path, pieces),
     )
-    found = []
-    for one in done:
-        rows = []
-        for words, score in zip(one.hypotheses, one.scores, strict=True):
-            tokens = [pieces.index(word) for word in words]
-            rows.append((tokens, score, score * len(tokens) ** case["length_penalty"]))
-        found.append(rows)
+    found = [
+        [_hypothesis(case, pieces, *one) for one in zip(row.hypotheses, row.scores, strict=True)]
+        for row in done
+    ]
+    found = [[one for one in row if one[2] > EMPTY] for row in found]
     Path(folder, "ctranslate2.json").write_text(json.dumps(found))
     return found
+
+
+def _hypothesis(case: Case, pieces: list[str], words: list[str], score: float) -> Hypothesis:
+    tokens = [pieces.index(word) for word in words]
+    return tokens, score, score * max(1, len(tokens)) ** case["length_penalty"]

@@ -1,15 +1,16 @@
 """Searches of this package, and the files of the same model for the other programs."""
 
-import dataclasses
 import json
+from dataclasses import replace
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, one_a_row, padded
+from t2t_jax.batch import Batch, one_a_row, padded
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.row_group import Sentence
@@ -17,18 +18,24 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.modules.names import parameters_of
-from tests.against.part import Case, scratch
+from tests.against.part import OURS, Case
 from tests.against.search.part import (
     DISTRIBUTIONS,
+    END,
     MOST_TOKENS,
     NETWORK,
+    PADDING,
+    STARTS,
+    TIE,
+    UNKNOWN,
     Found,
+    rules_of,
+    same,
     settings_of_transformers,
 )
-from tests.extras.interchange.models import portable, translator_of
-
-_ROWS = 64
-"""The number of scored outputs, so that cases share compiled programs."""
+from tests.against.search.reference import Reference, Rules
+from tests.extras.interchange.models import altered_json, portable, translator_of
+from tests.tiny import tiny_sizes
 
 
 @cache
@@ -40,16 +47,8 @@ def _vocabulary(size: int) -> Vocabulary:
 
 
 @cache
-def _network(size: int, width: int, layers: int, start: str) -> PortableModel:
-    fields = {
-        "model.d_model": width,
-        "model.num_heads": 2,
-        "model.d_ff": 2 * width,
-        "model.num_encoder_layers": layers,
-        "model.num_decoder_layers": layers,
-        "model.output_bias": True,
-        "model.start_token": start,
-    }
+def _network(size: int, start: str) -> PortableModel:
+    fields = {**tiny_sizes(8, (1, 1)), "model.output_bias": True, "model.start_token": start}
     return portable(fields, _vocabulary(size))
 
 
@@ -66,9 +65,9 @@ def _model(case: Case) -> PortableModel:
     for name, like in model.arrays.items():
         deviation = {"embedding": scale, "output_bias": spread}.get(name, 0.25)
         arrays[name] = rng.normal(name.endswith("scale"), deviation, like.shape).astype(np.float32)
-    arrays["output_bias"][EOS_ID] += end
-    arrays["output_bias"][[PAD_ID, BOS_ID, UNK_ID]] += special
-    return dataclasses.replace(model, arrays=arrays)
+    arrays["output_bias"][END] += end
+    arrays["output_bias"][[PADDING, STARTS["begin"], UNKNOWN]] += special
+    return replace(model, arrays=arrays)
 
 
 def _with_parameters(case: Case, model: PortableModel) -> Translator:
@@ -81,77 +80,87 @@ def _with_parameters(case: Case, model: PortableModel) -> Translator:
 
 def _fields(case: Case) -> dict[str, Any]:
     """Return the settings of the search of a case."""
-    fields = {
-        "beam_rule": "transformers",
-        "beam_size": case["beam_size"],
-        "length_penalty": case["length_penalty"],
-        "max_extra_length": case["limit"],
-        "min_length": case["min_length"],
-        "no_repeat_ngram_size": case["ngram"],
-        "forbidden_ids": tuple(case["forbidden"]),
-    }
+    names = "beam_size", "length_penalty", "min_length", "no_repeat_ngram_size"
+    fields = {"forbidden_ids": tuple(case["forbidden"]), "max_extra_length": case["limit"]}
+    fields |= {"beam_rule": "transformers", **{name: case[name] for name in names}}
     return {f"decoding.{name}": value for name, value in fields.items()}
+
+
+def _write_settings(case: Case, path: Path) -> None:
+    """Write the settings of a case to the files of transformers."""
+    file, settings = path / "generation_config.json", settings_of_transformers(case)
+    written = json.loads(file.read_text(encoding="utf-8"))
+    settings |= {name: value for name, value in written.items() if name.endswith("token_id")}
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    if case["in_config"]:
+        file.unlink()
+        altered_json(path / "config.json", **settings)
 
 
 def search(case: Case, folder: str) -> Found:
     """Write the model for the other programs, and search."""
     model, path = _model(case), Path(folder, "marian")
-    searched = dataclasses.replace(model, config=model.config.replace(_fields(case)))
+    searched = replace(model, config=model.config.replace(_fields(case)))
     written = searched if case["via"] == "export" else model
     write_model(written, "marian", path)
     write_model(written, "ctranslate2", Path(folder, "ctranslate2"))
     if case["via"] == "import":
-        file = path / "generation_config.json"
-        kept = {k: v for k, v in json.loads(file.read_text()).items() if k.endswith("token_id")}
-        file.write_text(json.dumps(kept | settings_of_transformers(case)))
+        _write_settings(case, path)
         searched = read_model("marian", path)
     decoding = searched.config.decoding
     limit = decoding.max_extra_length
-    decoding = dataclasses.replace(decoding, max_extra_length=MOST_TOKENS)  # of all cases
-    sentences = [
-        Sentence([*source, EOS_ID], limit, 0, prefix) for source, prefix in case["sentences"]
-    ]
+    decoding = replace(decoding, max_extra_length=MOST_TOKENS)  # of all cases
+    sentences = [Sentence([*source, END], limit, 0, prefix) for source, prefix in case["sentences"]]
     found: Found = [[] for _ in sentences]
     translator = _with_parameters(case, searched)
-    for index, best in translator.search(sentences, decoding, case["num_best"], 0):
-        found[index] = [
-            (list(one.tokens), one.score, one.log_prob) for one in translator.read(best)
-        ]
-    (scratch(folder) / "ours.json").write_text(json.dumps(found))
+    # All hypotheses, as the number that is asked for would be compiled into the program.
+    for index, best in translator.search(sentences, decoding, decoding.beam_size, 0):
+        read = translator.read(best)[: case["num_best"]]
+        found[index] = [(list(one.tokens), one.score, one.log_prob) for one in read]
+    Path(folder, "ours.json").write_text(json.dumps(found))
     return found
 
 
 @partial(jax.jit, static_argnums=0)
-def _losses(model: Any, params: Any, batch: Batch) -> Any:
-    return model.losses(params, batch, 0.0)[1]
+def _log_probs(model: Any, params: Any, batch: Batch) -> Any:
+    return jax.nn.log_softmax(model.logits(params, batch)[0])
 
 
-def _score(case: Case, folder: str, name: str) -> list[dict[str, list[float]]]:
-    """Return the log-probabilities of the subwords of each hypothesis that was found."""
-    found = [json.loads(Path(folder, f"{one}.json").read_text()) for one in ("ours", name)]
-    rows = [
-        ([*source, EOS_ID], tokens)
-        for number, (source, _) in enumerate(case["sentences"])
-        for program in found
-        for tokens, _, _ in program[number]
-    ]
-    translator, sides = _with_parameters(case, _model(case)), []
-    for side in zip(*rows, strict=True):
-        tokens = one_a_row(padded(side, _ROWS, MOST_TOKENS))
-        lengths = np.array([*map(len, side), *[0] * (_ROWS - len(side))])
-        # Padding is a subword too, where a search has chosen it.
-        sides.append(tokens._replace(segments=(tokens.positions < lengths[:, None]).astype(int)))
-    losses = _losses(translator.model, translator.params, Batch(*sides))
-    scored = iter(zip(rows, np.asarray(-losses).tolist(), strict=False))
-    return [
-        {
-            str(tokens): values[: len(tokens)]
-            for program in found
-            for _, ((_, tokens), values) in zip(program[number], scored, strict=False)
-        }
-        for number in range(len(case["sentences"]))
-    ]
+def reference_of(case: Case) -> Reference:
+    """Return the searches of a case in plain Python, with the probabilities of this package."""
+    translator = _with_parameters(case, _model(case))
+
+    @cache
+    def next_log_probs(source: tuple[int, ...], tokens: tuple[int, ...]) -> np.ndarray:
+        sides = []
+        for side in ((*source, END), (*tokens, END)):
+            row = one_a_row(padded([side], 1, MOST_TOKENS))
+            # Padding is a subword too, where a search has chosen it.
+            sides.append(row._replace(segments=(row.positions < len(side)).astype(int)))
+        found = _log_probs(translator.model, translator.params, Batch(*sides))
+        return np.asarray(found)[len(tokens)]
+
+    return Reference(case, lambda *sides: next_log_probs(*map(tuple, sides)))
 
 
-score_transformers = partial(_score, name="transformers")
-score_ctranslate2 = partial(_score, name="ctranslate2")
+def _explain(case: Case, folder: str, name: str) -> list[str]:
+    """Return the fewest rules that make the search of this package that of another program."""
+    ours, theirs = (json.loads(Path(folder, f"{one}.json").read_text()) for one in (OURS, name))
+    if same(ours, theirs):
+        return []
+    own, others = Rules(**rules_of(case, OURS)), rules_of(case, name)
+    reference = reference_of(case)
+    is_own = same(ours, reference.found(own))
+    different = [rule for rule in others if others[rule] != getattr(own, rule)]
+    for count in range(1, len(different) + 1) if is_own else ():
+        for chosen in combinations(different, count):
+            rules = replace(own, **{rule: others[rule] for rule in chosen})
+            if same(theirs, reference.found(rules)):
+                return list(chosen)
+    if reference.dead_end:  # neither -inf everywhere nor NaN has a best subword
+        return ["dead_ends_live"]
+    return ["near tie"] if reference.margin < TIE else ["no rule explains it"]
+
+
+explain_transformers = partial(_explain, name="transformers")
+explain_ctranslate2 = partial(_explain, name="ctranslate2")

@@ -1,24 +1,40 @@
-"""Settings of searches with tiny models, compared with transformers and CTranslate2.
+"""Searches of tiny models with random settings, compared with transformers and CTranslate2.
 
 A case has the ids of this package. All programs read the same parameters: the files are exports.
+Most cases give the settings as arguments. In others, transformers and the README for CTranslate2
+have them from an export, or an import reads them from the files of transformers.
+
+Where a program finds other hypotheses, `reference` searches by its rules. The kind of a difference
+is the fewest rules that explain the whole result, hypotheses and scores.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tests.against.part import OURS, Case, Difference, Part, Step
 
-Found: TypeAlias = list[list[tuple[list[int], float, float]]]
-"""For each sentence the hypotheses, best first: ids with the prefix, score, and log-probability."""
+Hypothesis: TypeAlias = tuple[list[int], float, float]
+"""The ids with the prefix and the end, the score, and the log-probability."""
+Found: TypeAlias = list[list[Hypothesis]]
+"""The hypotheses of each sentence, best first."""
 
 TOLERANCE = 2e-4
-"""Of scores and log-probabilities: float32 sums of up to 20 tokens differ by 2e-5 between programs.
+"""Of scores and log-probabilities: float32 sums of up to 16 tokens differ by 2e-5 between programs.
 Hypotheses whose scores differ by less may change places."""
+TIE = 1e-5
+"""Choices between less different numbers depend on the order of sums in float32."""
 EMPTY = -1e8
-"""Scores below are empty slots of the other programs, which this package leaves out."""
-
+"""Log-probabilities below are empty slots of the other programs, which this package leaves out."""
+PADDING, END, UNKNOWN = 0, 1, 3
+STARTS = {"padding": PADDING, "end": END, "begin": 2}
+"""The ids of the possible starts of a target."""
+MOST_TOKENS = 16
+"""The longest output of all cases, so that they share compiled programs."""
+NETWORK = "size", "start"
+"""The fields that determine the network."""
 DISTRIBUTIONS: Mapping[str, tuple[float, float, float, float]] = {
     "plain": (0.25, 0.5, 0.0, -6.0),
     "flat": (0.02, 0.05, 0.0, -6.0),
@@ -31,34 +47,6 @@ DISTRIBUTIONS: Mapping[str, tuple[float, float, float, float]] = {
 """Standard deviations of the embeddings and of the output bias; what is added to the output bias of
 the end, and of the padding, the start and the unknown subword."""
 
-MOST_TOKENS = 16
-"""The longest output of all cases, so that they share compiled programs."""
-NETWORK = "size", "d_model", "layers", "start"
-"""The fields that determine the network."""
-
-SIMPLEST: Case = {
-    "sentences": [],
-    "via": "arguments",
-    "early_stopping": False,
-    "patience": 1,
-    "renormalize": False,
-    "ngram": 0,
-    "forbidden": [],
-    "forbidden_by": "bad_words_ids",
-    "counts_start": False,
-    "min_length": 0,
-    "beam_size": 1,
-    "num_best": 1,
-    "length_penalty": 0.0,
-    "limit": 1,
-    "distribution": "plain",
-    "start": "begin",
-    "layers": 1,
-    "d_model": 8,
-    "size": 8,
-    "seed": 0,
-}
-
 
 def generate(rng: np.random.Generator) -> Case:
     """Make a case."""
@@ -69,109 +57,154 @@ def generate(rng: np.random.Generator) -> Case:
     def ids(longest: int, least: int = 0) -> list[int]:
         return rng.integers(4, size, rng.integers(least, longest + 1)).tolist()
 
-    size = one(8, 12, 24, 48)
-    beam_size = one(1, 1, 2, 3, 4, 5, 6, 8)
+    # Few networks and searches, as each is compiled anew.
+    size, start = one((8, "padding"), (12, "end"), (12, "begin"), (40, "begin"))
+    searches = (1, 0.0), (1, 1.0), (2, 0.6), (3, 1.0), (4, 0.0), (5, 1.0), (6, 0.0), (8, 2.0)
+    (beam_size, length_penalty), limit = one(*searches), one(1, 2, 3, 5, 8, 12, 16)
     via = one("arguments", "arguments", "export", "import")
-    limit = one(1, 2, 3, 5, 8, 8, 12, 16)
-    has_prefixes = via == "arguments" and rng.random() < 0.25
-    longest = min(limit - 1, 5) if has_prefixes else 0
+    longest = 5 if via == "arguments" and rng.random() < 0.25 else 0
+    forbidden = ids(4) if rng.random() < 0.25 else []
+    if via == "import" and rng.random() < 0.1:
+        forbidden.append(END)
     return {
-        "sentences": [[ids(7, 1), ids(longest)] for _ in range(one(1, 2, 3, 4))],
+        "sentences": [[ids(7, 1), ids(longest)] for _ in range(one(3, 4))],
         "via": via,
+        "in_config": bool(via == "import" and rng.random() < 0.3),
         "early_stopping": one(False, False, False, True, "never") if via != "export" else False,
         "patience": one(1, 1, 100),
-        "renormalize": via != "export" and rng.random() < 0.15,
-        "ngram": one(0, 0, 0, 1, 2, 3),
-        "forbidden": sorted(set(ids(4))) if rng.random() < 0.3 else [],
+        "renormalize_logits": bool(via == "import" and rng.random() < 0.3),
+        "no_repeat_ngram_size": one(1, 2, 2, 3) if rng.random() < 0.3 else 0,
+        "forbidden": sorted(set(forbidden)),
         "forbidden_by": one("bad_words_ids", "suppress_tokens"),
-        "counts_start": bool(rng.random() < 0.5),
-        "min_length": one(0, 0, 0, 1, 2, 4, limit) if rng.random() < 0.6 else 0,
+        "counts_start": one(False, True),
+        "min_length": min(limit, one(1, 2, 4, 16)) if rng.random() < 0.2 else 0,
         "beam_size": beam_size,
         "num_best": one(1, beam_size, int(rng.integers(1, beam_size + 1))),
-        "length_penalty": one(0.0, 0.0, 0.5, 1.0, 1.0, 2.0),
+        "length_penalty": length_penalty,
         "limit": limit,
         "distribution": one(*DISTRIBUTIONS),
-        "start": one("begin", "begin", "end", "padding"),
-        "layers": one(1, 1, 1, 2),
-        "d_model": 8,
+        "start": start,
         "size": size,
         "seed": int(rng.integers(1000)),
     }
 
 
+SIMPLEST: Case = {
+    "sentences": [],
+    "via": "arguments",
+    **dict.fromkeys(("in_config", "early_stopping", "renormalize_logits", "counts_start"), False),
+    **{"forbidden": [], "forbidden_by": "bad_words_ids"},
+    **dict.fromkeys(("no_repeat_ngram_size", "min_length"), 0),
+    **dict.fromkeys(("patience", "beam_size", "num_best", "limit"), 1),
+    **{"length_penalty": 0.0, "distribution": "plain", "start": "begin", "size": 8, "seed": 0},
+}
+
+
 def is_valid(case: Case) -> bool:
     """Return whether a case that shrinking made is one that `generate` could make."""
     ids = [number for sentence in case["sentences"] for part in sentence for number in part]
-    longest_prefix = max((len(prefix) for _, prefix in case["sentences"]), default=0)
     return (
         bool(case["sentences"])
         and max([*ids, *case["forbidden"]]) < case["size"]
-        and longest_prefix < case["limit"]
         and case["num_best"] <= case["beam_size"]
-        and (case["via"] == "arguments" or not longest_prefix)
-        and case["d_model"] % 4 == 0
+        and case["min_length"] <= case["limit"]
+        and (case["via"] == "arguments" or not longest_prefix(case))
+        and (case["via"] == "import" or END not in case["forbidden"])
+        and (case["via"] == "import" or not case["renormalize_logits"])
     )
 
 
-def settings_of_transformers(case: Case, prefix_length: int = 0) -> dict[str, Any]:
-    """Return the settings of `generate` for sentences with a prefix of some length."""
-    settings = {
-        "num_beams": case["beam_size"],
-        "length_penalty": case["length_penalty"],
-        "early_stopping": case["early_stopping"],
-        "renormalize_logits": case["renormalize"],
-        "no_repeat_ngram_size": case["ngram"],
-        "do_sample": False,
-    }
+def longest_prefix(case: Case) -> int:
+    """Return the length of the longest prefix of a target."""
+    return max(len(prefix) for _, prefix in case["sentences"])
+
+
+def settings_of_transformers(case: Case, num_given: int = 0) -> dict[str, Any]:
+    """Return the settings of `generate` for sentences with a prefix of so many tokens."""
+    same = "length_penalty", "early_stopping", "renormalize_logits", "no_repeat_ngram_size"
+    settings = {name: case[name] for name in same}
+    settings |= {"num_beams": case["beam_size"], "do_sample": False}
     if case["counts_start"]:
         settings |= {"max_length": case["limit"] + 1, "min_length": case["min_length"] + 1}
     else:
-        settings["max_new_tokens"] = case["limit"] - prefix_length
-        settings["min_new_tokens"] = max(0, case["min_length"] - prefix_length)
-    ids = [(number - 1) % case["size"] for number in case["forbidden"]]
-    if ids:
-        by_word = case["forbidden_by"] == "bad_words_ids"
-        settings[case["forbidden_by"]] = [[number] for number in ids] if by_word else ids
+        settings["max_new_tokens"] = case["limit"] - num_given
+        settings["min_new_tokens"] = max(0, case["min_length"] - num_given)
+    if ids := [(number - 1) % case["size"] for number in case["forbidden"]]:
+        is_words = case["forbidden_by"] == "bad_words_ids"
+        settings[case["forbidden_by"]] = [[number] for number in ids] if is_words else ids
     return settings
 
 
 def routes(case: Case) -> dict[str, list[Step]]:
     """Return the programs that can search with the settings of a case."""
-    names = ["transformers"]
-    if case["via"] != "import" and not case["renormalize"]:
+    names = ["transformers"] if longest_prefix(case) < case["limit"] else []
+    if case["via"] != "import":
         names.append("ctranslate2")
-    return {name: [(OURS, "search"), (name, "search"), (OURS, f"score_{name}")] for name in names}
+    return {name: [(OURS, "search"), (name, "search"), (OURS, f"explain_{name}")] for name in names}
+
+
+def rules_of(case: Case, name: str) -> dict[str, Any]:
+    """Return the rules of a program that matter in a case; see `reference.Rules`."""
+    by_words, has_prefix = case["forbidden_by"] == "bad_words_ids", longest_prefix(case) > 0
+    normalized = case["renormalize_logits"]
+    if name == OURS:
+        # An import forbids padding unless bad_words_ids says what to forbid.
+        is_padding = case["via"] != "import" or bool(case["forbidden"] and by_words)
+        return {"padding": is_padding, "renormalizes": "forbidden" if normalized else "never"}
+    rules: dict[str, Any] = {"dead_ends_live": False, "padding": True}
+    if name == "transformers":
+        late = "final" if case["length_penalty"] else "improvable"
+        rules["stop"] = {True: "full", "never": late}.get(case["early_stopping"], "improvable")
+        rules |= {"renormalizes": "all" if normalized else "never", "end_forbidden": not by_words}
+        return rules | {"start_counts": True, "prefix": "prompt" if has_prefix else "scored"}
+    early = "full" if case["length_penalty"] else "top"
+    rules |= {"renormalizes": "all", "stop": early if case["patience"] == 1 else "limit"}
+    return rules | {"prefix": "counted", "one_end": has_prefix, "greedy_penalty": True}
+
+
+def same(found: Found, expected: Found) -> bool:
+    """Return whether two searches give the same hypotheses with the same scores.
+
+    Of different hypotheses at one rank, the scores have to be equal.
+    """
+    return [*map(len, found)] == [*map(len, expected)] and all(
+        abs(score - other_score) <= TOLERANCE
+        and (tokens != others or abs(log_prob - other_log_prob) <= TOLERANCE)
+        for (tokens, score, log_prob), (others, other_score, other_log_prob) in zip(
+            chain(*found), chain(*expected), strict=True
+        )
+    )
 
 
 def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
     """Compare the hypotheses of each sentence, and their scores."""
-    ours, theirs, scored = answers
-    for number, (own, other, log_probs) in enumerate(zip(ours, theirs, scored, strict=True)):
-        other = [one for one in other if one[1] > EMPTY]
-        num_given = len(case["sentences"][number][1])
-        detail = f"sentence {number}: {own} and {other}"
-        for program, found, begin in ((OURS, own, 0), (name, other, num_given)):
-            for tokens, _, log_prob in found:
-                if abs(sum(log_probs[str(tokens)][begin:]) - log_prob) > TOLERANCE:
-                    return Difference(f"log-probabilities of {program}", detail)
-        if len(own) != len(other):
-            return Difference("number of hypotheses", detail)
-        gaps = [abs(one[1] - two[1]) for one, two in zip(own, other, strict=True)]
-        if max(gaps) > TOLERANCE:
-            return Difference("scores", detail)
-    return None
+    ours, theirs, rules = answers
+    if same(ours, theirs):
+        return None
+    return Difference(" and ".join(sorted(rules)), f"ours {ours}\n  {name} {theirs}")
 
+
+DOCUMENTED = {
+    "dead_ends_live": "no subword is allowed",
+    "end_forbidden": "ignores the end in `suppress_tokens`",
+    "greedy_penalty": "scores of greedy search",
+    "near tie": "closer than 1e-5",
+    "one_end": "takes an end only as the best continuation",
+    "padding": "may write padding",
+    "prefix": "prefix of a target",
+    "renormalizes": "normalises probabilities over the allowed subwords",
+    "start_counts": "include the start of the target",
+    "stop": "ends a beam search",
+}
+"""The rules that `docs/differences.md` explains, each with a text of that page."""
+COMBINED = (combinations(sorted(DOCUMENTED), count) for count in range(1, len(DOCUMENTED) + 1))
 
 PART = Part(
-    programs={
-        OURS: "tests.against.search.ours",
-        "transformers": "tests.against.search.transformers",
-        "ctranslate2": "tests.against.search.ctranslate2",
-    },
+    programs={name: f"{__package__}.{name}" for name in (OURS, "transformers", "ctranslate2")},
     generate=generate,
     routes=routes,
     compare=compare,
     simplest=SIMPLEST,
-    documented={},
+    documented={" and ".join(rules): DOCUMENTED[rules[0]] for rules in chain(*COMBINED)},
     is_valid=is_valid,
 )

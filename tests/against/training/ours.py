@@ -12,7 +12,7 @@ from t2t_jax.data.rows import Chosen, filled, offsets_of
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.settling import settled
-from t2t_jax.training.state import TrainState, create_state
+from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import compile_train_step
 from tests.against.part import Case
 from tests.against.training.part import LONGEST, Result, sentences
@@ -22,15 +22,8 @@ _FIXED = {
     "model.max_positions": 2 * LONGEST,
     "data.max_length": 2 * LONGEST - 1,
     "decoding.max_extra_length": 1,
+    "training.num_train_steps": 50,
 }
-
-
-def config_of(case: Case) -> Config:
-    """Return the config of a case."""
-    fields = {name: value for name, value in case.items() if "." in name}
-    dtype = "bfloat16" if case["dtype"] == "bfloat16" else "float32"
-    sizes = {"model.compute_dtype": dtype, "training.num_train_steps": case["steps"]}
-    return Config().replace(_FIXED | sizes | fields)
 
 
 def in_rows(pairs: list[tuple[list[int], list[int]]], in_a_row: int) -> Batch:
@@ -40,15 +33,18 @@ def in_rows(pairs: list[tuple[list[int], list[int]]], in_a_row: int) -> Batch:
     shape = -(-len(pairs) // in_a_row), in_a_row * LONGEST
 
     def side(texts: tuple[list[int], ...]) -> Any:
-        return filled(
-            np.concatenate(texts), offsets_of(np.array([*map(len, texts)])), chosen, shape
-        )
+        lengths = np.array([len(text) for text in texts])
+        return filled(np.concatenate(texts), offsets_of(lengths), chosen, shape)
 
     return Batch(*map(side, zip(*pairs, strict=True)))
 
 
-def with_parameters(state: TrainState, folder: str) -> TrainState:
-    """Return a state with the parameters that PyTorch wrote."""
+def first_state(abstract: TrainState, folder: str) -> TrainState:
+    """Return the state before the first step, with the parameters that PyTorch wrote.
+
+    All the rest begins as 0; to draw parameters would have to be compiled.
+    """
+    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), abstract)
     with np.load(f"{folder}/parameters.npz") as arrays:
         given = unflatten_dict(dict(arrays), sep="/")
 
@@ -61,11 +57,14 @@ def with_parameters(state: TrainState, folder: str) -> TrainState:
 
 def train(case: Case, folder: str) -> Result:
     """Return the losses of a case, its first gradients, and its first and last parameters."""
-    config = config_of(case)
+    dtype = "bfloat16" if case["dtype"] == "bfloat16" else "float32"
+    fields = {name: value for name, value in case.items() if "." in name}
+    fields["training.optimizer"] = "adamw" if case["training.weight_decay"] else "adam"
+    config = Config().replace(_FIXED | fields | {"model.compute_dtype": dtype})
     mesh = make_mesh(config.parallel, jax.devices())
     config = settled(config, mesh)
     model = make_model(config, case["vocabulary"], mesh)
-    state = with_parameters(create_state(config, model, mesh), folder)
+    state = first_state(abstract_state(config, model, mesh), folder)
     step = compile_train_step(config, model, mesh)
     result: Result = {}
     logged = []
@@ -86,7 +85,6 @@ def train(case: Case, folder: str) -> Result:
             keep("gradient", state.optimizer.mu, 1 / (1 - config.training.adam_beta1))
             keep("first", state.params)
     keep("last", state.params)
-    if state.ema is not None:
-        keep("average", state.ema)
+    keep("average", state.ema)
     names = "loss", "nll", "tokens", "norm", "rate"
     return result | dict(zip(names, np.array(logged, np.float64).T, strict=True))

@@ -1,6 +1,7 @@
-"""Train a case by PyTorch: its Transformer, loss, optimizers and schedulers."""
+"""Train a case by PyTorch: its Transformer, loss, optimizers and tools of training."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -9,22 +10,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler, swa_utils
 
 from tests.against.part import Case
-from tests.against.training.part import LONGEST, Result, sentences
+from tests.against.training import part
+from tests.against.training.part import LONGEST, Result
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "silu": functional.silu,
 }
-_ATTENTIONS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
-_NORMS = {
-    "encoder": {"norm1": "self_attention", "norm2": "feed_forward"},
-    "decoder": {"norm1": "self_attention", "norm2": "cross_attention", "norm3": "feed_forward"},
+_OF_ENCODER = {
+    "self_attn": "self_attention",
+    "norm1": "self_attention_residual/norm",
+    "norm2": "feed_forward_residual/norm",
 }
+_OF_DECODER = _OF_ENCODER | {
+    "multihead_attn": "cross_attention",
+    "norm2": "cross_attention_residual/norm",
+    "norm3": "feed_forward_residual/norm",
+}
+_MODULES = {"encoder": _OF_ENCODER, "decoder": _OF_DECODER}
+"""The modules of a layer that are made anew, with options of their own, and our names of them."""
 _MICRO_BATCH = 2
 """Pairs whose gradients are added up, where ours adds up those of several passes."""
 
@@ -35,290 +44,224 @@ class Network(nn.Module):
     def __init__(self, case: Case) -> None:
         """Create the modules; `fill` gives the values."""
         super().__init__()
-        self.case, self.width = case, case["model.d_model"]
-        names = ["source_embedding", "target_embedding", "output_projection"]
-        if case["model.share_embeddings"]:
-            names = ["embedding"] * 3
-        elif case["model.share_source_embedding"]:
-            names = ["embedding", "embedding", "output_projection"]
-        elif case["model.share_target_embedding"]:
-            names[2] = "target_embedding"
-        self.names = dict(zip(("source", "target", "output"), names, strict=True))
-        self.tables = nn.ParameterDict({name: self._table(case["vocabulary"]) for name in names})
+        self.case, width, vocabulary = case, case["model.d_model"], case["vocabulary"]
+        source, target, output = "source_embedding", "target_embedding", "output_projection"
+        if case["model.share_embeddings"] or case["model.share_source_embedding"]:
+            source = target = "embedding"
+        if case["model.share_embeddings"] or case["model.share_target_embedding"]:
+            output = target
+        self.names = {"source": source, "target": target, "output": output}
+        shapes = dict.fromkeys(self.names.values(), (vocabulary, width))
         if case["model.position"] == "learned":
-            for side in ("source_position", "target_position"):
-                self.tables[side] = self._table(2 * LONGEST)
+            shapes |= dict.fromkeys(("source_position", "target_position"), (2 * LONGEST, width))
         if case["model.output_bias"]:
-            self.output_bias = nn.Parameter(torch.zeros(case["vocabulary"]))
+            shapes["output_bias"] = (vocabulary,)
+        tables = {name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
+        self.tables = nn.ParameterDict(tables)
+        kind = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}[case["model.norm"]]
+        norm = partial(kind, width, eps=case["model.norm_epsilon"])
         if case["model.embedding_norm"]:
-            self.source_embedding_norm, self.target_embedding_norm = self._norm(), self._norm()
-        self.encoder, self.decoder = self._stack("encoder"), self._stack("decoder")
-
-    def _table(self, rows: int) -> nn.Parameter:
-        return nn.Parameter(torch.zeros(rows, self.width))
-
-    def _norm(self) -> nn.Module:
-        kind = nn.LayerNorm if self.case["model.norm"] == "layer" else nn.RMSNorm
-        return kind(self.width, eps=self.case["model.norm_epsilon"])
-
-    def _stack(self, name: str) -> nn.Module:
-        case, is_pre = self.case, self.case["model.norm_order"] == "pre"
-        kinds = {
-            "encoder": (
-                nn.TransformerEncoderLayer,
-                partial(nn.TransformerEncoder, enable_nested_tensor=False),
-            ),
-            "decoder": (nn.TransformerDecoderLayer, nn.TransformerDecoder),
-        }
-        make_layer, make_stack = kinds[name]
-        layer = make_layer(
-            self.width,
-            case["model.num_heads"],
-            case["model.d_ff"],
-            dropout=0.0,
-            activation=_ACTIVATIONS[case["model.feed_forward"]],
-            batch_first=True,
-            norm_first=is_pre,
-        )
-        for module in _NORMS[name]:
-            setattr(layer, module, self._norm())
-        for module in _ATTENTIONS:
-            if hasattr(layer, module):  # the layer's own bias is for its linear layers as well
-                options = {"bias": case["model.attention_bias"], "batch_first": True}
-                attention = nn.MultiheadAttention(self.width, case["model.num_heads"], **options)
-                setattr(layer, module, attention)
-        return make_stack(layer, case[f"model.num_{name}_layers"], self._norm() if is_pre else None)
+            self.source_embedding_norm, self.target_embedding_norm = norm(), norm()
+        self.encoder = _stack("encoder", case, norm, enable_nested_tensor=False)
+        self.decoder = _stack("decoder", case, norm)
 
     def _embedded(self, side: str, tokens: Tensor) -> Tensor:
         x = functional.embedding(tokens, self.tables[self.names[side]])
+        length, width = x.shape[1:]
         if self.case["model.scale_embeddings"]:
-            x = x * self.width**0.5
-        match self.case["model.position"]:
-            case "learned":
-                x = x + self.tables[f"{side}_position"][: tokens.shape[1]]
-            case "sinusoidal":
-                x = x + sinusoids(tokens.shape[1], self.width).to(x.dtype)
-        if self.case["model.embedding_norm"]:
-            x = getattr(self, f"{side}_embedding_norm")(x)
-        return x
+            x = x * width**0.5
+        if self.case["model.position"] == "learned":
+            x = x + self.tables[f"{side}_position"][:length]
+        if self.case["model.position"] == "sinusoidal":
+            angles = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
+            pairs = np.stack([np.sin(angles), np.cos(angles)], -1)
+            x = x + torch.from_numpy(pairs.reshape(length, width)).to(x.dtype)
+        return getattr(self, f"{side}_embedding_norm", nn.Identity())(x)
 
     def forward(self, sources: Tensor, targets: Tensor) -> Tensor:
         """Return the logits of padded targets, whose padding is 0."""
-        previous = functional.pad(targets[:, :-1], (1, 0), value=2)
         length = targets.shape[1]
         encoded = self.encoder(self._embedded("source", sources), src_key_padding_mask=sources == 0)
         decoded = self.decoder(
-            self._embedded("target", previous),
+            self._embedded("target", functional.pad(targets[:, :-1], (1, 0), value=2)),
             encoded,
             tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
             tgt_key_padding_mask=targets == 0,
             memory_key_padding_mask=sources == 0,
         )
-        return functional.linear(
-            decoded, self.tables[self.names["output"]], getattr(self, "output_bias", None)
-        )
+        matrix, bias = self.tables[self.names["output"]], self.tables.get("output_bias", None)
+        return functional.linear(decoded, matrix, bias)
 
 
-def sinusoids(length: int, width: int) -> Tensor:
-    """Return the table of section 3.5 in float64."""
-    angles = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
-    return torch.from_numpy(np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, width))
+def _stack(name: str, case: Case, norm: Callable[[], nn.Module], **options: Any) -> nn.Module:
+    sizes = case["model.d_model"], case["model.num_heads"]
+    is_pre, activation = case["model.norm_order"] == "pre", case["model.feed_forward"]
+    choices = {"activation": _ACTIVATIONS[activation], "dropout": 0.0, "norm_first": is_pre}
+    make = partial(getattr(nn, f"Transformer{name.title()}Layer"), batch_first=True)
+    layer = make(*sizes, case["model.d_ff"], **choices)
+    for module, ours in _MODULES[name].items():
+        if ours.endswith("norm"):
+            setattr(layer, module, norm())
+        else:  # the layer's option `bias` is for its feed-forward network and norms as well
+            bias = case["model.attention_bias"]
+            setattr(layer, module, nn.MultiheadAttention(*sizes, bias=bias, batch_first=True))
+    depth, last = case[f"model.num_{name}_layers"], norm() if is_pre else None
+    return getattr(nn, f"Transformer{name.title()}")(layer, depth, last, **options)
 
 
-def our_arrays(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of this package that a parameter of PyTorch has, without an axis of layers.
-
-    A name with `layers/N/` is that of a layer.
-    """
-    top, *path, leaf = ["", *name.split(".")] if name == "output_bias" else name.split(".")
-    plain = {"weight": "scale", "bias": "bias"}
+def our_arrays(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of a parameter of PyTorch by our names, for one layer."""
+    top, *path, leaf = name.split(".")
     if top == "tables":
-        yield f"{leaf}/embedding", values
-    elif not path:
-        yield f"{top}/{plain[leaf]}" if top else leaf, values
-    elif path == ["norm"]:
-        yield f"{top}/norm/{plain[leaf]}", values
-    else:
-        _, number, module, *_ = path
-        where = f"{top}/layers/{number}"
-        kind = "kernel" if leaf.endswith("weight") else "bias"
-        if module in _NORMS[top]:
-            yield f"{where}/{_NORMS[top][module]}_residual/norm/{plain[leaf]}", values
-        elif module.startswith("linear"):
-            yield f"{where}/feed_forward/{kind}_{module[-1]}", values.T
-        elif leaf.startswith("in_proj"):
-            for role, rows in zip(("query", "key", "value"), np.split(values, 3), strict=True):
-                yield f"{where}/{_ATTENTIONS[module]}/{role}/{kind}", rows.T
-        else:
-            yield f"{where}/{_ATTENTIONS[module]}/output/{kind}", values.T
+        return {leaf if values.ndim == 1 else f"{leaf}/embedding": values}
+    if path:
+        module = _MODULES[top].get(path[2], "feed_forward") if len(path) > 1 else ""
+        top += f"/layers/{module}" if module else "/norm"
+    if top.endswith("norm"):
+        return {f"{top}/{leaf.replace('weight', 'scale')}": values}
+    kind = "bias" if leaf.endswith("bias") else "kernel"
+    if top.endswith("feed_forward"):
+        return {f"{top}/{kind}_{path[2][-1]}": values.T}
+    roles = ("query", "key", "value") if leaf.startswith("in_proj") else ("output",)
+    parts = zip(roles, np.split(values, len(roles)), strict=True)
+    return {f"{top}/{role}/{kind}": rows.T for role, rows in parts}
 
 
-def by_our_names(values: Mapping[str, Tensor | None]) -> Result:
-    """Return a value of each parameter, where it has one, in the names and shapes of ours."""
+def by_our_names(values: Mapping[str, Tensor]) -> Result:
+    """Return the values of parameters by our names and in our shapes."""
     arrays: dict[str, list[np.ndarray]] = {}
     for name, value in values.items():
-        if value is not None:
-            for ours, array in our_arrays(name, value.detach().double().numpy()):
-                arrays.setdefault(without_number(ours), []).append(array.copy())
+        for ours, array in our_arrays(name, value.detach().double().numpy()).items():
+            arrays.setdefault(ours, []).append(array.copy())
     return {
         name: np.stack(each) if "/layers/" in name else each[0] for name, each in arrays.items()
     }
 
 
-def without_number(path: str) -> str:
-    """Return a path without the number of the layer."""
-    return "/".join(part for part in path.split("/") if not part.isdigit())
-
-
-def fill(network: Network, case: Case) -> None:
+def fill(network: Network, seed: int) -> None:
     """Give the network random parameters, and freeze those that the case freezes."""
-    rng = np.random.default_rng([case["seed"], 1])
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            values = 0.3 * rng.normal(size=tuple(parameter.shape))
-            if "norm" in name and name.endswith("weight"):
-                values += 1
-            parameter.copy_(torch.from_numpy(values.astype(np.float32)))
-            for ours, _ in our_arrays(name, parameter.numpy()):
-                path = without_number(ours)
-                for pattern in case["training.freeze"]:
-                    if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*"):
-                        parameter.requires_grad_(False)
-
-
-def optimizer_of(network: Network, case: Case) -> torch.optim.Optimizer:
-    """Return the optimizer, whose rate is multiplied by the scheduler's."""
-    training = {name.removeprefix("training."): value for name, value in case.items()}
-    matrices, others = [], []
+    rng = np.random.default_rng([seed, 1])
     for name, parameter in network.named_parameters():
-        (matrices if ".layers." in name and parameter.ndim == 2 else others).append(parameter)
-    peak = training["peak_learning_rate"]
-    if peak is None:
-        width, warmup = case["model.d_model"], training["warmup_steps"]
-        peak = training["learning_rate_factor"] * (width * warmup) ** -0.5
-    options = {
-        "lr": peak,
-        "betas": (training["adam_beta1"], training["adam_beta2"]),
-        "eps": training["adam_epsilon"],
+        values = 0.3 * rng.normal(size=tuple(parameter.shape))
+        values += "norm" in name and name.endswith("weight")
+        parameter.data.copy_(torch.from_numpy(values.astype(np.float32)))
+        for path in our_arrays(name, values):
+            for pattern in network.case["training.freeze"]:
+                if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*"):
+                    parameter.requires_grad_(False)
+
+
+def learning_rate(case: Case, updates: int) -> float:
+    """Return the learning rate after so many updates, by equation 3 or the formulas of recipes."""
+    n, warmup, end = updates + 1, case["training.warmup_steps"], 50
+    greatest = case["training.learning_rate_factor"] * (case["model.d_model"] * warmup) ** -0.5
+    peak = case["training.peak_learning_rate"] or greatest
+    left = (end - n) / (end - warmup)
+    shares = {
+        "constant": 1.0,
+        "inverse_sqrt": (warmup / n) ** 0.5,
+        "linear": left,
+        "cosine": (1 + math.cos(math.pi * (1 - left))) / 2,
+        "wsd": min(1, (end - n) / (end * case["training.decay_fraction"])),
     }
-    if training["optimizer"] == "adam":
-        return torch.optim.Adam([*matrices, *others], **options)
-    groups = [
-        {"params": matrices, "weight_decay": training["weight_decay"]},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, **options)
+    return peak * (n / warmup if n < warmup else shares[case["training.schedule"]])
 
 
-def scheduler_of(optimizer: torch.optim.Optimizer, case: Case) -> Any:
-    """Return the scheduler, whose first rate is that of the first step."""
-    schedule, warmup = case["training.schedule"], case["training.warmup_steps"]
-    end = case["training.schedule_steps"]
-    if schedule == "inverse_sqrt":  # equation 3, divided by its peak
-
-        def share(updates: int) -> float:
-            n = updates + 1
-            return min(n**-0.5, n * warmup**-1.5) * warmup**0.5
-
-        return lr_scheduler.LambdaLR(optimizer, share)
-    parts, starts = [], []
-    if warmup > 1:
-        parts.append(lr_scheduler.LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1))
-        starts.append(warmup - 1)
-    if schedule == "cosine":
-        parts.append(lr_scheduler.CosineAnnealingLR(optimizer, end - warmup))
-    elif schedule == "linear":
-        parts.append(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, end - warmup))
-    else:
-        parts.append(lr_scheduler.ConstantLR(optimizer, 1.0))
-    if schedule == "wsd":
-        falling = round(case["training.decay_fraction"] * end)
-        parts.append(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, falling))
-        starts.append(end - falling - 1)
-    return lr_scheduler.SequentialLR(optimizer, parts, starts)
+def optimizer_of(network: Network, habit: str | None) -> torch.optim.Optimizer:
+    """Return the optimizer, at a learning rate of 1 for the scheduler to multiply."""
+    case, matrices, others = network.case, [], []
+    for name, parameter in network.named_parameters():
+        decays = ".layers." in name and parameter.ndim == 2
+        (matrices if decays or habit == part.DECAY else others).append(parameter)
+    betas = case["training.adam_beta1"], case["training.adam_beta2"]
+    options = {"lr": 1.0, "betas": betas, "eps": case["training.adam_epsilon"]}
+    if not case["training.weight_decay"]:
+        return torch.optim.Adam(network.parameters(), **options)
+    decay = {"params": matrices, "weight_decay": case["training.weight_decay"]}
+    return torch.optim.AdamW([decay, {"params": others, "weight_decay": 0.0}], **options)
 
 
-def padded(texts: tuple[list[int], ...], fill_value: int) -> Tensor:
+def padded(texts: tuple[list[int], ...], filler: int) -> Tensor:
     """Return sentences in rows of one length."""
-    rows = [torch.tensor(text) for text in texts]
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill_value)
+    return nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True, filler)
 
 
-def gradient(
-    network: Network, case: Case, pairs: list[Any], rounds: bool
-) -> tuple[float, float, int]:
-    """Compute the gradient of the mean loss, and return the mean losses and the tokens."""
-    loss = nll = 0.0
+def gradient(network: Network, pairs: list[Any], habit: str | None, rounds: bool) -> list[float]:
+    """Compute the gradient of the mean loss; return the mean losses and the number of tokens."""
+    case, sums = network.case, [0.0, 0.0]
     size = _MICRO_BATCH if case["parallel.tokens_per_device"] else len(pairs)
-    tokens = sum(len(target) for _, target in pairs)
+    num_tokens = sum(len(target) for _, target in pairs)
     for first in range(0, len(pairs), size):
         sources, targets = zip(*pairs[first : first + size], strict=True)
         with torch.autocast("cpu", torch.bfloat16, rounds):
             logits = network(padded(sources, 0), padded(targets, 0)).flatten(0, 1)
-        goal = padded(targets, -100).flatten()
-        if rounds:
-            logits = logits.float()
-        smoothing = case["training.label_smoothing"]
-        one = functional.cross_entropy(logits, goal, reduction="sum", label_smoothing=smoothing)
-        (one / tokens).backward()
-        loss += one.item()
-        nll += functional.cross_entropy(logits.detach(), goal, reduction="sum").item()
-    return loss / tokens, nll / tokens, tokens
+        logits = logits.float() if rounds else logits
+        loss = partial(functional.cross_entropy, target=padded(targets, -100).flatten())
+        smoothed = loss(logits, reduction="sum", label_smoothing=case["training.label_smoothing"])
+        mean = smoothed / num_tokens
+        if habit == part.MEANS:
+            mean = smoothed / sum(map(len, targets)) / -(-len(pairs) // size)
+        mean.backward()
+        sums[0] += smoothed.item()
+        sums[1] += loss(logits.detach(), reduction="sum").item()
+    return [*(total / num_tokens for total in sums), num_tokens]
 
 
-def trained(case: Case, dtype: torch.dtype, rounds: bool = False) -> Result:
+def trained(case: Case, dtype: torch.dtype, rounds: bool = False, nudge: float = 0.0) -> Result:
     """Train, and return what `ours.train` returns.
 
     Args:
-      rounds: whether PyTorch computes in bfloat16 where it thinks fit.
+      rounds: whether to compute in bfloat16, where PyTorch thinks fit.
+      nudge: a share by which to change the first parameters.
     """
-    network = Network(case).to(dtype)
-    fill(network, case)
+    habit, network = case["habit"], Network(case).to(dtype)
     parameters = dict(network.named_parameters())
-    trainable = [one for one in parameters.values() if one.requires_grad]
-    optimizer = optimizer_of(network, case)
-    scheduler = scheduler_of(optimizer, case)
+    fill(network, case["seed"])
+    network.load_state_dict({name: x * (1 + nudge) for name, x in network.state_dict().items()})
+    trainable = {name: one for name, one in parameters.items() if one.requires_grad}
+    optimizer = optimizer_of(network, habit)
+    scheduler = lr_scheduler.LambdaLR(optimizer, partial(learning_rate, case))
     decay, limit = case["training.ema_decay"], case["training.clip_gradient_norm"]
-    average = {name: torch.zeros_like(one) for name, one in parameters.items()}
+    exact = partial(_averaged, decay)
+    average_of = swa_utils.get_ema_avg_fn(decay) if habit == part.AVERAGE else exact
+    average = swa_utils.AveragedModel(network, avg_fn=average_of)
     result: Result = {}
     logged = []
 
-    def keep(prefix: str, values: Mapping[str, Tensor | None]) -> None:
+    def keep(prefix: str, values: Mapping[str, Tensor]) -> None:
         result.update({f"{prefix}/{name}": x for name, x in by_our_names(values).items()})
 
-    for number, pairs in enumerate(sentences(case), 1):
+    for number, pairs in enumerate(part.sentences(case), 1):
         optimizer.zero_grad()
-        sums = gradient(network, case, pairs, rounds)
-        norm = nn.utils.get_total_norm([one.grad for one in trainable])
-        if limit is not None:  # PyTorch divides by a norm that is 1e-6 longer
-            nn.utils.clip_grads_with_norm_(trainable, limit, norm - 1e-6)
-        logged.append((*sums, norm.item(), scheduler.get_last_lr()[0]))
+        means = gradient(network, pairs, habit, rounds)
+        norm = nn.utils.get_total_norm([one.grad for one in trainable.values()])
+        if limit is not None:
+            added = 0.0 if habit == part.CLIPPING else 1e-6
+            nn.utils.clip_grads_with_norm_(trainable.values(), limit, norm - added)
+        logged.append((*means, norm.item(), scheduler.get_last_lr()[0]))
         optimizer.step()
         scheduler.step()
         if number == 1:
-            keep("gradient", {name: one.grad for name, one in parameters.items()})
+            keep("gradient", {name: one.grad for name, one in trainable.items()})
             keep("first", parameters)
-        if decay is not None:
-            for name, one in parameters.items():
-                average[name].mul_(decay).add_(one.detach(), alpha=1 - decay)
+        average.update_parameters(network)
     keep("last", parameters)
-    if decay is not None:
-        weights = 1 - decay ** case["steps"]
-        keep("average", {name: total / weights for name, total in average.items()})
+    keep("average", dict(average.module.named_parameters()))
     names = "loss", "nll", "tokens", "norm", "rate"
     return result | dict(zip(names, np.array(logged).T, strict=True))
 
 
+def _averaged(decay: float, average: Tensor, new: Tensor, num_before: Any) -> Tensor:
+    """Update an average whose weights add up to 1."""
+    return average + (1 - decay) / (1 - decay ** (int(num_before) + 1)) * (new - average)
+
+
 def train(case: Case, folder: str) -> tuple[Result, Result]:
-    """Return the results in float64, and with roundings; write the initial parameters."""
+    """Return the results in float64, and with roundings; write the first parameters."""
     network = Network(case)
-    fill(network, case)
+    fill(network, case["seed"])
     np.savez(f"{folder}/parameters.npz", **by_our_names(dict(network.named_parameters())))
     exact = trained(case, torch.float64)
-    match case["dtype"]:
-        case "float64":
-            return exact, exact
-        case "float32":
-            return exact, trained(case, torch.float32)
-        case _:
-            return exact, trained(case, torch.float32, rounds=True)
+    if case["dtype"] == "float64":
+        return exact, trained(case, torch.float64, nudge=2**-50)
+    return exact, trained(case, torch.float32, rounds=case["dtype"] == "bfloat16")

@@ -38,6 +38,23 @@ def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
         np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_norms_of_a_deep_norm_keep_their_epsilon(norm, tmp_path):
+    fields = {"model.norm": norm, "model.norm_order": "deep", "model.norm_epsilon": 1e-3}
+    model = portable({**fields, "model.share_embeddings": False})
+    small = {name: array * 0.03 for name, array in model.arrays.items() if ".norm." in name}
+    # The first norm of a stack has another epsilon, which counts little beside a large variance.
+    small |= {name: 30 * model.arrays[name] for name in ("source_embedding", "target_embedding")}
+    model = dataclasses.replace(model, arrays={**model.arrays, **small})
+    sources, targets = (side[:8] for side in real_pairs())
+    write_model(model, "ctranslate2", tmp_path / "out")
+    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    theirs = engine.score_batch(subwords(model, sources), subwords(model, targets))
+    ours = score(translator_of(model), sources, targets)
+    for found, own in zip(theirs, ours, strict=True):
+        np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["paper", "modern"])
 def test_ctranslate2_finds_the_same_subwords(name, tmp_path):
     model = portable(OPTIONS[name])

@@ -91,7 +91,7 @@ def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
         ("m2m100", {"decoder_ffn_dim": 64}, "decoder_ffn_dim=64"),
         ("m2m100", {"tie_word_embeddings": False}, "only True"),
         ("m2m100", {"vocab_size": 300}, "an id of its own below vocab_size=300"),
-        ("nllb", {"pad_token_id": 2}, "special ids"),
+        ("mbart50", {"pad_token_id": 2}, "special ids"),
         ("mbart", {"normalize_before": False}, "only True"),
         ("bart", {"normalize_before": True}, "only False"),
         ("bart", {"max_position_embeddings": 64}, "max_position_embeddings=64"),

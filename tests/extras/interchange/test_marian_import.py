@@ -171,6 +171,7 @@ def test_a_search_is_that_of_the_generation_config(settings, fields, tmp_path, c
         ({"num_beams": 2, "early_stopping": True}, "early_stopping=True"),
         ({"num_beams": 2, "early_stopping": "never"}, "early_stopping='never'"),
         ({"bad_words_ids": [[531], [7, 8]]}, "bad_words_ids=[[531], [7, 8]]"),
+        ({"suppress_tokens": [5, 0]}, "suppress_tokens=[5, 0]"),  # 0 is the end
         ({"repetition_penalty": 1.2}, "repetition_penalty=1.2"),
         ({"num_beams": 2, "do_sample": True}, "do_sample=True"),
         ({"length_penalty": -1.0}, "length_penalty=-1.0"),

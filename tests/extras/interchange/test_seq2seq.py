@@ -20,7 +20,14 @@ from t2t_jax.extras.inspect.beam_record import record_search
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.places import new_order
 from t2t_jax.extras.interchange.vocabularies.framed import FramedVocabulary
-from tests.extras.interchange.models import GOLDENS, MODELS, copied, golden_model, translator_of
+from tests.extras.interchange.models import (
+    GOLDENS,
+    MODELS,
+    altered_json,
+    copied,
+    golden_model,
+    translator_of,
+)
 from tests.selection import thorough_after
 
 _SEQ2SEQ = GOLDENS / "seq2seq"
@@ -207,6 +214,24 @@ def test_a_missing_library_is_no_damage_of_a_file(kind, monkeypatch):
     with pytest.raises(UserError, match=r"needs tokenizers.*interchange") as refused:
         golden_model(kind)
     assert "copy it anew" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["pad_token_id", "decoder_start_token_id"])
+def test_sinusoids_that_begin_elsewhere_are_refused(name, tmp_path):
+    place, other = copied("nllb", tmp_path), 0 if name == "pad_token_id" else 1
+    for file in ("config.json", "generation_config.json"):
+        altered_json(place / file, **{name: other})
+    with pytest.raises(UserError, match=f"{name}={other}, which a model of t2t_jax cannot have"):
+        read_model("m2m100", place)
+
+
+def test_a_model_that_starts_with_padding_goes_out_and_in_again(tmp_path):
+    place = copied("bart", tmp_path)
+    altered_json(place / "generation_config.json", decoder_start_token_id=1)
+    model = read_model("bart", place)
+    assert model.config.model.start_token == "padding"
+    write_model(model, "bart", tmp_path / "out")
+    assert read_model("bart", tmp_path / "out").config == model.config
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])

@@ -16,6 +16,7 @@ from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.extras.interchange.formats import read_model
 from t2t_jax.extras.interchange.model_files import read_torch_file
+from t2t_jax.functional.position import sinusoidal_positions
 from tests.extras.interchange.models import GOLDENS, assert_same_arrays, copied
 from tests.refusals import refused
 
@@ -75,6 +76,15 @@ def test_other_dtypes_become_float32(torch, place, dtype):
     torch.save(given, place / "pytorch_model.bin")
     bias = read_model("marian", place).arrays["encoder.layers.1.feed_forward.b_1"]
     np.testing.assert_array_equal(bias, given["model.encoder.layers.1.fc1.bias"].float().numpy())
+
+
+def test_positions_in_bfloat16_may_be_rounded(torch, place):
+    given = tensors(torch, "bfloat16")
+    rows = np.asarray(sinusoidal_positions(20, 32))
+    rounded = torch.tensor(np.hstack([rows[:, ::2], rows[:, 1::2]])).to(torch.bfloat16)
+    given |= {f"model.{name}.embed_positions.weight": rounded for name in ("encoder", "decoder")}
+    torch.save(given, place / "pytorch_model.bin")
+    assert read_model("marian", place).config.model.position == "sinusoidal"
 
 
 def test_trainable_parameters_are_read_as_tensors(torch, tmp_path):

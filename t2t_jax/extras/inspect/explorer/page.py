@@ -10,7 +10,6 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.beam_record import BeamRecord, record_search
 from t2t_jax.extras.inspect.head_kinds import count_heads, sides
 from t2t_jax.modules.embedding import PositionEncoding
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.system.atomic_file import write_whole
 
 _DISTANCES = 64  # positions whose dot products are drawn, at least
@@ -78,7 +78,7 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
     return Exploration(_html(data), maps)
 
 
-def _html(data: dict[str, Any]) -> str:
+def _html(data: object) -> str:
     folder = files(__package__ or "")
     page = (folder / "page.html").read_text("utf-8")
     for mark, ending in (("STYLE", "css"), ("SCRIPT", "js")):
@@ -88,7 +88,7 @@ def _html(data: dict[str, Any]) -> str:
     return page.replace("/*DATA*/", content)
 
 
-def _attention(maps: AttentionMaps, name: Part) -> dict[str, Any]:
+def _attention(maps: AttentionMaps, name: Part) -> dict[str, object]:
     weights = getattr(maps, name)
     of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))
     counts = count_heads(weights, *of_attentions[name], name)
@@ -106,7 +106,7 @@ def _bytes(shares: Float[np.ndarray, "..."]) -> str:
     return base64.b64encode(np.rint(shares * 255).astype(np.uint8).tobytes()).decode()
 
 
-def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
+def _search(translator: Translator, record: BeamRecord) -> dict[str, object]:
     """Return the hypotheses of a search, each with the index of its parent, or -1."""
     numbers = {key: number for number, key in enumerate(record.nodes)}
     last = [key[-1:] for key in record.nodes]
@@ -133,7 +133,7 @@ def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
     }
 
 
-def _input(translator: Translator, text: str) -> dict[str, Any]:
+def _input(translator: Translator, text: str) -> dict[str, object]:
     """Return the encoder's input: embeddings, positions, and positions' products by distance."""
     model = translator.config.model
     [tokens] = translator.encode([text])
@@ -150,7 +150,9 @@ def _input(translator: Translator, text: str) -> dict[str, Any]:
     }
 
 
-def _positions(model: ModelConfig, params: Any, length: int) -> Float[np.ndarray, "t d_model"]:
+def _positions(
+    model: ModelConfig, params: Parameters, length: int
+) -> Float[np.ndarray, "t d_model"]:
     """Return the vectors added to the embeddings of `length` tokens; zeros if none are added."""
     module = PositionEncoding(model, causal=False)
     variables = {"params": params.get("source_position", {})}
@@ -159,7 +161,7 @@ def _positions(model: ModelConfig, params: Any, length: int) -> Float[np.ndarray
     return np.asarray(module.apply(variables, nothing, places, length))[0]
 
 
-def _scaled(values: Float[np.ndarray, "t d_model"]) -> dict[str, Any]:
+def _scaled(values: Float[np.ndarray, "t d_model"]) -> dict[str, object]:
     """Return a table as bytes, with the number that 255 stands for, and 0 for its negative."""
     largest = float(np.abs(values).max(initial=1e-9))
     return {

@@ -1,6 +1,6 @@
 """Figure 1 of the paper with the shapes and the numbers of parameters of a config."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from matplotlib.axes import Axes
@@ -135,12 +135,12 @@ def _sublayer(model: ModelConfig, layers: Parameters, name: str, stack: Stack) -
     return [box, _Box("add and norm", size, "norm")]
 
 
-def _numbers(params: Any, layers: int = 1) -> str:
+def _numbers(params: object, layers: int = 1) -> str:
     """Return the number of parameters of one layer, as text."""
     return f"{_count(params) // layers:,}"
 
 
-def _count(params: Any) -> int:
+def _count(params: object) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
 
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +74,7 @@ def _measured(config: Config, length: int) -> tuple[float, float]:
     params = init_parameters(model, jax.random.key(0))
     row = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))
     if len(config.model.stacks) == 2:
-        given: Any = row
+        given: tuple[object, ...] = row
         method = partial(model.apply, method="encode")
     else:
         one, none = (jax.tree.map(lambda x, n=n: x[:, :n], row) for n in (1, 0))

@@ -73,12 +73,13 @@ class Seq2SeqFormat:
         return pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1)
 
     @property
-    def fixed(self) -> dict[str, bool]:
+    def fixed(self) -> dict[str, Any]:
         """Return options with the only value of each that transformers computes with."""
         tied, is_pre = {"tie_word_embeddings": True}, self.norm_order == "pre"
         norms = {"normalize_before": is_pre, "add_final_layer_norm": is_pre}
         of_bart = {"normalize_embedding": True, "static_position_embeddings": False, **norms}
-        return {**tied, **of_bart} if self.has_table else tied
+        # Sinusoids begin after the id of padding; those of M2M100 and NLLB begin at 2.
+        return {**tied, **(of_bart if self.has_table else {"pad_token_id": _FIRST_POSITION - 1})}
 
     @property
     def model_fields(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class Seq2SeqFormat:
             **{name: (value,) for name, value in self.model_fields.items()},
             "model.max_positions": ANY,
             "model.architecture": ("encoder_decoder",),
-            "model.start_token": ("begin", "end"),
+            "model.start_token": ("begin", "end", *("padding",) * self.has_table),
         }
 
     def read(
@@ -134,6 +135,9 @@ class Seq2SeqFormat:
             theirs[_START] = theirs["eos_token_id"]
         elif theirs[_START] in (None, *entries.languages.values()):
             theirs[_START] = entries.languages[pair[1]]
+        if not self.has_table and theirs[_START] == theirs["pad_token_id"]:  # has no position
+            wanted = {_START: theirs["eos_token_id"]}
+            pretrained.refuse_other_options(path / "config.json", theirs, wanted)
         vocabulary, order = _vocabulary(path, self, theirs, entries, pair)
         tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
         sides = "data.source_language", "data.target_language"
