@@ -48,7 +48,8 @@ def _search(model: MarianMTModel, case: Case, batch: list[list[list[int]]]) -> F
         **settings,
     )
     if case["beam_size"] == 1:
-        steps = model.compute_transition_scores(done.sequences, done.logits, normalize_logits=True)
+        logits = done.scores if case["renormalize_logits"] else done.logits
+        steps = model.compute_transition_scores(done.sequences, logits, normalize_logits=True)
     found: Found = [[] for _ in batch]
     rows = (done.sequences[:, 1 : case["limit"] + 1] + 1) % size
     for index, row in enumerate(rows.tolist()):
