@@ -7,18 +7,14 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from importlib import import_module
 
 from tests.against.environment import installed_version, pinned_versions, python_with_programs
-from tests.against.part import Case, Difference, Part, Row, Runner, compare_cases
-from tests.against.programs import NotRun
+from tests.against.part import Case, Difference, Part, Row, Runner, classified, compare_cases
 
 PARTS = "search", "networks", "training", "kernels"
-
-
-def part_named(name: str) -> Part:
-    """Return a part; its module imports no program."""
-    return import_module(f"tests.against.{name}.part").PART
 
 
 def print_difference(part: str, name: str, case: Case, difference: Difference) -> None:
@@ -27,34 +23,24 @@ def print_difference(part: str, name: str, case: Case, difference: Difference) -
     print(f"{part}, {name}: {difference.kind}\n  {difference.detail}\n  {command}", flush=True)
 
 
-def repeat_case(part_name: str, case: Case) -> bool:
+def repeat_case(part: Part, case: Case) -> bool:
     """Compute one case, and print each outcome; return whether every program agrees."""
-    runner = Runner(part_named(part_name))
-    outcomes = runner.outcomes({**runner.part.simplest, **case})
-    runner.close()
+    with closing(Runner(part)) as runner:
+        outcomes = runner.outcomes({**part.simplest, **case})
     for name, outcome in outcomes.items():
-        match outcome:
-            case None:
-                print(f"{name}: equal")
-            case NotRun(reason):
-                print(f"{name}: not run: {reason}")
-            case Difference(kind, detail):
-                is_documented = kind in runner.part.documented
-                print(f"{name}: {kind}{' (documented)' if is_documented else ''}\n  {detail}")
+        word, kind = classified(outcome, part.documented)
+        words = name, word.replace("_", " "), kind, getattr(outcome, "detail", "")
+        print(": ".join(filter(None, words)))
     return not any(outcomes.values())
 
 
 def print_table(rows: Mapping[tuple[str, str], Row]) -> None:
     """Print how many cases were compared, and with which outcomes."""
-    names = [("part", "with"), *rows]
-    counts = [("compared", "equal", "documented", "different", "not run")]
-    for row in rows.values():
-        kinds = row.documented, row.different, row.not_run
-        counts.append((row.num_compared, row.equal, *(kind.total() for kind in kinds)))
-    widths = [max(len(name[column]) for name in names) for column in (0, 1)]
-    for (part, name), numbers in zip(names, counts, strict=True):
-        cells = "".join(f"{number:>12}" for number in numbers)
-        print(f"{part:<{widths[0]}}  {name:<{widths[1]}}{cells}")
+    line = "{:<10}{:<36}" + 5 * "{:>12}"
+    print(line.format("part", "with", "compared", "equal", "documented", "different", "not run"))
+    for names, row in rows.items():
+        totals = (kinds.total() for kinds in (row.documented, row.different, row.not_run))
+        print(line.format(*names, row.num_compared, row.equal, *totals))
     for (part, name), row in rows.items():
         for word in ("documented", "different", "not_run"):
             for kind, count in getattr(row, word).most_common():
@@ -79,29 +65,29 @@ def main() -> int:
     python = python_with_programs()
     if python != sys.executable:
         os.execv(python, [python, "-m", "tests.against", *sys.argv[1:]])
+    # These modules import no program.
+    parts = {name: import_module(f"tests.against.{name}.part").PART for name in arguments.parts}
     if arguments.case is not None:
-        return 0 if all(repeat_case(part, arguments.case) for part in arguments.parts) else 1
+        return 0 if all(repeat_case(part, arguments.case) for part in parts.values()) else 1
     versions = (f"{name} {installed_version(name) or 'missing'}" for name in pinned_versions())
     print(f"seed {arguments.seed}; {', '.join(versions)}", flush=True)
     end = time.monotonic() + 60 * arguments.minutes
 
-    def compared(part: str) -> dict[tuple[str, str], Row]:
-        def report(name: str, case: Case, difference: Difference) -> None:
-            print_difference(part, name, case, difference)
-
+    def compared(name: str) -> dict[str, Row]:
         limits = arguments.seed, end, arguments.cases
-        found = compare_cases(part_named(part), *limits, report, arguments.first)
-        return {(part, name): row for name, row in sorted(found.items())}
+        report = partial(print_difference, name)
+        return compare_cases(parts[name], *limits, report, arguments.first)
 
     # Each part waits for its programs in a thread, so that all parts share the processors.
-    with ThreadPoolExecutor(len(arguments.parts)) as pool:
-        rows = dict(row for found in pool.map(compared, arguments.parts) for row in found.items())
+    with ThreadPoolExecutor(len(parts)) as pool:
+        tables = zip(parts, pool.map(compared, parts), strict=True)
+        rows = {(part, name): row for part, table in tables for name, row in sorted(table.items())}
     print_table(rows)
     if any(row.different for row in rows.values()):
         return 1
-    missing = {key for key, row in rows.items() if not row.num_compared}
-    allowed = {(part, name) for part in arguments.parts for name in part_named(part).may_not_run}
-    return 0 if rows and missing <= allowed else 2
+    missing = {(part, name) for (part, name), row in rows.items() if not row.num_compared}
+    is_allowed = all(name in parts[part].may_not_run for part, name in missing)
+    return 0 if rows and is_allowed else 2
 
 
 if __name__ == "__main__":

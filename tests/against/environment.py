@@ -31,11 +31,10 @@ def python_with_programs() -> str:
 
     A program that cannot be installed is reported later, as not run.
     """
-    if all(installed_version(name) == pin for name, pin in pinned_versions().items()):
+    has_all = all(installed_version(name) == pin for name, pin in pinned_versions().items())
+    if has_all or Path(sys.prefix) == ENVIRONMENT:
         return sys.executable
     python = ENVIRONMENT / "bin" / "python"
-    if Path(sys.prefix) == ENVIRONMENT:
-        return sys.executable
     if not python.exists():
         print(f"installing the other programs into {ENVIRONMENT}", file=sys.stderr)
         venv.create(ENVIRONMENT, with_pip=True)

@@ -3,7 +3,9 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -14,6 +16,8 @@ from tests.against.programs import Failed, NotRun, Program
 
 Case: TypeAlias = dict[str, Any]
 """All that a comparison depends on, as a JSON object."""
+Fields: TypeAlias = Mapping[str, Sequence[Any]]
+"""The values of each field of a case, the simplest one first. A more frequent one is repeated."""
 Step: TypeAlias = tuple[str, str]
 """The name of a program, and a function of its module that takes a case and a folder."""
 
@@ -58,6 +62,16 @@ class Part:
     may_not_run: Collection[str] = ()
 
 
+def drawn(rng: np.random.Generator, fields: Fields) -> Case:
+    """Draw a value of each field."""
+    return {name: values[rng.integers(len(values))] for name, values in fields.items()}
+
+
+def simplest_case(fields: Fields) -> Case:
+    """Return the simplest value of each field."""
+    return {name: values[0] for name, values in fields.items()}
+
+
 Outcome: TypeAlias = Difference | NotRun | None
 """The outcome of a comparison of a case; None if the programs agree."""
 
@@ -82,50 +96,44 @@ class Runner:
           case: the case.
           only: the name of the only comparison to compute.
         """
-        answers: dict[Step, Any] = {}
-        outcomes: dict[str, Outcome] = {}
         with TemporaryDirectory(prefix="against_") as folder:
-            for name, steps in self.part.routes(case).items():
-                if only in (None, name):
-                    outcomes[name] = self._outcome(case, name, steps, answers, folder)
-        return outcomes
+
+            @cache
+            def answer(program: str, function: str) -> Any:
+                return self._programs[program].call(function, case, folder)
+
+            return {
+                name: self._outcome(case, name, steps, answer)
+                for name, steps in self.part.routes(case).items()
+                if only in (None, name)
+            }
 
     def _outcome(
-        self,
-        case: Case,
-        name: str,
-        steps: Sequence[Step],
-        answers: dict[Step, Any],
-        folder: str,
+        self, case: Case, name: str, steps: Sequence[Step], answer: Callable[[str, str], Any]
     ) -> Outcome:
-        for step in steps:
-            if step not in answers:
-                program, function = step
-                answers[step] = self._programs[program].call(function, case, folder)
-            answer = answers[step]
-            if isinstance(answer, Failed) and step[0].startswith(OURS):
-                return Difference("ours raises an error", answer.error)
-            if isinstance(answer, Failed):
-                return NotRun(answer.error)
-            if isinstance(answer, NotRun):
-                return NotRun(f"{step[0]} {answer.reason}")
-        return self.part.compare(case, name, [answers[step] for step in steps])
+        answers = []
+        for program, function in steps:
+            answers.append(answer(program, function))
+            match answers[-1]:
+                case Failed(error) if program.startswith(OURS):
+                    return Difference("ours raises an error", error)
+                case Failed(error):
+                    return NotRun(error)
+                case NotRun(reason):
+                    return NotRun(f"{program} {reason}")
+        return self.part.compare(case, name, answers)
 
     def shrunk(self, case: Case, name: str, difference: Difference) -> tuple[Case, Difference]:
         """Return the smallest case found in which a comparison differs in the same kind."""
         end = time.monotonic() + MOST_SHRINKING_SECONDS
-        shrinks = True
-        while shrinks:
-            shrinks = False
-            for smaller in smaller_cases(case, self.part.simplest):
-                if time.monotonic() > end:
-                    return case, difference
-                if not self.part.is_valid(smaller) or name not in self.part.routes(smaller):
-                    continue
-                found = self.outcomes(smaller, name)[name]
-                if isinstance(found, Difference) and found.kind == difference.kind:
-                    case, difference, shrinks = smaller, found, True
-                    break
+        candidates = smaller_cases(case, self.part.simplest)
+        while (smaller := next(candidates, None)) and time.monotonic() < end:
+            if not self.part.is_valid(smaller) or name not in self.part.routes(smaller):
+                continue
+            found = self.outcomes(smaller, name)[name]
+            if isinstance(found, Difference) and found.kind == difference.kind:
+                case, difference = smaller, found
+                candidates = smaller_cases(case, self.part.simplest)
         return case, difference
 
 
@@ -146,6 +154,17 @@ def smaller_cases(case: Case, simplest: Mapping[str, Any]) -> Iterator[Case]:
                     yield {**case, name: shorter}
 
 
+def classified(outcome: Outcome, documented: Mapping[str, str]) -> tuple[str, str]:
+    """Return the field of a `Row` in which an outcome counts, and its kind or reason."""
+    match outcome:
+        case None:
+            return "equal", ""
+        case NotRun(reason):
+            return "not_run", reason
+        case Difference(kind):
+            return "documented" if kind in documented else "different", kind
+
+
 @dataclass
 class Row:
     """A row of the table: how often a comparison of a part had each outcome."""
@@ -157,17 +176,12 @@ class Row:
 
     def add(self, outcome: Outcome, documented: Mapping[str, str]) -> bool:
         """Count an outcome; return whether it is a difference that no document explains."""
-        match outcome:
-            case None:
-                self.equal += 1
-            case NotRun(reason):
-                self.not_run[reason[:100]] += 1
-            case Difference(kind) if kind in documented:
-                self.documented[kind] += 1
-            case Difference(kind):
-                self.different[kind] += 1
-                return True
-        return False
+        name, kind = classified(outcome, documented)
+        if name == "equal":
+            self.equal += 1
+        else:
+            getattr(self, name)[kind[:100] if name == "not_run" else kind] += 1
+        return name == "different"
 
     @property
     def num_compared(self) -> int:
@@ -202,8 +216,7 @@ def compare_cases(
       first: the number of the first case.
     """
     rows: dict[str, Row] = {}
-    runner = Runner(part)
-    try:
+    with closing(Runner(part)) as runner:
         for index in range(first, first + most_cases):
             if time.monotonic() > end:
                 break
@@ -213,8 +226,6 @@ def compare_cases(
                 is_new = isinstance(outcome, Difference) and not row.different[outcome.kind]
                 if row.add(outcome, part.documented) and is_new:
                     report(name, *runner.shrunk(case, name, outcome))
-    finally:
-        runner.close()
     return rows
 
 

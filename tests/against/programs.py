@@ -45,12 +45,12 @@ class Program:
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Return the result of a function of the module, or why there is none."""
-        if self._process is None:
-            started = self._start()
-            if started is not None:
-                return started
-        self._num_calls += 1
-        answer = self._exchange((function, arguments), self._seconds)
+        answer = self._start() if self._process is None else None
+        if isinstance(answer, Failed):
+            answer = NotRun(f"cannot start: {answer.error}")
+        if not isinstance(answer, NotRun):
+            self._num_calls += 1
+            answer = self._exchange((function, arguments), self._seconds)
         if isinstance(answer, NotRun) or self._num_calls >= CASES_PER_PROCESS:
             self.close()
         return answer
@@ -63,23 +63,19 @@ class Program:
             self._connection.close()
         self._process, self._num_calls = None, 0
 
-    def _start(self) -> NotRun | None:
+    def _start(self) -> Any:
+        """Start the process, and return the names in the module, or why there are none."""
         spawn = multiprocessing.get_context("spawn")
         self._connection, remote = spawn.Pipe()
         arguments = remote, self._module, self._memory
         self._process = spawn.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         remote.close()
-        ready = self._exchange(None, START_SECONDS)
-        if ready is None:
-            return None
-        self.close()
-        return ready if isinstance(ready, NotRun) else NotRun(f"cannot start: {ready.error}")
+        return self._exchange(("__dir__", ()), START_SECONDS)
 
     def _exchange(self, request: Any, seconds: float) -> Any:
         try:
-            if request is not None:
-                self._connection.send(request)
+            self._connection.send(request)
             if self._connection.poll(seconds):
                 return self._connection.recv()
         except (EOFError, OSError):
@@ -94,16 +90,13 @@ def _serve(connection: Connection, module: str, memory: int) -> None:
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    functions = _answer(importlib.import_module, (module,))
-    connection.send(functions if isinstance(functions, Failed) else None)
-    while not isinstance(functions, Failed):
-        function, arguments = connection.recv()
-        connection.send(_answer(getattr(functions, function), arguments))
+    while True:
+        connection.send(_answer(module, *connection.recv()))
 
 
-def _answer(function: Any, arguments: tuple[Any, ...]) -> Any:
+def _answer(module: str, function: str, arguments: tuple[Any, ...]) -> Any:
     try:
-        return function(*arguments)
+        return getattr(importlib.import_module(module), function)(*arguments)
     except MemoryError:
         os._exit(137)
     except Exception as error:

@@ -7,257 +7,202 @@ transformers by ten steps of training.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import Field, fields
+from itertools import permutations
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DecoderOnlyConfig, EncoderDecoderConfig, tables
 from t2t_jax.errors import UserError
+from t2t_jax.extras.interchange.formats import implementation
 from tests.against.part import OURS, Case, Difference, Part, Step
 
-FOLDER = "tests.against.networks"
 FORMULAS, ENGINE, THEIRS = "formulas", "ctranslate2", "transformers"
 PEERS = {"safetensors": FORMULAS, "run": FORMULAS, "ctranslate2": ENGINE}
 """The program that reads a format, if it is not transformers."""
-FORMATS = *PEERS, "marian", "m2m100", "mbart", "bart", "gpt2"
+SEQ2SEQ = "m2m100", "mbart", "bart"
+FORMATS = *PEERS, "marian", *SEQ2SEQ, "gpt2"
 BEGIN, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
 LANGUAGES = {"m2m100": ("eng_Latn", "deu_Latn"), "mbart": ("en_XX", "de_DE")}
 TOLERANCE = 3e-6
 """Float32 computed in another order differs by up to 4e-7 of the largest logit here."""
 FIRST_NORM = "other epsilon of a first norm"
 
-_Options: TypeAlias = Mapping[str, Sequence[Any]]
-_ACTIVATIONS = "gelu", "relu", "silu", "swish", "gelu_new"
-_SEQ2SEQ: _Options = {
-    "activation_function": _ACTIVATIONS,
+_THEIRS: Mapping[str, Sequence[Any]] = {
+    "activation_function": ("gelu", "relu", "silu", "swish", "gelu_new"),
     "scale_embedding": (True, False),
     "attention_dropout": (0.0, 0.3),
     "max_position_embeddings": (16, 24),
+    "share_encoder_decoder_embeddings": (False,),
+    "layer_norm_epsilon": (1e-5, 1e-6, 1e-3),
+    "reorder_and_upcast_attn": (True,),
 }
-_THEIRS: Mapping[str, _Options] = {
-    **dict.fromkeys(("m2m100", "mbart", "bart"), _SEQ2SEQ),
-    "marian": {**_SEQ2SEQ, "share_encoder_decoder_embeddings": (False,)},
-    "gpt2": {
-        "activation_function": _ACTIVATIONS,
-        "layer_norm_epsilon": (1e-5, 1e-6, 1e-3),
-        "n_positions": (16, 24),
-        "reorder_and_upcast_attn": (True,),
-    },
+"""Options of transformers that are imported, with their values. All programs ignore an option that
+a format does not have."""
+_REFUSED: Mapping[str, tuple[Any, Sequence[str]]] = {
+    "activation_function": ("quick_gelu", ("marian", *SEQ2SEQ, "gpt2")),
+    "decoder_ffn_dim": (17, ("marian", *SEQ2SEQ)),
+    "pad_token_id": (5, ("m2m100",)),
+    "decoder_start_token_id": (1, ("m2m100",)),
+    "scale_attn_weights": (False, ("gpt2",)),
+    "scale_attn_by_inverse_layer_idx": (True, ("gpt2",)),
 }
-"""Options of transformers that are imported, with their values."""
-_REFUSED: Mapping[str, Sequence[tuple[str, Any]]] = {
-    **dict.fromkeys(("marian", "mbart", "bart"), (("decoder_ffn_dim", 17),)),
-    "m2m100": (("pad_token_id", 5), ("decoder_start_token_id", 1), ("decoder_ffn_dim", 17)),
-    "gpt2": (("scale_attn_weights", False), ("scale_attn_by_inverse_layer_idx", True)),
+"""Options of transformers that are refused: a value, and the formats that refuse it."""
+_NUMBERS: Mapping[str, Sequence[Any]] = {
+    "norm_epsilon": (1e-6, 1e-5, 1e-3),
+    "first_position": (2,),
+    "rotary_scale": (2.0,),
+    "rotary_base": (100.0,),
+    "num_kv_heads": (1, 2),
+    **dict.fromkeys(("cross_heads", "encoder_heads"), (1,)),
+    "attention_window": (1, 2, 4),
+    **dict.fromkeys(("d_k", "d_v"), (2, 3, 4, 6)),
 }
-"""Options of transformers that are refused, besides an activation."""
-_REFUSED_ACTIVATION = "activation_function", "quick_gelu"
-_PLAIN = "relu", "gelu", "gelu_tanh", "silu"
-_OF_MARIAN: _Options = {
-    "model.feed_forward": _PLAIN,
-    "model.norm_order": ("post", "deep"),
-    "model.norm_epsilon": (1e-6, 1e-5, 1e-3),
-    "model.attention_bias": (True,),
-    "model.output_bias": (True,),
-    "model.scale_embeddings": (False,),
-    "model.start_token": ("end", "padding"),
-    "model.cross_heads": (1,),
-    "model.encoder_heads": (1,),
-}
-_OF_ENGINE: _Options = {
-    **_OF_MARIAN,
-    "model.feed_forward": (*_PLAIN, "glu", "reglu", "geglu", "geglu_tanh", "swiglu"),
-    "model.norm": ("rms",),
-    "model.norm_order": ("pre", "deep"),
-    "model.score_function": ("dot_product",),
-    "model.position": ("sinusoidal_t2t", "learned", "none", "rotary", "alibi", "relative_bias"),
-    "model.first_position": (2,),
-    "model.rotary_scale": (2.0,),
-    "model.rotary_base": (100.0,),
-    "model.rotary_scaling": ("ntk",),
-    "model.embedding_norm": (True,),
-    "model.share_embeddings": (False,),
-    "model.share_target_embedding": (True,),
-    "model.share_source_embedding": (True,),
-    "model.num_kv_heads": (1, 2),
-    "model.d_k": (2, 4, 6),
-}
-_NOT_NEUTRAL = "model.first_position", "model.cross_heads", "model.encoder_heads"
-"""Fields that `numpy_transformer` does not have."""
-_OF_NEUTRAL: _Options = {
-    "model.architecture": ("decoder_only",),
-    **{option: values for option, values in _OF_ENGINE.items() if option not in _NOT_NEUTRAL},
-    "model.prefix_attention": (True,),
-    "model.score_function": ("dot_product", "additive"),
-    "model.attention_window": (1, 2, 4),
-    "model.query_key_norm": (True,),
-    "model.parametrisation": ("mup",),
-    "model.d_v": (2, 3, 4),
-}
-_OURS = dict.fromkeys(PEERS, _OF_NEUTRAL) | {"marian": _OF_MARIAN, "ctranslate2": _OF_ENGINE}
+"""Numbers in the section `model` of our config, with their values."""
 
-SIMPLEST: Case = {
-    "format": "safetensors",
-    "direction": "in",
-    "seed": 0,
-    "d_model": 8,
-    "num_heads": 1,
-    "d_ff": 4,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "entries": 12,
-    "source_entries": 0,
-    "unused_rows": 0,
-    "special": [0, 1, 2, 3],
-    "start": END,
-    "rows": 1,
-    "source_length": 1,
-    "target_length": 1,
-    "is_padded": False,
-    "file": "whole",
-    "dtype": "float32",
-    "options": [],
-}
-"""The simplest value of each field.
 
-    direction       whether transformers ("in") or this package ("out") makes the model
+def _our_values(field: Field[Any]) -> Sequence[Any]:
+    """Return the values of a number, a switch or a name in the section `model` of our config."""
+    is_name = get_origin(field.type) is Literal and field.metadata.get("exported", True)
+    names = get_args(field.type) if is_name else tables.TABLES.get(field.name, ())
+    switch = [not field.default] if field.type is bool else []
+    return *_NUMBERS.get(field.name, ()), *names, *switch
+
+
+_MODEL_FIELDS = *fields(EncoderDecoderConfig), *fields(DecoderOnlyConfig)
+_OURS = {f"model.{one.name}": values for one in _MODEL_FIELDS if (values := _our_values(one))}
+"""Options of our config, with their values. A format gets those that it declares to carry."""
+_NOT_OF_FORMULAS = "model.first_position", "model.cross_heads", "model.encoder_heads"
+"""Fields that `numpy_transformer` does not have. It has the parametrisation "complete" only where
+both stacks have one depth."""
+
+_FIELDS: Mapping[str, tuple[Any, Sequence[Any]]] = {
+    "format": ("safetensors", FORMATS),
+    "direction": ("in", ("in", "out")),
+    "seed": (0, range(1 << 30)),
+    "head_size": (8, (4, 5)),
+    "num_heads": (1, (1, 2, 3, 4)),
+    "d_ff": (4, (5, 16)),
+    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), (1, (1, 1, 2))),
+    "entries": (12, (16, 33)),
+    "source_entries": (0, (0, 0, 25)),
+    "unused_rows": (0, (0, 0, 3)),
+    "special": ([0, 1, 2, 3], [[*ids] for ids in permutations(range(8), 4)]),
+    "start": (END, (END, PAD, BEGIN, "deu_Latn", "de_DE")),
+    "rows": (1, (3,)),
+    **dict.fromkeys(("source_length", "target_length"), (1, (1, 7, 7))),
+    "is_padded": (False, (True, True, False)),
+    "file": ("whole", ("whole", "shards", "bin")),
+    "dtype": ("float32", ("float32", "bfloat16", "float16")),
+    "refused": ([], [*[[]] * 30, *([[name, value]] for name, (value, _) in _REFUSED.items())]),
+}
+"""The simplest value of each field of a case but `options`, and the values to choose from.
+
+    direction       for Marian, whether transformers ("in") or this package ("out") makes the model
     source_entries  entries of sources, where they have a vocabulary of their own
     unused_rows     rows of the embeddings beyond the vocabulary
     special         the ids of `<s>`, `<pad>`, `</s>` and `<unk>` in transformers
     start           the entry that a target begins with
     file            how transformers stores the weights: whole, in shards, or as pytorch_model.bin
+    refused         no or one pair of an option of config.json, and a value that is refused
     options         pairs of a field of config.json (in) or of our config (out), and its value
 """
+SIMPLEST: Case = {**{name: least for name, (least, _) in _FIELDS.items()}, "options": []}
 
 
 def generate(rng: np.random.Generator) -> Case:
-    """Make a case of one format."""
-
-    def one_of(*values: Any) -> Any:
-        return values[int(rng.integers(len(values)))]
-
-    name = one_of(*FORMATS)
-    is_out = name in PEERS or (name == "marian" and one_of(False, True))
-    # Few sizes, as operations are compiled for each of them.
-    sizes_of_heads = [(8, 1), (16, 2), (12, 3), (16, 4)]
-    if name in ("mbart", "bart", "gpt2"):  # which have no sinusoids
-        sizes_of_heads += [(15, 3)]
-    d_model, heads = one_of(*sizes_of_heads)
-    case = {
-        **SIMPLEST,
-        "format": name,
-        "direction": "out" if is_out else "in",
-        "seed": int(rng.integers(1 << 30)),
-        "d_model": d_model,
-        "num_heads": heads,
-        "d_ff": one_of(5, 16),
-        "encoder_layers": one_of(1, 1, 2),
-        "decoder_layers": one_of(1, 1, 2),
-        "entries": one_of(16, 33),
-        "unused_rows": one_of(0, 0, 3),
-        "special": [int(one) for one in rng.permutation(8)[:4]],
-        "start": one_of(END, END, PAD, BEGIN),
-        "rows": 3,
-        "source_length": one_of(1, 7, 7),
-        "target_length": one_of(1, 7, 7),
-        "is_padded": one_of(True, True, False),
-    }
-    if not is_out:
-        case["file"] = one_of("whole", "shards", "bin")
-        case["dtype"] = one_of("float32", "bfloat16", "float16")
-    elif PEERS.get(name) == FORMULAS:
-        case["dtype"] = one_of("float32", "bfloat16")
-    if is_out or name == "marian":
-        case["source_entries"] = one_of(0, 0, 25)
-    if name in LANGUAGES:
-        case["start"] = one_of(case["start"], LANGUAGES[name][1])
-    if name == "m2m100":  # whose positions begin after the id of padding
-        case |= {"special": [0, 1, 2, 3], "start": one_of(END, BEGIN, LANGUAGES[name][1])}
-    for option, values in (_OURS if is_out else _THEIRS)[name].items():
-        larger = {**case, "options": [*case["options"], [option, one_of(*values)]]}
-        if rng.random() < 0.4 and is_valid(larger):
-            case = larger
-    if not is_out and rng.random() < 0.05:
-        case["options"].append(list(one_of(_REFUSED_ACTIVATION, *_REFUSED[name])))
+    """Make a case of one format. A field or an option that does not fit the others is left out."""
+    case = SIMPLEST
+    for name, (_, values) in _FIELDS.items():
+        larger = {**case, name: values[int(rng.integers(len(values)))]}
+        case = larger if is_valid(larger) else case
+    for option, values in (_OURS if is_ours(case) else _THEIRS).items():
+        pair = [option, values[int(rng.integers(len(values)))]]
+        larger = {**case, "options": [*case["options"], pair]}
+        case = larger if rng.random() < 0.4 and is_valid(larger) else case
     return case
+
+
+def is_ours(case: Case) -> bool:
+    """Return whether a case begins with a model of this package.
+
+    Cases of refused options and of unused rows begin with a model of transformers.
+    """
+    is_out = case["format"] in PEERS or (case["format"], case["direction"]) == ("marian", "out")
+    return is_out and not case["refused"] and not case["unused_rows"]
 
 
 def our_fields(case: Case) -> dict[str, Any]:
     """Return the fields of our config."""
     options = dict(case["options"])
-    fields = {
-        "model.d_model": case["d_model"],
-        "model.num_heads": case["num_heads"],
-        "model.d_ff": case["d_ff"],
-        "model.num_decoder_layers": case["decoder_layers"],
-        "model.max_positions": 32,
-    }
-    if options.get("model.architecture") != "decoder_only":
-        fields["model.num_encoder_layers"] = case["encoder_layers"]
+    encoder = [] if "model.architecture" in options else ["num_encoder_layers"]
+    same = "num_heads", "d_ff", "num_decoder_layers", *encoder
+    fields = {f"model.{name}": case[name] for name in same}
+    fields |= {"model.d_model": case["num_heads"] * case["head_size"], "model.max_positions": 32}
     if case["source_entries"]:
-        fields["model.share_embeddings"] = False
         fields["model.source_vocab_size"] = case["source_entries"]
-    if case["format"] == "marian" and case["source_entries"]:
-        fields["model.share_target_embedding"] = True
-    if case["format"] == "ctranslate2" and "model.d_k" in options:
-        fields["model.d_v"] = options["model.d_k"]
+        fields["model.share_embeddings"] = False
+        fields["model.share_target_embedding"] = case["format"] == "marian"
+    if case["format"] == "ctranslate2":
+        fields["model.d_v"] = options.get("model.d_k")
     return fields | options
 
 
 def is_valid(case: Case) -> bool:
-    """Return whether the programs take a case."""
-    counts = "encoder_layers", "decoder_layers", "rows", "num_heads", "d_ff"
-    lengths = "source_length", "target_length"
-    if case["format"] != "marian" and (case["direction"] == "out") != (case["format"] in PEERS):
+    """Return whether the programs take a case.
+
+    A format declares the fields of our config that it carries, with their values.
+    """
+    name, special = case["format"], case["special"]
+    if len(special) != len(SIMPLEST["special"]) or min(sizes(case)) < SIMPLEST["entries"]:
         return False
-    if case["direction"] == "out":
-        try:
-            Config().replace(our_fields(case))
-        except UserError:
-            return False
-    return (
-        (case["format"] != "m2m100" or (case["special"][1:2] == [1] and case["start"] != PAD))
-        and len(set(case["special"])) == len(SIMPLEST["special"])
-        and min(case[name] for name in (*counts, *lengths)) > 0
-        and case["d_model"] % case["num_heads"] == 0
-        and min(sizes(case)) >= SIMPLEST["entries"]
+    if not is_ours(case):
+        return (
+            (name in ("mbart", "bart", "gpt2") or case["num_heads"] * case["head_size"] % 2 == 0)
+            and (name == "marian" or not case["source_entries"])
+            and (name in SEQ2SEQ or not case["unused_rows"])
+            and (name != "m2m100" or (special[1] == 1 and case["start"] != PAD))
+            and case["start"] in names(case)[1]
+            and all(name in _REFUSED[option][1] for option, _ in case["refused"])
+        )
+    # It imports JAX, which the other programs do without.
+    from t2t_jax.extras.interchange.carried import refuse_other_models
+
+    form = SimpleNamespace(carried=implementation(name).carried, VOCABULARIES=object)
+    try:
+        config = Config().replace(our_fields(case))
+        refuse_other_models(name, form, SimpleNamespace(config=config, vocabulary=None))
+    except UserError:
+        return False
+    is_neutral = PEERS.get(name) == FORMULAS
+    others = _NOT_OF_FORMULAS if is_neutral else ()
+    return case["dtype"] in ("float32", "bfloat16" if is_neutral else "float32") and not any(
+        option in others or value == "complete" for option, value in case["options"]
     )
 
 
-def is_refused(case: Case) -> bool:
-    """Return whether a case has an option that an import refuses."""
-    refused = [_REFUSED_ACTIVATION, *_REFUSED.get(case["format"], ())]
-    return any(tuple(pair) in refused for pair in case["options"])
-
-
-def inputs(case: Case) -> tuple[list[list[int]], list[list[int]]]:
+def inputs(case: Case) -> tuple[list[list[int]], ...]:
     """Return the ids of the sources and of the targets, in the order of the side that begins."""
     rng = np.random.default_rng(case["seed"])
-    found: list[list[list[int]]] = []
-    is_theirs = case["direction"] == "in"
-    special = case["special"][1:3] if is_theirs else [0, 1, 2]
-    for size, longest in zip(
-        sizes(case), (case["source_length"], case["target_length"]), strict=True
-    ):
+    special, end = ([0, 1, 2], [1]) if is_ours(case) else (case["special"][1:3], [])
+
+    def drawn_rows(size: int, longest: int) -> list[list[int]]:
         ids = [number for number in range(size) if number not in special]
-        least = 1 if case["is_padded"] else longest
+        least = min(1, longest) if case["is_padded"] else longest
         lengths = rng.integers(least, longest + 1, case["rows"])
-        rows = [rng.choice(ids, length).tolist() for length in lengths]
-        found.append(rows if is_theirs else [[*row, 1] for row in rows])
-    return found[0], found[1]
+        return [[*rng.choice(ids, length).tolist(), *end] for length in lengths]
+
+    source_length = case["source_length"] if case["format"] != "gpt2" else 0  # without sources
+    return tuple(map(drawn_rows, sizes(case), (source_length, case["target_length"])))
 
 
 def renamed(case: Case, orders: Sequence[Sequence[Any]]) -> list[list[list[Any]]]:
     """Return `inputs` by other ids or by names, given those of all source and target entries."""
     both = zip(orders, inputs(case), strict=True)
     return [[[order[one] for one in row] for row in side] for order, side in both]
-
-
-def padded(rows: Sequence[Sequence[int]], filler: int, least: int = 0) -> np.ndarray:
-    """Return rows as an array of at least so many columns."""
-    longest = max(least, *map(len, rows))
-    return np.array([[*row, *[filler] * (longest - len(row))] for row in rows])
 
 
 def sizes(case: Case) -> tuple[int, int]:
@@ -267,51 +212,43 @@ def sizes(case: Case) -> tuple[int, int]:
 
 def names(case: Case) -> list[list[str]]:
     """Return the names of the entries of sources and of targets of the side that begins."""
-    special = case["special"] if case["direction"] == "in" else [2, 0, 1, 3]
-    named = dict(zip(special, (BEGIN, PAD, END, UNKNOWN), strict=True))
-    languages = LANGUAGES.get(case["format"], ())
-    numbers = [range(size - len(languages)) for size in sizes(case)]
-    return [[*(named.get(one, f"w{one}") for one in row), *languages] for row in numbers]
+    special = [2, 0, 1, 3] if is_ours(case) else case["special"]
+    # Special ids are below 8.
+    languages = dict(zip((8, 9), LANGUAGES.get(case["format"], ()), strict=False))
+    named = dict(zip(special, (BEGIN, PAD, END, UNKNOWN), strict=True)) | languages
+    return [[named.get(one, f"w{one}") for one in range(size)] for size in sizes(case)]
 
 
 def splitter(entries: Sequence[str]) -> bytes:
     """Return a SentencePiece model with some entries."""
-    model = sentencepiece_model_pb2.ModelProto()
     kinds = {BEGIN: 3, PAD: 3, END: 3, UNKNOWN: 2}
-    for name in entries:
-        model.pieces.add(piece=name, score=-1.0, type=kinds.get(name, 1))
-    for kind, name in zip(("bos", "pad", "eos", "unk"), kinds, strict=True):
-        setattr(model.trainer_spec, f"{kind}_id", entries.index(name))
+    pieces = [{"piece": name, "score": -1.0, "type": kinds.get(name, 1)} for name in entries]
+    special = zip(("bos_id", "pad_id", "eos_id", "unk_id"), kinds, strict=True)
+    ids = {field: entries.index(name) for field, name in special}
+    model = sentencepiece_model_pb2.ModelProto(pieces=pieces, trainer_spec=ids)
     return bytes(model.SerializeToString())
 
 
 def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return random numbers. Their sizes differ much, so that epsilons and activations count."""
-    is_scale = name.endswith("scale") or ("norm" in name and name.endswith("weight"))
-    is_scale |= ".ln_" in name and name.endswith("weight")
-    numbers = rng.normal(0, 0.25, shape) + is_scale
+    is_scale = ("norm" in name or ".ln_" in name) and not name.endswith("bias")
     size = rng.uniform(-0.5, 0.7) if len(shape) > 1 else rng.uniform(-2, 0.3)
-    return (10**size * numbers).astype(np.float32)
+    return (10**size * (rng.normal(0, 0.25, shape) + is_scale)).astype(np.float32)
 
 
 def routes(case: Case) -> Mapping[str, Sequence[Step]]:
     """Return the comparisons of a format."""
-    name = case["format"]
-    peer = PEERS.get(name, THEIRS)
-    if is_refused(case):
-        return {f"{name}, refused": [(peer, "make"), (OURS, "refusal")]}
-    back = [(peer, "trained"), (OURS, "trained")]
-    if case["direction"] == "in":
-        into: list[Step] = [(peer, "make"), (OURS, "imported")]
-        out = [*into, (peer, "exported")]
-        return {
-            f"{name}, imported": into,
-            f"{name}, exported": out,
-            f"{name}, trained": [*out, *back],
-        }
-    out = [(OURS, "make"), (peer, "exported")]
-    found: dict[str, Sequence[Step]] = {f"{name}, ours": out}
-    return found if peer == ENGINE else {**found, f"{name}, ours trained": [*out, *back]}
+    peer = PEERS.get(case["format"], THEIRS)
+    into = (peer, "make"), (OURS, "imported")
+    made = [(OURS, "make")] if is_ours(case) else into
+    out = *made, (peer, "exported")
+    found = {"ours": out} if is_ours(case) else {"imported": into, "exported": out}
+    if peer != ENGINE:
+        name = "ours trained" if is_ours(case) else "trained"
+        found[name] = *out, (peer, "trained"), (OURS, "trained")
+    if case["refused"]:
+        found = {"refused": ((peer, "make"), (OURS, "refusal"))}
+    return {f"{case['format']}, {name}": steps for name, steps in found.items()}
 
 
 def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
@@ -328,10 +265,10 @@ def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
     if error <= TOLERANCE:
         return None
     options = dict(case["options"])
-    epsilon = options.get("model.norm_epsilon", 1e-6)
-    has_other = case["format"] == ENGINE and options.get("model.norm_order") == "deep"
-    if name.startswith("marian, ours"):
-        has_other, epsilon = True, max(epsilon, 1e-5)  # which is that of transformers
+    is_marian = name.startswith("marian, ours")
+    has_other = is_marian or (case["format"], options.get("model.norm_order")) == (ENGINE, "deep")
+    # That of transformers is 1e-5.
+    epsilon = max(options.get("model.norm_epsilon", 1e-6), 1e-5 if is_marian else 0.0)
     # The variance of the input of a first norm is rarely below 1/15 here.
     if has_other and error <= 30 * epsilon:
         return Difference(FIRST_NORM, f"{error:.2g} of the largest, with the epsilon {epsilon:g}")
@@ -339,10 +276,7 @@ def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
 
 
 PART = Part(
-    programs={
-        OURS: f"{FOLDER}.ours",
-        **{name: f"{FOLDER}.{name}" for name in (FORMULAS, ENGINE, THEIRS)},
-    },
+    programs={name: f"{__package__}.{name}" for name in (OURS, FORMULAS, ENGINE, THEIRS)},
     generate=generate,
     routes=routes,
     compare=compare,

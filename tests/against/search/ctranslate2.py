@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,14 @@ def search(case: Case, folder: str) -> Found:
         return_end_token=True,
         **_settings(case, path, pieces),
     )
-    found = [
-        [_hypothesis(case, pieces, *one) for one in zip(row.hypotheses, row.scores, strict=True)]
-        for row in done
-    ]
-    found = [[one for one in row if one[2] > EMPTY] for row in found]
+    found = [[*_hypotheses(case, pieces, row)] for row in done]
     Path(folder, "ctranslate2.json").write_text(json.dumps(found))
     return found
 
 
-def _hypothesis(case: Case, pieces: list[str], words: list[str], score: float) -> Hypothesis:
-    tokens = [pieces.index(word) for word in words]
-    return tokens, score, score * max(1, len(tokens)) ** case["length_penalty"]
+def _hypotheses(case: Case, pieces: list[str], row: Any) -> Iterator[Hypothesis]:
+    for words, score in zip(row.hypotheses, row.scores, strict=True):
+        tokens = [pieces.index(word) for word in words]
+        log_prob = score * max(1, len(tokens)) ** case["length_penalty"]
+        if log_prob > EMPTY:
+            yield tokens, score, log_prob

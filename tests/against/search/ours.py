@@ -19,20 +19,8 @@ from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.modules.names import parameters_of
 from tests.against.part import OURS, Case
-from tests.against.search.part import (
-    DISTRIBUTIONS,
-    END,
-    MOST_TOKENS,
-    NETWORK,
-    PADDING,
-    STARTS,
-    TIE,
-    UNKNOWN,
-    Found,
-    rules_of,
-    same,
-    settings_of_transformers,
-)
+from tests.against.search import part
+from tests.against.search.part import END, MOST_TOKENS, Found, same
 from tests.against.search.reference import Reference, Rules
 from tests.extras.interchange.models import altered_json, portable, translator_of
 from tests.tiny import tiny_sizes
@@ -47,32 +35,29 @@ def _vocabulary(size: int) -> Vocabulary:
 
 
 @cache
-def _network(size: int, start: str) -> PortableModel:
+def _network(size: int, start: str) -> tuple[PortableModel, Translator]:
+    """Return a network with any parameters, and its translator for the compiled programs."""
     fields = {**tiny_sizes(8, (1, 1)), "model.output_bias": True, "model.start_token": start}
-    return portable(fields, _vocabulary(size))
-
-
-@cache
-def _translator(*network: Any) -> Translator:
-    return translator_of(_network(*network))
+    model = portable(fields, _vocabulary(size))
+    return model, translator_of(model)
 
 
 def _model(case: Case) -> PortableModel:
     """Return the model of a case, without its settings of the search."""
-    model = _network(*(case[name] for name in NETWORK))
-    scale, spread, end, special = DISTRIBUTIONS[case["distribution"]]
+    model, _ = _network(case["size"], case["start"])
+    scale, spread, end, special = part.DISTRIBUTIONS[case["distribution"]]
     rng, arrays = np.random.default_rng(case["seed"]), {}
     for name, like in model.arrays.items():
         deviation = {"embedding": scale, "output_bias": spread}.get(name, 0.25)
         arrays[name] = rng.normal(name.endswith("scale"), deviation, like.shape).astype(np.float32)
     arrays["output_bias"][END] += end
-    arrays["output_bias"][[PADDING, STARTS["begin"], UNKNOWN]] += special
+    arrays["output_bias"][[part.PADDING, part.STARTS["begin"], part.UNKNOWN]] += special
     return replace(model, arrays=arrays)
 
 
 def _with_parameters(case: Case, model: PortableModel) -> Translator:
     """Return a translator, with the compiled programs of others of its network."""
-    translator = _translator(*(case[name] for name in NETWORK))
+    _, translator = _network(case["size"], case["start"])
     if model.config.model != translator.config.model:
         return translator_of(model)
     return translator.with_params(parameters_of(model.arrays, translator.params))
@@ -88,7 +73,7 @@ def _fields(case: Case) -> dict[str, Any]:
 
 def _write_settings(case: Case, path: Path) -> None:
     """Write the settings of a case to the files of transformers."""
-    file, settings = path / "generation_config.json", settings_of_transformers(case)
+    file, settings = path / "generation_config.json", part.settings_of_transformers(case)
     written = json.loads(file.read_text(encoding="utf-8"))
     settings |= {name: value for name, value in written.items() if name.endswith("token_id")}
     file.write_text(json.dumps(settings), encoding="utf-8")
@@ -148,7 +133,7 @@ def _explain(case: Case, folder: str, name: str) -> list[str]:
     ours, theirs = (json.loads(Path(folder, f"{one}.json").read_text()) for one in (OURS, name))
     if same(ours, theirs):
         return []
-    own, others = Rules(**rules_of(case, OURS)), rules_of(case, name)
+    own, others = Rules(**part.rules_of(case, OURS)), part.rules_of(case, name)
     reference = reference_of(case)
     is_own = same(ours, reference.found(own))
     different = [rule for rule in others if others[rule] != getattr(own, rule)]
@@ -159,7 +144,7 @@ def _explain(case: Case, folder: str, name: str) -> list[str]:
                 return list(chosen)
     if reference.dead_end:  # neither -inf everywhere nor NaN has a best subword
         return ["dead_ends_live"]
-    return ["near tie"] if reference.margin < TIE else ["no rule explains it"]
+    return ["near tie"] if reference.margin < part.TIE else ["no rule explains it"]
 
 
 explain_transformers = partial(_explain, name="transformers")

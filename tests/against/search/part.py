@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tests.against.part import OURS, Case, Difference, Part, Step
+from tests.against.part import OURS, Case, Difference, Fields, Part, Step, drawn, simplest_case
 
 Hypothesis: TypeAlias = tuple[list[int], float, float]
 """The ids with the prefix and the end, the score, and the log-probability."""
@@ -33,8 +33,6 @@ STARTS = {"padding": PADDING, "end": END, "begin": 2}
 """The ids of the possible starts of a target."""
 MOST_TOKENS = 16
 """The longest output of all cases, so that they share compiled programs."""
-NETWORK = "size", "start"
-"""The fields that determine the network."""
 DISTRIBUTIONS: Mapping[str, tuple[float, float, float, float]] = {
     "plain": (0.25, 0.5, 0.0, -6.0),
     "flat": (0.02, 0.05, 0.0, -6.0),
@@ -48,56 +46,55 @@ DISTRIBUTIONS: Mapping[str, tuple[float, float, float, float]] = {
 the end, and of the padding, the start and the unknown subword."""
 
 
+_FIELDS: Fields = {
+    "sentences": [[]],
+    "via": ["arguments", "arguments", "export", "import"],
+    "in_config": [False, False, True],
+    "early_stopping": [False, False, False, True, "never"],
+    "patience": [1, 1, 100],
+    "renormalize_logits": [False, False, True],
+    "no_repeat_ngram_size": [0] * 9 + [1, 2, 2, 3],
+    "forbidden": [[]],
+    "forbidden_by": ["bad_words_ids", "suppress_tokens"],
+    "counts_start": [False, True],
+    "min_length": [0] * 16 + [1, 2, 4, 16],
+    "beam_size": [1],
+    "num_best": [1, 1, 1, *range(1, 9)],
+    "length_penalty": [0.0],
+    "limit": [1, 2, 3, 5, 8, 12, 16],
+    "distribution": [*DISTRIBUTIONS],
+    "start": ["begin"],
+    "size": [8],
+    "seed": range(1000),
+}
+_NETWORKS = (8, "padding"), (12, "end"), (12, "begin"), (40, "begin")
+_SEARCHES = (1, 0.0), (1, 1.0), (2, 0.6), (3, 1.0), (4, 0.0), (5, 1.0), (6, 0.0), (8, 2.0)
+"""Beam sizes and length penalties. Few networks and searches, as each is compiled anew."""
+
+
 def generate(rng: np.random.Generator) -> Case:
     """Make a case."""
+    case = drawn(rng, _FIELDS)
+    case["size"], case["start"] = _NETWORKS[rng.integers(len(_NETWORKS))]
+    case["beam_size"], case["length_penalty"] = _SEARCHES[rng.integers(len(_SEARCHES))]
 
-    def one(*values: Any) -> Any:
-        return values[rng.integers(len(values))]
+    def ids(least: int, longest: int) -> list[int]:
+        return rng.integers(4, case["size"], rng.integers(least, longest + 1)).tolist()
 
-    def ids(longest: int, least: int = 0) -> list[int]:
-        return rng.integers(4, size, rng.integers(least, longest + 1)).tolist()
-
-    # Few networks and searches, as each is compiled anew.
-    size, start = one((8, "padding"), (12, "end"), (12, "begin"), (40, "begin"))
-    searches = (1, 0.0), (1, 1.0), (2, 0.6), (3, 1.0), (4, 0.0), (5, 1.0), (6, 0.0), (8, 2.0)
-    (beam_size, length_penalty), limit = one(*searches), one(1, 2, 3, 5, 8, 12, 16)
-    via = one("arguments", "arguments", "export", "import")
-    longest = 5 if via == "arguments" and rng.random() < 0.25 else 0
-    forbidden = ids(4) if rng.random() < 0.25 else []
-    if via == "import" and rng.random() < 0.1:
+    longest = 5 if case["via"] == "arguments" and rng.random() < 0.25 else 0
+    forbidden = ids(0, 4) if rng.random() < 0.25 else []
+    if case["via"] == "import" and rng.random() < 0.1:
         forbidden.append(END)
-    return {
-        "sentences": [[ids(7, 1), ids(longest)] for _ in range(one(3, 4))],
-        "via": via,
-        "in_config": bool(via == "import" and rng.random() < 0.3),
-        "early_stopping": one(False, False, False, True, "never") if via != "export" else False,
-        "patience": one(1, 1, 100),
-        "renormalize_logits": bool(via == "import" and rng.random() < 0.3),
-        "no_repeat_ngram_size": one(1, 2, 2, 3) if rng.random() < 0.3 else 0,
+    if case["via"] != "import":
+        case |= {"in_config": False, "renormalize_logits": False}
+    if case["via"] == "export":
+        case["early_stopping"] = False
+    return case | {
+        "sentences": [[ids(1, 7), ids(0, longest)] for _ in range(rng.integers(3, 5))],
         "forbidden": sorted(set(forbidden)),
-        "forbidden_by": one("bad_words_ids", "suppress_tokens"),
-        "counts_start": one(False, True),
-        "min_length": min(limit, one(1, 2, 4, 16)) if rng.random() < 0.2 else 0,
-        "beam_size": beam_size,
-        "num_best": one(1, beam_size, int(rng.integers(1, beam_size + 1))),
-        "length_penalty": length_penalty,
-        "limit": limit,
-        "distribution": one(*DISTRIBUTIONS),
-        "start": start,
-        "size": size,
-        "seed": int(rng.integers(1000)),
+        "min_length": min(case["limit"], case["min_length"]),
+        "num_best": min(case["beam_size"], case["num_best"]),
     }
-
-
-SIMPLEST: Case = {
-    "sentences": [],
-    "via": "arguments",
-    **dict.fromkeys(("in_config", "early_stopping", "renormalize_logits", "counts_start"), False),
-    **{"forbidden": [], "forbidden_by": "bad_words_ids"},
-    **dict.fromkeys(("no_repeat_ngram_size", "min_length"), 0),
-    **dict.fromkeys(("patience", "beam_size", "num_best", "limit"), 1),
-    **{"length_penalty": 0.0, "distribution": "plain", "start": "begin", "size": 8, "seed": 0},
-}
 
 
 def is_valid(case: Case) -> bool:
@@ -204,7 +201,7 @@ PART = Part(
     generate=generate,
     routes=routes,
     compare=compare,
-    simplest=SIMPLEST,
+    simplest=simplest_case(_FIELDS),
     documented={" and ".join(rules): DOCUMENTED[rules[0]] for rules in chain(*COMBINED)},
     is_valid=is_valid,
 )

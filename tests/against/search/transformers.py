@@ -4,18 +4,13 @@ import json
 from pathlib import Path
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import MarianMTModel
 from transformers.utils import logging
 
 from tests.against.part import Case
-from tests.against.search.part import (
-    EMPTY,
-    END,
-    PADDING,
-    Found,
-    Hypothesis,
-    settings_of_transformers,
-)
+from tests.against.search import part
+from tests.against.search.part import END, PADDING, Found
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -36,14 +31,12 @@ def search(case: Case, folder: str) -> Found:
 
 def _search(model: MarianMTModel, case: Case, batch: list[list[list[int]]]) -> Found:
     size, num_best, num_given = case["size"], case["num_best"], len(batch[0][1])
-    longest = max(len(source) for source, _ in batch) + 1
-    sources = [[*source, END, *[PADDING] * longest][:longest] for source, _ in batch]
+    padded = pad_sequence([torch.tensor([*source, END]) for source, _ in batch], True, PADDING)
+    prefixes = torch.tensor([prefix for _, prefix in batch])
     # An export has padding as its last entry, and the others one place earlier.
-    inputs, prefixes = (
-        (torch.tensor(rows) - 1) % size for rows in (sources, [p for _, p in batch])
-    )
+    inputs, prefixes = (padded - 1) % size, (prefixes - 1) % size
     start = torch.full((len(batch), 1), model.generation_config.decoder_start_token_id)
-    settings = settings_of_transformers(case, num_given) if case["via"] == "arguments" else {}
+    settings = part.settings_of_transformers(case, num_given) if case["via"] == "arguments" else {}
     done = model.generate(
         inputs,
         attention_mask=(inputs != size - 1).long(),
@@ -54,17 +47,19 @@ def _search(model: MarianMTModel, case: Case, batch: list[list[list[int]]]) -> F
         output_logits=True,
         **settings,
     )
-    found: list[Hypothesis] = []
-    for index, row in enumerate(done.sequences[:, 1 : case["limit"] + 1]):
-        generated = row[num_given:].tolist()
-        generated = generated[: generated.index(0) + 1 if 0 in generated else None]
+    if case["beam_size"] == 1:
+        logits = done.scores if case["renormalize_logits"] else done.logits
+        steps = model.compute_transition_scores(done.sequences, logits, normalize_logits=True)
+    found: Found = [[] for _ in batch]
+    rows = (done.sequences[:, 1 : case["limit"] + 1] + 1) % size
+    for index, row in enumerate(rows.tolist()):
+        tokens = row[: [*row, END].index(END, num_given) + 1]
+        length = len(tokens) - num_given
         if case["beam_size"] == 1:
-            steps = zip(done.logits, generated, strict=False)
-            log_prob = score = sum(step[index].log_softmax(-1)[t].item() for step, t in steps)
+            log_prob = score = steps[index, :length].sum().item()
         else:
             score = done.sequences_scores[index].item()
-            log_prob = score * len(generated) ** case["length_penalty"]
-        tokens = ((row[: num_given + len(generated)] + 1) % size).tolist()
-        found.append((tokens, score, log_prob))
-    rows = (found[first : first + num_best] for first in range(0, len(found), num_best))
-    return [[one for one in row if one[2] > EMPTY] for row in rows]
+            log_prob = score * length ** case["length_penalty"]
+        if log_prob > part.EMPTY:
+            found[index // num_best].append((tokens, score, log_prob))
+    return found

@@ -15,7 +15,7 @@ from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import compile_train_step
 from tests.against.part import Case
-from tests.against.training.part import LONGEST, Result, sentences
+from tests.against.training.part import LONGEST, Result, results, sentences
 
 _FIXED = {
     "model.dropout_rate": 0.0,
@@ -44,15 +44,19 @@ def first_state(abstract: TrainState, folder: str) -> TrainState:
 
     All the rest begins as 0; to draw parameters would have to be compiled.
     """
-    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), abstract)
     with np.load(f"{folder}/parameters.npz") as arrays:
-        given = unflatten_dict(dict(arrays), sep="/")
+        written = unflatten_dict(dict(arrays), sep="/")
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract)
+    params = jax.tree.map(lambda zeros, x: x.astype(zeros.dtype), state.params, written)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, state.params)
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    return jax.device_put(state._replace(params=params), shardings)
 
-    def placed(old: Any, new: np.ndarray) -> Any:
-        assert old.shape == new.shape, (old.shape, new.shape)
-        return jax.device_put(new.astype(old.dtype), old.sharding)
 
-    return state._replace(params=jax.tree.map(placed, state.params, given))
+def by_name(tree: Any, factor: float = 1.0) -> Result:
+    """Return the arrays of a tree, times a factor."""
+    arrays = flatten_dict(tree, sep="/").items()
+    return {name: factor * np.array(array, np.float64) for name, array in arrays}
 
 
 def train(case: Case, folder: str) -> Result:
@@ -66,13 +70,7 @@ def train(case: Case, folder: str) -> Result:
     model = make_model(config, case["vocabulary"], mesh)
     state = first_state(abstract_state(config, model, mesh), folder)
     step = compile_train_step(config, model, mesh)
-    result: Result = {}
     logged = []
-
-    def keep(prefix: str, tree: Any, factor: float = 1.0) -> None:
-        for name, value in flatten_dict(tree, sep="/").items():
-            result[f"{prefix}/{name}"] = factor * np.array(value, np.float64)
-
     for number, pairs in enumerate(sentences(case), 1):
         batch = in_rows(pairs, case["pairs_in_a_row"])
         rows, length = batch.inputs.tokens.shape
@@ -82,9 +80,7 @@ def train(case: Case, folder: str) -> Result:
         rest = float(metrics.gradient_norm), float(metrics.learning_rate)
         logged.append((loss / tokens, nll / tokens, tokens, *rest))
         if number == 1:
-            keep("gradient", state.optimizer.mu, 1 / (1 - config.training.adam_beta1))
-            keep("first", state.params)
-    keep("last", state.params)
-    keep("average", state.ema)
-    names = "loss", "nll", "tokens", "norm", "rate"
-    return result | dict(zip(names, np.array(logged, np.float64).T, strict=True))
+            gradient = by_name(state.optimizer.mu, 1 / (1 - config.training.adam_beta1))
+            first = by_name(state.params)
+    last, average = by_name(state.params), by_name(state.ema)
+    return results(logged, gradient=gradient, first=first, last=last, average=average)

@@ -6,19 +6,21 @@ roundings lead away from the reference. In a case in float64, a rounding of the 
 says it: at high learning rates it grows a hundred thousand times in 50 steps.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tests.against.part import OURS, Case, Difference, Part, Step
+from tests.against.part import OURS, Case, Difference, Fields, Part, Step, drawn, simplest_case
 
-PYTORCH, IN_FLOAT64 = "pytorch", "ours in float64"
+PROGRAMS = PYTORCH, IN_FLOAT64, _ = "pytorch", "ours in float64", OURS
 LONGEST = 6
 """Tokens of the longest sentence."""
 Result = dict[str, np.ndarray]
 """The results of a training: of each step the number of `tokens`, the learning `rate`, the `norm`
 of the gradient and the mean `loss` and `nll`; and of each parameter its `gradient` in the first
 step, its value after the `first` and the `last`, and its moving `average`."""
+STEP = "loss", "nll", "tokens", "norm", "rate"
 ORDER = "tokens", "rate", "gradient", "first", "norm", "loss", "nll", "last", "average"
 """The results in the order of their comparison, the causes first."""
 ROUNDINGS = {"float64": 1e-12, "float32": 1e-6, "bfloat16": 2**-6}
@@ -33,7 +35,8 @@ MEANS, AVERAGE = "the mean of the means of micro-batches", "get_ema_avg_fn start
 _HABITS = {DECAY: "first", CLIPPING: "gradient", MEANS: "gradient", AVERAGE: "average"}
 """What PyTorch does by default or in most recipes, and the result in which it shows first."""
 
-_FIELDS: dict[str, list[Any]] = {
+_FIELDS: Fields = {
+    "seed": [0],
     "habit": [None] * 8 + [*_HABITS],
     "dtype": ["float64", "float64", "float64", "float32", "float32", "bfloat16"],
     "steps": [1, 50, 50, 50],
@@ -80,7 +83,7 @@ _FIELDS: dict[str, list[Any]] = {
 
 def generate(rng: np.random.Generator) -> Case:
     """Make a case."""
-    case = {name: values[rng.integers(len(values))] for name, values in _FIELDS.items()}
+    case = drawn(rng, _FIELDS)
     if case["dtype"] != "float64":  # the habits would drown in roundings
         case["habit"] = None
     if case["dtype"] == "bfloat16":  # PyTorch is slow in it, and roundings add up
@@ -88,7 +91,13 @@ def generate(rng: np.random.Generator) -> Case:
     if case["training.peak_learning_rate"] is not None:  # which sets what the factor would
         case["training.learning_rate_factor"] = 1.0
     case["model.share_target_embedding"] &= not case["model.share_source_embedding"]
-    return {"seed": int(rng.integers(1 << 30)), **case}
+    return case | {"seed": int(rng.integers(1 << 30))}
+
+
+def results(logged: Sequence[Sequence[float]], **kinds: Result) -> Result:
+    """Return a result of the numbers of each step, and of arrays by name for each kind."""
+    arrays = {f"{kind}/{name}": array for kind, of in kinds.items() for name, array in of.items()}
+    return arrays | dict(zip(STEP, np.array(logged, np.float64).T, strict=True))
 
 
 def sentences(case: Case) -> list[list[tuple[list[int], list[int]]]]:
@@ -114,13 +123,15 @@ def compare(case: Case, name: str, answers: list[Any]) -> Difference | None:
         return Difference("other parameters", f"{sorted(ours.keys() ^ reference.keys())}")
     for kind in ORDER:
         keys = [key for key in reference if key.split("/")[0] == kind and _is_compared(key)]
-        errors = {key: ours[key] - reference[key] for key in keys}
-        others = {key: rounded[key] - reference[key] for key in keys}
-        bound = ROUNDINGS[case["dtype"]] * _root_mean_square({key: reference[key] for key in keys})
-        bound += FARTHER * _root_mean_square(others)
-        error = _root_mean_square(errors)
+        own, right, near = (
+            np.concatenate([found[key].ravel() for key in keys])
+            for found in (ours, reference, rounded)
+        )
+        bound = ROUNDINGS[case["dtype"]] * _root_mean_square(right)
+        bound += FARTHER * _root_mean_square(near - right)
+        error = _root_mean_square(own - right)
         if not error <= bound:
-            worst = max(keys, key=lambda key: np.abs(errors[key]).max(initial=0))
+            worst = max(keys, key=lambda key: np.abs(ours[key] - reference[key]).max(initial=0))
             is_habit = _HABITS.get(case["habit"]) == kind != "first" or (
                 case["habit"] == DECAY and kind == "first" and "kernel" not in worst
             )
@@ -138,19 +149,15 @@ def _is_compared(key: str) -> bool:
     return key.startswith("gradient/") or not key.endswith("key/bias")
 
 
-def _root_mean_square(arrays: dict[str, np.ndarray]) -> float:
-    return float(np.sqrt(np.mean(np.concatenate([x.ravel() for x in arrays.values()]) ** 2)))
+def _root_mean_square(numbers: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(numbers**2)))
 
 
 PART = Part(
-    programs={
-        OURS: "tests.against.training.ours",
-        IN_FLOAT64: "tests.against.training.ours_in_float64",
-        PYTORCH: "tests.against.training.pytorch",
-    },
+    programs={name: f"{__package__}.{name.replace(' ', '_')}" for name in PROGRAMS},
     generate=generate,
     routes=routes,
     compare=compare,
     documented={habit: habit for habit in _HABITS},
-    simplest={"seed": 0} | {name: values[0] for name, values in _FIELDS.items()},
+    simplest=simplest_case(_FIELDS),
 )
