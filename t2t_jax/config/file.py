@@ -167,14 +167,14 @@ def checked_grid(variants: _Variants, published: object, shown: str) -> Grid:
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
     checked: dict[str, Config] = {}
     for name, config in variants.items():
-        same = _checked(config, f"{shown}:{name}", shown)
-        _check_files(same, f"{shown}:{name}")
+        rebuilt = _checked(config, f"{shown}:{name}", shown)
+        _check_files(rebuilt, f"{shown}:{name}")
         if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{shown} has a variant {quote(name)}, which cannot name a directory; use letters, "
                 f"digits and any of . , = + - ( ), at most {_MOST_BYTES} bytes"
             )
-        checked[name] = same
+        checked[name] = rebuilt
     if not isinstance(published, Mapping) or not all(
         isinstance(row, Table3Row) for row in published.values()
     ):
@@ -299,17 +299,18 @@ def product_file(base: Config, choices: Choices, title: str) -> str:
     if named := environment_of(base):
         lines.append(f"It names functions that other files register: set {FILES}={named[FILES]}")
     head = "".join(f"# {line}\n" for line in lines)
-    homes, sections = {"t2t_jax": ["product"], "t2t_jax.config": ["Config"]}, ""
+    homes, sections, default = {"t2t_jax": ["product"], "t2t_jax.config": ["Config"]}, "", Config()
     for name, section in vars(base).items():
-        if section != getattr(Config(), name):
+        if section != getattr(default, name):
             kind, values = type(section), ((f, getattr(section, f.name)) for f in fields(section))
-            changed = (f"        {f.name}={one!r},\n" for f, one in values if one != f.default)
-            sections += f"    {name}={kind.__name__}(\n{''.join(changed)}    ),\n"
-            home = re.sub(r"^(t2t_jax\.config)\..*", r"\1", kind.__module__)  # or that of a plugin
+            changed = "".join(f"        {f.name}={x!r},\n" for f, x in values if x != f.default)
+            sections = (sections or "\n") + f"    {name}={kind.__name__}(\n{changed}    ),\n"
+            # The module of a plugin, or the one from which users import our sections.
+            home = re.sub(r"^(t2t_jax\.config)\..*", r"\1", kind.__module__)
             homes.setdefault(home, []).append(kind.__name__)
     imports = (f"from {home} import {', '.join(sorted(homes[home]))}\n" for home in homes)
     rows = "".join(f"        {path!r}: {values!r},\n" for path, values in choices.items())
     return (
-        f"{head}\n{''.join(imports)}\nBASE = Config(\n{sections})\n\n"
+        f"{head}\n{''.join(imports)}\nBASE = Config({sections})\n\n"
         f"VARIANTS = product(\n    BASE,\n    {{\n{rows}    }},\n)\n"
-    ).replace("Config(\n)", "Config()")
+    )

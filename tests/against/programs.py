@@ -4,6 +4,7 @@ import importlib
 import multiprocessing
 import os
 import resource
+import sys
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -89,6 +90,8 @@ def _serve(connection: Connection, module: str, memory: int) -> None:
     # One thread each: the programs of all parts run side by side, and results are repeatable.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    # The table is the output. What goes wrong is an answer, and not a message.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     while True:
         connection.send(_answer(module, *connection.recv()))

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.against.search.ours import reference_of, search
-from tests.against.search.part import SIMPLEST, same
+from tests.against.search.part import PART, same
 from tests.against.search.reference import Rules
 
 CASE = {
-    **SIMPLEST,
+    **PART.simplest,
     "sentences": [[[4, 6, 5], []], [[7, 4], [5, 6]], [[9], [5]]],
     "beam_size": 3,
     "num_best": 3,
