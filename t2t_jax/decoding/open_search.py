@@ -149,7 +149,7 @@ class OpenSearch:
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
         number = num_groups(self._rows, mesh)
-        self._num_held = [0] * number
+        self._under_way: list[dict[int, _Request]] = [{} for _ in range(number)]
         serve = interceptors.in_other_thread(self._serve)
         self._threads = [
             threading.Thread(target=serve, args=(n,), name=f"search-{n}", daemon=True)
@@ -252,7 +252,7 @@ class OpenSearch:
     @property
     def num_under_way(self) -> int:
         """Return the number of sentences that are under way, each in a row."""
-        return sum(self._num_held)
+        return sum(map(len, self._under_way))
 
     def close(self) -> None:
         """Take no more sentences, and wait until those that were taken have ended."""
@@ -298,19 +298,16 @@ class OpenSearch:
     def _serve(self, number: int) -> None:
         """Run the group of rows of this number until the search is closed."""
         group: RowGroup | None = None
-        under_way: dict[int, _Request] = {}
+        under_way = self._under_way[number]
         while (arrivals := self._arrivals(number, len(under_way))) is not None:
             under_way |= {request.number: request for request in arrivals}
-            self._num_held[number] = len(under_way)
             try:
                 group = self._fitting(group, [request.sentence for request in arrivals])
                 self._turn(group, arrivals, under_way)
             except Exception as error:
-                for request in under_way.values():
-                    request.tell(error)
-                under_way.clear()
+                while under_way:  # a request that knows its end is no longer under way
+                    under_way.popitem()[1].tell(error)
                 group = None
-            self._num_held[number] = len(under_way)
 
     def _turn(
         self, group: RowGroup, arrivals: Sequence[_Request], under_way: dict[int, _Request]

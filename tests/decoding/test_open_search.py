@@ -247,6 +247,17 @@ def test_a_search_that_is_closed_ends_what_it_has_taken(opened, sources):
     assert all(future.done() and not future.exception() for future in futures)
 
 
+def test_a_sentence_that_has_its_result_is_no_longer_under_way(opened, sources):
+    search, counts = opened(), []
+    held = _Held()  # so that the future has its callback before its result
+    future = search.submit(sources[0], listener=held)
+    assert held.begun.wait(60)
+    future.add_done_callback(lambda _: counts.append(search.num_under_way))
+    held.proceed.set()
+    search.close()
+    assert counts == [0]
+
+
 def test_a_failure_is_told_and_the_search_goes_on(tiny, params, opened, sources, monkeypatch):
     search = opened()
     real, failures = row_group.programs.proceed, [RuntimeError("out of memory")]
