@@ -10,16 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 
 from t2t_jax.functional import masks
-from t2t_jax.functional.attention import (
-    ScaledProducts,
-    masked_softmax,
-    repeat_heads,
-    scaled,
-    weighted_values,
-)
-from t2t_jax.functional.dropout import DropoutKey, dropout
+from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
+from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.kernels import blockwise, short_rows, splash, windowed
+from t2t_jax.kernels import blockwise, reference, short_rows, splash, windowed
 from t2t_jax.kernels.preset import PRODUCTS, DistanceBias, Heads, Score
 from t2t_jax.kernels.products import Einsum, einsum_float32
 
@@ -85,49 +79,41 @@ class FastAttention:
         dropout_key: DropoutKey | None = None,
     ) -> Heads:
         """Compute equation 1; the arguments are those of `reference.attention`."""
-        dtype = value.dtype
-        if self.dtype is not None:
-            query, key, value = (x.astype(self.dtype) for x in (query, key, value))
         if dropout_key is None or dropout_rate == 0:
             dropout_rate, dropout_key = 0.0, None
-        options = mask, bias, score, dropout_rate, dropout_key
-        heads, rows = self._heads(query, key, value, *options)
-        return heads.astype(dtype), rows
-
-    def _heads(
-        self,
-        query: Float[Array, "b q h d_k"],
-        key: Float[Array, "b k groups d_k"],
-        value: Float[Array, "b k groups d_v"],
-        mask: Bool[Array, "#b #h #q k"] | SegmentMask | None,
-        bias: DistanceBias | None,
-        score: Score,
-        dropout_rate: float,
-        dropout_key: DropoutKey | None,
-    ) -> Heads:
         if mask is None and query.shape[1] * key.shape[1] > masks.LARGEST_WHOLE:
             of_queries, of_keys = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
             mask = SegmentMask(of_queries, of_keys)
         if isinstance(mask, SegmentMask) and mask.is_narrow:
-            key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
             attend = partial(self, score=score, dropout_rate=dropout_rate)
-            arrays = query, key, value, mask, bias, dropout_key
-            return windowed.windowed_attention(attend, *arrays), None
-        if bias is None and isinstance(score, ScaledProducts):
-            inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)
-            for form in self.forms:
-                heads_and_rows = form(inputs)
-                if heads_and_rows is not None:
-                    return heads_and_rows
-        key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
+            heads = windowed.windowed_attention(attend, query, key, value, mask, bias, dropout_key)
+            return heads, None
+        dtype = value.dtype
+        if self.dtype is not None:
+            query, key, value = (x.astype(self.dtype) for x in (query, key, value))
+        found = None
         if isinstance(score, ScaledProducts):
-            scores = self.product("bqhd,bkhd->bhqk", scaled(query, score.scale), key)
-        else:
-            scores = score(query, key)
-        if bias is not None:
-            scores += bias(masks.distances(query.shape[1], key.shape[1]))
-        weights = softmax_over_allowed(scores, masks.whole(mask))
-        return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+            inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)
+            forms = self.forms if bias is None else ()
+            found = next((y for form in forms if (y := form(inputs)) is not None), None)
+            score = partial(self._products, score.scale)
+        heads, rows = found or reference.attention(
+            query,
+            key,
+            value,
+            mask,
+            bias,
+            score=score,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
+            softmax=softmax_over_allowed,
+        )
+        return heads.astype(dtype), rows
+
+    def _products(
+        self, scale: float | None, query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"]
+    ) -> Float32[Array, "b h q k"]:
+        return self.product("bqhd,bkhd->bhqk", scaled(query, scale), key)
 
 
 def softmax_over_allowed(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Int, UInt32
+from jaxtyping import Array, Bool, Float, Float32, Int, Shaped, UInt32
 
 from t2t_jax.functional.dropout import DropoutKey, hashes_at, mixed, threshold
 from t2t_jax.functional.masks import SegmentMask, window_mask
@@ -82,7 +82,7 @@ def blockwise_attention(
     bits, first_row = jnp.zeros(2, jnp.uint32), jnp.uint32(0)
     if dropout_key is None:
         dropout_rate = 0.0
-    if dropout_rate > 0 and dropout_key is not None:
+    else:
         bits = jax.random.bits(dropout_key.key, (2,))
         first_row = jnp.asarray(dropout_key.first_row, jnp.uint32)
     queries, keys = query.shape[1], key.shape[1]
@@ -90,8 +90,8 @@ def blockwise_attention(
         _blocks(query),
         _blocks(key),
         _blocks(value),
-        _segment_blocks(mask.query_segments),
-        _segment_blocks(mask.key_segments),
+        _blocks(mask.query_segments),
+        _blocks(mask.key_segments),
         bits,
         first_row,
         jnp.int32(0),
@@ -102,16 +102,11 @@ def blockwise_attention(
     return heads.reshape(batch, blocks * block, *heads.shape[3:])[:, :queries]
 
 
-def _blocks(x: Float[Array, "b t h d"]) -> _Vectors:
-    batch, length, heads, width = x.shape
-    x = jnp.pad(x, ((0, 0), (0, -length % _BLOCK), (0, 0), (0, 0)))
-    return x.reshape(batch, x.shape[1] // _BLOCK, _BLOCK, heads, width).transpose(1, 0, 3, 2, 4)
-
-
-def _segment_blocks(segments: Int[Array, "b t"]) -> _Segments:
-    segments = jnp.pad(segments, ((0, 0), (0, -segments.shape[1] % _BLOCK)))
-    batch, length = segments.shape
-    return segments.reshape(batch, length // _BLOCK, _BLOCK).swapaxes(0, 1)
+def _blocks(x: Shaped[Array, "b t *rest"]) -> Shaped[Array, "n b ..."]:
+    """Cut vectors or segments into blocks, padded with zeros."""
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % _BLOCK), *[(0, 0)] * (x.ndim - 2)))
+    blocks = x.reshape(len(x), x.shape[1] // _BLOCK, _BLOCK, *x.shape[2:]).swapaxes(0, 1)
+    return blocks if x.ndim == 2 else blocks.swapaxes(2, 3)  # [n, b, h, block, d]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -142,13 +137,10 @@ def _weighted_values(
             new = jnp.maximum(greatest, scores.max(-1, keepdims=True))
             weights = jnp.where(visible, jnp.exp(scores - new), 0)
             shrink = jnp.exp(greatest - new)
+            total = total * shrink + weights.sum(-1, keepdims=True)
             kept = _dropped(options, arrays, i, j)(weights).astype(arrays.value.dtype)
             values = _product("bhqk,bhkd->bhqd", kept, arrays.value[j])
-            return (
-                new,
-                total * shrink + weights.sum(-1, keepdims=True),
-                weighted * shrink + values,
-            )
+            return new, total, weighted * shrink + values
 
         rows = arrays.query.shape[1:-1]
         start = (

@@ -7,7 +7,6 @@ gather or a one-hot product takes several and keeps copies.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from t2t_jax.kernels.normalizer import Normalizer, in_passes
 from t2t_jax.kernels.preset import Losses
 
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
-_Project: TypeAlias = Callable[[Float[Array, "b t d"], Float[Array, "v d"]], Float[Array, "b t v"]]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -75,43 +73,6 @@ def _gradient(
 
 
 cross_entropy.defvjp(_losses, _gradient)
-
-
-def losses(
-    x: Float[Array, "b t d_model"],
-    embedding: Float[Array, "vocab d_model"],
-    bias: Float[Array, " vocab"] | None,
-    targets: Int[Array, "b t"],
-    epsilon: float,
-    *,
-    is_training: bool,
-    project: _Project,
-    project_in_training: _Project | None = None,
-    normalizer: Normalizer = in_passes,
-    guess: Callable[[Array, Array, Array], Array] | None = None,
-) -> Losses:
-    """Compute the loss of section 5.4; see `Kernels.losses` and `reference.losses`.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix of the output projection.
-      bias: the bias of the logits; None means none.
-      targets: ids of the right tokens.
-      epsilon: eps_ls.
-      is_training: whether to use `project_in_training`.
-      project: the output projection.
-      project_in_training: the output projection in training; None means `project`.
-      normalizer: how the sums over the vocabulary are computed.
-      guess: the function of `x`, the targets and the matrix that gives a number near the greatest
-        logit, for a normalizer that takes one.
-    """
-    near = None
-    if guess is not None:
-        near = jax.lax.stop_gradient(guess(x, targets, embedding))
-    multiply = (is_training and project_in_training) or project
-    logits = multiply(x, embedding)
-    logits = logits if bias is None else logits + bias
-    return cross_entropy(logits, targets, epsilon, normalizer, near)
 
 
 def in_chunks(losses: Callable[..., Losses], num_chunks: int) -> Callable[..., Losses]:

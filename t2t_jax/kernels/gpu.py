@@ -3,16 +3,15 @@
 from dataclasses import replace
 from functools import partial
 
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float
 
-from t2t_jax.kernels import normalization
+from t2t_jax.kernels import normalization, reference
 from t2t_jax.kernels.attention import FastAttention, blockwise_form, cudnn_form
-from t2t_jax.kernels.cross_entropy import losses
+from t2t_jax.kernels.cross_entropy import cross_entropy
 from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
 from t2t_jax.kernels.preset import CacheLayout
 from t2t_jax.kernels.products import logits_on_accelerators
 from t2t_jax.kernels.recomputed import dropout_recomputed, relu_from_result
-from t2t_jax.kernels.reference import REFERENCE
 
 
 def _rounded_logits(
@@ -25,19 +24,15 @@ def _rounded_logits(
     return logits_on_accelerators(x, embedding, x.dtype)
 
 
-def _normalizer(logits: Float32[Array, "b k v"]) -> Float32[Array, "b k"]:
-    return in_one_pass(logits)[0]
-
-
 GPU = replace(
-    REFERENCE,
+    reference.REFERENCE,
     attention=FastAttention((blockwise_form,)),
     logits=logits_on_accelerators,
     losses=partial(
-        losses,
+        reference.losses,
         project=logits_on_accelerators,
         project_in_training=_rounded_logits,
-        normalizer=in_one_pass,
+        cross_entropy=partial(cross_entropy, normalizer=in_one_pass),
     ),
     layer_norm=normalization.layer_norm,
     dropout=dropout_recomputed,
@@ -45,15 +40,11 @@ GPU = replace(
     # By the bytes of the compiled program, a step of the base model takes two thirds of its time in
     # a loop on an NVIDIA H200 and half on a TPU v5e.
     unrolls=lambda x: True,
-    normalizer=_normalizer,
+    normalizer=lambda logits: in_one_pass(logits)[0],
     greatest=greatest_in_one_pass,
     rounds_biases=True,
 )
 """The functions for any GPU."""
-
-
-def _cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
-    return "stacked" if beam_size == 1 else "turned"
 
 
 def _fused_cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
@@ -65,7 +56,7 @@ def _fused_cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
 CUDNN_GPU = replace(
     GPU,
     attention=FastAttention((cudnn_form, blockwise_form)),
-    cache_layout=_cache_layout,
+    cache_layout=lambda beam_size, is_fused: "stacked" if beam_size == 1 else "turned",
 )
 """The functions for NVIDIA GPUs of compute capability 8.0 or later, as cuDNN's attention needs."""
 

@@ -9,15 +9,15 @@ that they come out of, or that reads what is added up.
 """
 
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
 _Moments = tuple[Float32[Array, "..."], Float32[Array, "..."], Float32[Array, "..."]]
-_Kept = tuple[
-    Float[Array, "*t d"], Float32[Array, "*t 1"], Float32[Array, "*t 1"], Float32[Array, " d"]
-]
+_PerVector: TypeAlias = Float32[Array, "*t 1"]
+_Kept = tuple[Float[Array, "*t d"], _PerVector, _PerVector, Float32[Array, " d"]]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -79,9 +79,7 @@ def _sum_of_vectors(x: Float[Array, "*t d"]) -> Float32[Array, " d"]:
 layer_norm.defvjp(_forward, _gradient)
 
 
-def _mean_and_variance(
-    x: Float[Array, "*t d"],
-) -> tuple[Float32[Array, "*t 1"], Float32[Array, "*t 1"]]:
+def _mean_and_variance(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
     """Compute the mean and the variance of every vector, by one reduction.
 
     It carries how many numbers there were so far, their mean, and the sum of the squares of their
@@ -103,9 +101,7 @@ def _mean_and_variance(
     return mean[..., None], squares[..., None] / x.shape[-1]
 
 
-def _moments_by_sums(
-    x: Float[Array, "*t d"],
-) -> tuple[Float32[Array, "*t 1"], Float32[Array, "*t 1"]]:
+def _moments_by_sums(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
     """Compute the mean and variance of every vector, from the sums of its numbers and squares.
 
     Where the mean is large, the sums cancel. For numbers in bfloat16, whose squares are exact in

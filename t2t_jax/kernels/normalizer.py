@@ -7,25 +7,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-Normalizer: TypeAlias = Callable[..., tuple[Float32[Array, "*t"], Float32[Array, "*t"]]]
-"""A function of logits, and of a number near the greatest of each row if it takes one, that gives
-the logarithm of the sum of exponentials, and the mean."""
+LogAndMean: TypeAlias = tuple[Float32[Array, "*t"], Float32[Array, "*t"]]
+"""The logarithm of the sum of exponentials of each row of logits, and the mean of the row."""
+Normalizer: TypeAlias = Callable[..., LogAndMean]
+"""A function of logits, and of a number near the greatest of each row if it takes one."""
 
 _Sums = tuple[Float32[Array, "*t"], Float32[Array, "*t"], Float32[Array, "*t"]]
 _LEAST = -1e30
 """A number below every logit, and finite, so that its difference to itself is 0."""
 
 
-def in_passes(
-    logits: Float32[Array, "*t v"],
-) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
+def in_passes(logits: Float32[Array, "*t v"]) -> LogAndMean:
     """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits."""
     return jax.nn.logsumexp(logits, axis=-1), logits.mean(-1)
 
 
-def in_one_pass(
-    logits: Float32[Array, "*t v"],
-) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
+def in_one_pass(logits: Float32[Array, "*t v"]) -> LogAndMean:
     """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits.
 
     One reduction finds both: it carries the greatest logit so far, the sum of the exponentials of
@@ -84,9 +81,7 @@ def greatest_in_one_pass(
 _LEAST_SUM, _MOST_SUM = 1e-30, 1e38
 
 
-def within_the_product(
-    logits: Float32[Array, "*t v"], near: Float32[Array, "*t"]
-) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
+def within_the_product(logits: Float32[Array, "*t v"], near: Float32[Array, "*t"]) -> LogAndMean:
     """Compute `in_one_pass` by sums that XLA for TPUs computes in the kernel of the logits.
 
     XLA fuses plain sums with a product, but no reduction that carries the greatest logit so far. So

@@ -13,7 +13,6 @@ from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
 from t2t_jax.kernels.preset import (
     PRODUCTS,
-    CacheLayout,
     DistanceBias,
     Heads,
     Kernels,
@@ -33,6 +32,7 @@ def attention(
     score: Score = PRODUCTS,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
+    softmax: Callable[[Array, Array | None], Array] = masked_softmax,
 ) -> Heads:
     """Compute equation 1 for every head; see `Kernels.attention`.
 
@@ -47,16 +47,27 @@ def attention(
       score: the score function.
       dropout_rate: share of the weights set to zero.
       dropout_key: key that decides which of them; None means no dropout.
+      softmax: the function of the scores and the whole mask.
     """
     if key.shape[2] != query.shape[2]:
         key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-    if isinstance(mask, masks.SegmentMask):
-        mask = mask.whole()
+    weights = attention_weights(query, key, mask, bias, score, softmax)
+    return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+
+
+def attention_weights(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    mask: Bool[Array, "#b #h #q k"] | masks.SegmentMask | None,
+    bias: DistanceBias | None,
+    score: Score,
+    softmax: Callable[[Array, Array | None], Array] = masked_softmax,
+) -> Float32[Array, "b h q k"]:
+    """Compute the weights of the values; see `attention` for the arguments, keys of each head."""
     scores = score(query, key)  # [b, h, q, k]
     if bias is not None:
         scores += bias(masks.distances(query.shape[1], key.shape[1]))
-    weights = masked_softmax(scores, mask)
-    return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+    return softmax(scores, mask.whole() if isinstance(mask, masks.SegmentMask) else mask)
 
 
 def rows_product(
@@ -127,6 +138,10 @@ def losses(
     epsilon: float,
     *,
     is_training: bool,
+    project: Callable[[Array, Array], Array] = logits,
+    project_in_training: Callable[[Array, Array], Array] | None = None,
+    cross_entropy: Callable[..., Losses] = loss.label_smoothed_cross_entropy,
+    guess: Callable[[Array, Array, Array], Array] | None = None,
 ) -> Losses:
     """Compute the loss of section 5.4; see `Kernels.losses`.
 
@@ -136,21 +151,22 @@ def losses(
       bias: the bias of the logits; None means none.
       targets: ids of the right tokens.
       epsilon: eps_ls.
-      is_training: whether logits may be rounded to the dtype of `x`.
+      is_training: whether to use `project_in_training`.
+      project: the output projection.
+      project_in_training: the output projection in training; None means `project`.
+      cross_entropy: the loss of logits, targets and epsilon.
+      guess: the function of `x`, the targets and the matrix that gives a number near the greatest
+        logit, for a `cross_entropy` that takes one as `near`.
     """
-    scores = logits(x, embedding)
+    near = {} if guess is None else {"near": jax.lax.stop_gradient(guess(x, targets, embedding))}
+    scores = ((is_training and project_in_training) or project)(x, embedding)
     scores = scores if bias is None else scores + bias
-    return loss.label_smoothed_cross_entropy(scores, targets, epsilon)
+    return cross_entropy(scores, targets, epsilon, **near)
 
 
 def normalizer(logits: Float32[Array, "b k v"]) -> Float32[Array, "b k"]:
     """Compute the log of the sum of exponentials of each row."""
     return jax.nn.logsumexp(logits, axis=-1)
-
-
-def cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
-    """Return the layout that works on any device."""
-    return "turned"
 
 
 REFERENCE = Kernels(
@@ -165,7 +181,7 @@ REFERENCE = Kernels(
     unrolls=lambda x: False,
     finish=lambda updated: updated,
     normalizer=normalizer,
-    cache_layout=cache_layout,
+    cache_layout=lambda beam_size, is_fused: "turned",
     cache_dtype=lambda dtype: dtype,
 )
 """Plain JAX."""

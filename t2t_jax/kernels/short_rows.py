@@ -156,17 +156,9 @@ def _forward_kernel(
     _write(output, _product(weights.astype(v.dtype), v), num_queries)
 
 
-def _backward_kernel(
-    scale: float,
-    lengths: tuple[int, int],
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    cotangent: Any,
-    *results: Any,
-) -> None:
+def _backward_kernel(scale: float, lengths: tuple[int, int], *arrays: Any) -> None:
     """Write the derivatives by the queries, keys and values."""
+    query, key, value, mask, cotangent, by_query, by_key, by_value = arrays
     num_queries, num_keys = lengths
     q, k, v = _read(query, num_queries), _read(key, num_keys), _read(value, num_keys)
     heads_bar = _read(cotangent, num_queries)
@@ -176,7 +168,6 @@ def _backward_kernel(
     inner = weights * weights_bar
     scores_bar = (inner - weights * inner.sum(1, keepdims=True)) * scale
     scores_bar = scores_bar.astype(q.dtype)
-    by_query, by_key, by_value = results
     _write(by_value, _product(weights.astype(v.dtype).T, heads_bar), num_keys)
     _write(by_query, _product(scores_bar, k), num_queries)
     _write(by_key, _product(scores_bar.T, q), num_keys)

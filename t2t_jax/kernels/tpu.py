@@ -3,24 +3,23 @@
 from dataclasses import replace
 from functools import partial
 
-from t2t_jax.kernels import normalization
+from t2t_jax.kernels import normalization, reference
 from t2t_jax.kernels.attention import FastAttention, blockwise_form, splash_form
-from t2t_jax.kernels.cross_entropy import losses
+from t2t_jax.kernels.cross_entropy import cross_entropy
 from t2t_jax.kernels.normalizer import within_the_product
 from t2t_jax.kernels.products import logits_on_accelerators, summed_in_float32, target_logits
-from t2t_jax.kernels.reference import REFERENCE
 
 TPU = replace(
-    REFERENCE,
+    reference.REFERENCE,
     # The gradient of the product of queries and keys is an operand of two products.
     # `einsum_float32` would round it to their dtype: then it is written and read, which takes as
     # long as the products.
     attention=FastAttention((splash_form, blockwise_form), product=summed_in_float32),
     logits=logits_on_accelerators,
     losses=partial(
-        losses,
+        reference.losses,
         project=logits_on_accelerators,
-        normalizer=within_the_product,
+        cross_entropy=partial(cross_entropy, normalizer=within_the_product),
         guess=target_logits,
     ),
     layer_norm=normalization.layer_norm,
