@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import flax.linen as nn
@@ -110,11 +109,8 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
         gradients: Parameters, state: Any, params: Parameters, keep: Keep
     ) -> tuple[Parameters, Any]:
         directions, state = optimizer.update(gradients, state, params, keep)
-
-        def decay(direction: Array, parameter: Array, decays: bool) -> Array:
-            return direction + weight_decay * parameter if decays else direction
-
-        return jax.tree.map(decay, directions, params, decayed), state
+        decay = optax.add_decayed_weights(weight_decay, decayed)
+        return decay.update(directions, decay.init(params), params)[0], state
 
     return optimizer._replace(update=update)
 
@@ -291,7 +287,9 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     matrix has columns, these are not the axes of a matrix.
     """
     are_stacked = of_each(is_stacked, declared)
-    scaled = by_kind(of_each(is_matrix, declared), _factored(), _unfactored())
+    factored = _by_mean_squares(FactoredState, [(-1,), (-2,)], _over_root)
+    unfactored = _by_mean_squares(SquaresState, [()], lambda g, v: g * v**-0.5)
+    scaled = by_kind(of_each(is_matrix, declared), factored, unfactored)
 
     def update(
         gradients: Parameters, state: Any, params: Parameters, keep: Keep
@@ -302,46 +300,37 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     return scaled._replace(update=update)
 
 
-def _factored() -> Optimizer:
-    def init(params: Parameters) -> FactoredState:
-        rows, columns = (_zeros_without(axis, params) for axis in (-1, -2))
-        return FactoredState(jnp.zeros((), jnp.int32), rows, columns)
+def _by_mean_squares(
+    kind: Callable[..., Any], axes: Sequence[tuple[int, ...]], divided: Callable[..., Array]
+) -> Optimizer:
+    """Divide gradients by the roots of moving averages of their squares.
 
-    means = tuple(partial(jnp.mean, axis=axis) for axis in (-1, -2))
+    Args:
+      kind: the class of the state: `updates`, and then an average for each of `axes`.
+      axes: the axes of a parameter over which each average takes the mean.
+      divided: the function of a gradient and its averages that returns its direction.
+    """
 
-    def update(
-        gradients: Parameters, state: FactoredState, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, FactoredState]:
-        state = keep(_accumulated(means, gradients, state), state)
-        return jax.tree.map(_over_root, gradients, state.rows, state.columns), state
-
-    return Optimizer(init, update)
-
-
-def _unfactored() -> Optimizer:
-    def init(params: Parameters) -> SquaresState:
-        return SquaresState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
+    def init(params: Parameters) -> Any:
+        averages = (_zeros_without(each, params) for each in axes)
+        return kind(jnp.zeros((), jnp.int32), *averages)
 
     def update(
-        gradients: Parameters, state: SquaresState, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, SquaresState]:
-        state = keep(_accumulated([lambda square: square], gradients, state), state)
-        return jax.tree.map(lambda g, v: g * v**-0.5, gradients, state.squares), state
+        gradients: Parameters, state: Any, params: Parameters, keep: Keep
+    ) -> tuple[Parameters, Any]:
+        updates = optax.safe_increment(state.updates)
+        share = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
+
+        def averaged(kept: Parameters, each: tuple[int, ...]) -> Parameters:
+            def one(v: Array, g: Array) -> Array:
+                return v + share * ((g**2 + _EPSILON).mean(each) - v)
+
+            return jax.tree.map(one, kept, gradients)
+
+        state = keep(kind(updates, *map(averaged, state[1:], axes)), state)
+        return jax.tree.map(divided, gradients, *state[1:]), state
 
     return Optimizer(init, update)
-
-
-def _accumulated(
-    reductions: Sequence[Callable[[Array], Array]], gradients: Parameters, state: Any
-) -> Any:
-    """Return a state with moving averages of the squares of the gradients, each reduced."""
-    updates = optax.safe_increment(state.updates)
-    share = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
-
-    def averaged(kept: Parameters, reduce: Callable[[Array], Array]) -> Parameters:
-        return jax.tree.map(lambda v, g: v + share * (reduce(g**2 + _EPSILON) - v), kept, gradients)
-
-    return type(state)(updates, *map(averaged, state[1:], reductions))
 
 
 def _over_root(
@@ -362,17 +351,16 @@ def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "
     return direction / jnp.maximum(1, square**0.5)
 
 
-def _zeros_without(axis: int, params: Parameters) -> Parameters:
-    """Return zeros of each matrix's shape without one axis, in boxes that name the other axes."""
+def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
+    """Return zeros of each parameter's shape without some axes, in boxes that name the others."""
 
     def make(x: Any) -> Any:
         if isinstance(x, nn.LogicallyPartitioned):
-            return nn.LogicallyPartitioned(make(x.value), _without(axis, x.names))
-        return jnp.zeros(_without(axis, x.shape), x.dtype)
+            return nn.LogicallyPartitioned(make(x.value), _without(axes, x.names))
+        return jnp.zeros(_without(axes, x.shape), x.dtype)
 
     return jax.tree.map(make, params, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
 
 
-def _without(axis: int, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
-    place = axis % len(sizes)
-    return (*sizes[:place], *sizes[place + 1 :])
+def _without(axes: tuple[int, ...], sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(size for place, size in enumerate(sizes, -len(sizes)) if place not in axes)

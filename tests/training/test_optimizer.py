@@ -49,6 +49,10 @@ PARAMS = _random(0)
 GRADIENTS = [_random(1, 10.0), _random(2, 0.1), _random(3, 1.0)]
 
 
+def _keep_new(new, old):
+    return new
+
+
 def _directions(training, **model):
     """The directions of some steps, by parameter."""
     config = Config(model=network_config(**model), training=training)
@@ -56,8 +60,7 @@ def _directions(training, **model):
 
     @jax.jit
     def direction(gradients, state):
-        state = optimizer.accumulate(gradients, state)
-        return optimizer.direction(gradients, state, PARAMS), state
+        return optimizer.update(gradients, state, PARAMS, _keep_new)
 
     state, found = nn.unbox(optimizer.init(PARAMS)), []
     for gradients in GRADIENTS:
@@ -158,7 +161,8 @@ def test_adafactor_adds_the_right_share_of_a_square_after_a_million_updates():
     state = nn.unbox(optimizer.init(PARAMS))
     late = state._replace(others=state.others._replace(updates=jnp.int32(999_999)))
     gradients = GRADIENTS[0]
-    squares = optimizer.accumulate(gradients, late).others.squares["norm"]["scale"]
+    _, state = optimizer.update(gradients, late, PARAMS, _keep_new)
+    squares = state.others.squares["norm"]["scale"]
     expected = np.float64(gradients["norm"]["scale"]) ** 2 * 1e6**-0.8
     np.testing.assert_allclose(squares, expected, rtol=1e-5)
 
@@ -192,9 +196,9 @@ def test_an_update_of_muon_changes_the_outputs_of_a_wider_network_as_much():
         kernel = np.random.default_rng(0).normal(size=(1, width, 4 * width)).astype(np.float32)
         box = {"kernel": MatrixBox(kernel, ("layers", "embed", "mlp"))}
         optimizer = make_optimizer(config, box)
-        state = optimizer.accumulate({"kernel": kernel}, nn.unbox(optimizer.init(nn.unbox(box))))
-        step = optimizer.direction({"kernel": kernel}, state, {"kernel": kernel})["kernel"]
-        largest.append(np.linalg.norm(step[0], 2))
+        state, params = nn.unbox(optimizer.init(nn.unbox(box))), {"kernel": kernel}
+        step, _ = optimizer.update(params, state, params, _keep_new)
+        largest.append(np.linalg.norm(step["kernel"][0], 2))
     assert largest[0] == pytest.approx(largest[1], rel=0.25)  # singular values are from 0.7 to 1.2
 
 
@@ -241,8 +245,7 @@ def test_adam_under_the_schedule_equals_pytorch():
     for step, gradients in enumerate(GOLDENS["adam/gradients"], start=1):
         rate = learning_rate(step, int(GOLDENS["adam/d_model"]), int(GOLDENS["adam/warmup_steps"]))
         np.testing.assert_allclose(rate, GOLDENS["adam/learning_rates"][step - 1], rtol=1e-6)
-        state = optimizer.accumulate({"all": gradients}, state)
-        direction = optimizer.direction({"all": gradients}, state, parameters)
+        direction, state = optimizer.update({"all": gradients}, state, parameters, _keep_new)
         parameters = {"all": parameters["all"] - rate * direction["all"]}
         np.testing.assert_allclose(parameters["all"], GOLDENS["adam/parameters"][step], atol=1e-6)
 
