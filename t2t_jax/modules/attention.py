@@ -22,13 +22,14 @@ from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import has_fused_widths
 from t2t_jax.kernels.cached_attention import Kept, cached_attention, fused_cached_attention
 from t2t_jax.kernels.preset import CacheLayout, DistanceBias, Kernels, Score
-from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.reference import REFERENCE, attention_weights
 from t2t_jax.modules import parameters
 from t2t_jax.modules.cache import (
     CachedKeysValues,
     InOrder,
     KeysValues,
     LayerCache,
+    Remembered,
     RememberedKeysValues,
     attend_and_keep,
     turned,
@@ -261,7 +262,8 @@ class MultiHeadAttention(nn.Module):
             if context.rotary is not None:
                 query, key = rotated(query, key, context.rotary, context.positions)
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
-            weights = _weights(query, key, mask, bias, self.score)
+            of_heads = attention.repeat_heads(key, self.config.num_heads)
+            weights = attention_weights(query, of_heads, mask, bias, self.score)
             self.sow(WEIGHTS, "weights", weights)
         heads, rows = context.kernels.attention(
             query,
@@ -336,33 +338,24 @@ class MultiHeadAttention(nn.Module):
             assert context.apart is not None
             bias = context.bias(context.apart)
         heads, cache = attend_and_keep(
-            query,
-            (key, value),
-            cache,
-            write_at,
-            context.mask,
-            before,
-            bias,
-            self.score,
+            query, (key, value), cache, write_at, context.mask, before, bias, self.score
         )
         return self.output(attention.merge_heads(heads), context), cache
 
     def step_to_encoded(
         self,
         x: Float[Array, "b q d_model"],
-        keys_values: RememberedKeysValues,
-        mask: Bool[Array, "b #h #q k"],
+        source: Remembered,
         context: Context,
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to the output of an encoder.
 
         Args:
           x: a position of each hypothesis.
-          keys_values: keys and values, from `prefill_encoded`.
-          mask: True where a query may attend to a key.
+          source: keys and values from `prefill_encoded`, and where they are no padding.
           context: context of the stack.
         """
-        query, score = self._queries(x, context), self.score
+        query, score, (keys_values, mask, _) = self._queries(x, context), self.score, source
         if isinstance(keys_values, InOrder):
             assert isinstance(score, ScaledProducts)
             heads = fused_cached_attention(query, *keys_values, mask, score.scale)
@@ -438,17 +431,3 @@ def is_fused_in_decoding(config: AttentionConfig, dtype: DTypeLike) -> bool:
     """Return whether fused attention takes the heads of a cache, if its scores have no bias."""
     is_plain = tables.SCORE_FUNCTIONS[config.score_function].function is None
     return is_plain and has_fused_widths(config.d_k, config.d_v, dtype)
-
-
-def _weights(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k groups d_k"],
-    mask: Mask | None,
-    bias: DistanceBias | None,
-    score: Score,
-) -> Float[Array, "b h q k"]:
-    key = attention.repeat_heads(key, query.shape[2])
-    scores = score(query, key)
-    if bias is not None:
-        scores += bias(masks.distances(query.shape[1], key.shape[1]))
-    return attention.masked_softmax(scores, masks.whole(mask))

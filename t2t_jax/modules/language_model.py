@@ -20,7 +20,7 @@ from t2t_jax.batch import Batch, Sequence, check_ids
 from t2t_jax.config import DecoderOnlyConfig
 from t2t_jax.functional import masks
 from t2t_jax.kernels.preset import DistanceBias
-from t2t_jax.modules.attention import Mask
+from t2t_jax.modules.attention import Context, Mask
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
 from t2t_jax.modules.cached_decoding import CachedDecoding
 from t2t_jax.modules.decoding_model import Axes
@@ -102,9 +102,7 @@ class LanguageModel(DecoderNetwork):
 
     config: DecoderOnlyConfig
 
-    def decoded(
-        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
-    ) -> Float[Array, "b t d_model"]:
+    def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
         """See `TokenNetwork.decoded`."""
         check_ids("inputs.tokens", batch.inputs.tokens, self.vocab_size)
         has_sources = batch.inputs.tokens.shape[1] > 0
@@ -115,9 +113,7 @@ class LanguageModel(DecoderNetwork):
             tokens = self.previous_tokens(batch.targets)
             of_source = jnp.zeros(tokens.shape, bool)
         mask = self.sequence_mask(segments, of_source)
-        context = self.context(
-            "target", positions, mask, deterministic=deterministic, first_row=first_row
-        )
+        context = self.context("target", positions, mask, base)
         x = self.with_positions("target", self.embed_targets(tokens), context)
         x = self.decoder(self.embedding_dropout(x, context), context)
         if not has_sources:

@@ -174,17 +174,13 @@ class Layer(nn.Module):
         Returns:
           The layer's output, and its cache with the new entries; see `MultiHeadAttention.step`.
         """
-        keys_values, mask, bias = source
         before, cross_attend = None, None
         if self.stack.cross_attention is None:
-            before = Kept(keys_values[0], keys_values[1], mask, bias)
+            keys, values = source.keys_values
+            before = Kept(keys, values, source.mask, source.bias)
         else:
-            cross_attend = partial(
-                self.cross_attention.step_to_encoded,
-                keys_values=keys_values,
-                mask=mask,
-                context=context,
-            )
+            attention = self.cross_attention
+            cross_attend = partial(attention.step_to_encoded, source=source, context=context)
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache

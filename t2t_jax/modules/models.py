@@ -1,6 +1,6 @@
 """The network of a config, for training and for decoding, by the row of its family."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from jax.sharding import Mesh
@@ -49,11 +49,14 @@ def build(
         )
     if not isinstance(vocab_size, int | np.integer) or vocab_size < 1:
         raise UserError(f"vocab_size={quote(vocab_size)} is not a positive whole number")
-    vocab_size = int(vocab_size)
     model = config.model if isinstance(config, Config) else config
-    network = load(families.FAMILIES[model.architecture].network)
     remat = config.parallel.remat if isinstance(config, Config) else "none"
-    return cast(TokenNetwork, network(model, vocab_size, start_id(model), remat, kernels))
+    return _network(model, int(vocab_size), remat=remat, kernels=kernels)
+
+
+def _network(model: ModelConfig, vocab_size: int, **options: Any) -> TokenNetwork:
+    network = load(families.FAMILIES[model.architecture].network)
+    return cast(TokenNetwork, network(model, vocab_size, start_id(model), **options))
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
@@ -64,13 +67,10 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
         leaves the dtype open, computes in float32.
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
-    kernels = kernels_of(mesh, config.model.dtype)
-    start = start_id(config.model)
-    network = load(families.FAMILIES[config.model.architecture].network)
+    model, kernels = config.model, kernels_of(mesh, config.model.dtype)
     if config.parallel.backend == "pmap":  # each device has a program of its own
         mesh = None
-    options = config.parallel.remat, kernels, mesh
-    return cast(Network, network(config.model, vocab_size, start, *options))
+    return _network(model, vocab_size, remat=config.parallel.remat, kernels=kernels, mesh=mesh)
 
 
 def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
@@ -80,11 +80,9 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
       model: sizes and options of the network, `settled`, as for `make_model`.
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
+    scoring = load(families.FAMILIES[model.architecture].scoring)
     kernels = kernels_of(mesh, model.dtype)
-    family = families.FAMILIES[model.architecture]
-    network, scoring = load(family.network), load(family.scoring)
-    made = network(model, vocab_size, start_id(model), kernels=kernels, mesh=mesh)
-    return cast(ScoringModel, scoring(made))
+    return cast(ScoringModel, scoring(_network(model, vocab_size, kernels=kernels, mesh=mesh)))
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 from flax import struct
 from flax.core import meta
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, DTypeLike
 
 from t2t_jax.config.registry import Entry, Parameter
 from t2t_jax.kernels.bfloat16 import transpose
@@ -144,23 +144,17 @@ def learned(
       heads: the number of heads, each of which learns these parameters; None is no heads.
     """
     parameters = {}
-    for name, init, shape, axes in _declarations(entry, width, heads):
+    for name, (init, shape) in _declarations(entry, width).items():
+        axes = tuple("vector" if size == width and heads is None else None for size in shape)
+        if heads is not None:
+            shape, axes = (heads, *shape), ("heads", *axes)
         parameters[name] = parameter(module, name, init, shape, axes)
     return parameters
 
 
 @cache
-def _declarations(
-    entry: Entry, width: int, heads: int | None
-) -> list[tuple[str, Initializer, tuple[int, ...], tuple[str | None, ...]]]:
-    """Return name, initialiser, shape and logical axes of what a named function learns."""
-    declarations = []
-    for name, declared in entry.learned(width).items():
-        axes = ["vector" if size == width and heads is None else None for size in declared.shape]
-        shape = declared.shape if heads is None else (heads, *declared.shape)
-        names = (*axes,) if heads is None else ("heads", *axes)
-        declarations.append((name, initializer(declared), shape, names))
-    return declarations
+def _declarations(entry: Entry, width: int) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
+    return {name: (initializer(x), x.shape) for name, x in entry.learned(width).items()}
 
 
 def initializer(declared: Parameter) -> Initializer:
@@ -245,13 +239,7 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
       declared: the parameters of a stack of such layers from `init_parameters`; see `quantized`.
     """
 
-    def turn(_: Any, x: Float[Array, "*stack m n"]) -> Transposed:
-        each = transpose
-        for _ in x.shape[2:]:
-            each = jax.vmap(each)
-        return Transposed(each(x))
-
-    return _with_boxes(MatrixBox, turn, params, declared)
+    return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, declared)
 
 
 def _with_boxes(

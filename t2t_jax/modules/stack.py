@@ -9,6 +9,7 @@ d_k]`). In decoding, layers have separate arrays.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -37,15 +38,20 @@ class LayerStack(nn.Module):
       config: sizes and options of the network.
       stack: the depth and the attentions of this stack.
       remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
+      is_cached: whether the stack decodes, by `prefill` and `step`: its layers have separate
+        arrays, from `unstacked`.
     """
 
     config: ModelConfig
     stack: model.Stack
     remat: sections.Remat = "none"
+    is_cached: bool = False
 
     def setup(self) -> None:
         """Create the layers, and the norm at their end if they are pre-norm."""
-        self.layers = Layer(self.config, self.stack)
+        depth = self.stack.num_layers if self.is_cached else 1
+        layers = [Layer(self.config, self.stack) for _ in range(depth)]
+        self.layers: Any = layers if self.is_cached else layers[0]
         if self.config.norm_order == "pre":
             self.norm = Norm(self.config.normalization)
 
@@ -83,24 +89,6 @@ class LayerStack(nn.Module):
         x, _ = scan(self.layers, x, jnp.arange(depth))
         return self.norm(x) if self.config.norm_order == "pre" else x
 
-
-class CachedStack(nn.Module):
-    """A decoder's stack at one position, whose layers have separate arrays, from `unstacked`.
-
-    Attributes:
-      config: sizes and options of the network.
-      stack: the depth and the attentions of this stack.
-    """
-
-    config: ModelConfig
-    stack: model.Stack
-
-    def setup(self) -> None:
-        """Create the layers, and the norm at their end if they are pre-norm."""
-        self.layers = [Layer(self.config, self.stack) for _ in range(self.stack.num_layers)]
-        if self.config.norm_order == "pre":
-            self.norm = Norm(self.config.normalization)
-
     def prefill(
         self, x: Float[Array, "b s d_model"], context: Context
     ) -> tuple[RememberedKeysValues, ...]:
@@ -127,9 +115,8 @@ class CachedStack(nn.Module):
         """Compute all layers at one position; `Layer.step` explains the arguments."""
         kept = []
         caches = layers_of(cache, self.stack.self_attention.d_k)
-        for index, (layer, old, source) in enumerate(
-            zip(self.layers, caches, sources, strict=True)
-        ):
+        layers = zip(self.layers, caches, sources, strict=True)
+        for index, (layer, old, source) in enumerate(layers):
             x, new = layer.step(x, old, source, write_at, replace(context, layer=index))
             kept.append(new)
         x = self.norm(x) if self.config.norm_order == "pre" else x
@@ -137,7 +124,7 @@ class CachedStack(nn.Module):
 
 
 def unstacked(params: Parameters, stack: model.Stack) -> dict[str, Parameters]:
-    """Return the parameters of each layer of a stack, under its name in a `CachedStack`.
+    """Return the parameters of each layer of a stack, under its name in decoding.
 
     An unrolled decoding loop copies no cache, but it would slice the layers out of the stacked
     arrays for every token: for one sentence, that takes as long as the token.

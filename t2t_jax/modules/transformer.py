@@ -29,7 +29,7 @@ from t2t_jax.modules.decoding_model import Memory, SourceForm, TokenSources
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import Dropout
 from t2t_jax.modules.parameters import parameter
-from t2t_jax.modules.stack import CachedStack, LayerStack
+from t2t_jax.modules.stack import LayerStack
 from t2t_jax.parallel.axes import constrain, on_mesh
 
 Side: TypeAlias = Literal["source", "target"]
@@ -77,10 +77,8 @@ class TokenNetwork(nn.Module):
             setattr(self, f"{side}_position", PositionEncoding(config, stack.is_causal))
             if config.embedding_norm:
                 setattr(self, f"{side}_embedding_norm", Norm(config.normalization))
-            if self.is_cached and stack.reads_target:
-                setattr(self, name, CachedStack(config, stack))
-            else:
-                setattr(self, name, LayerStack(config, stack, self.remat))
+            is_cached = self.is_cached and stack.reads_target
+            setattr(self, name, LayerStack(config, stack, self.remat, is_cached))
 
     def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
         """Apply the module with activations split over `mesh`; see `flax.linen.Module.apply`."""
@@ -90,10 +88,13 @@ class TokenNetwork(nn.Module):
             return super().apply(variables, *args, **options)
 
     @abstractmethod
-    def decoded(
-        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
-    ) -> Float[Array, "b t d_model"]:
-        """Return the last layer's output at every target; arguments as for `__call__`."""
+    def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
+        """Return the last layer's output at every target.
+
+        Args:
+          batch: sources and targets, as for `__call__`.
+          base: see `context`.
+        """
 
     def __call__(
         self, batch: Batch, *, deterministic: bool = True, first_row: Int[Array, ""] | int = 0
@@ -107,8 +108,7 @@ class TokenNetwork(nn.Module):
           first_row: index of the first row in the global batch, on which dropout depends.
         """
         x = self._decoded(batch, deterministic, first_row)
-        logits = self.kernels.logits(x, self.output_matrix())
-        return self.with_output_bias(logits)
+        return self.with_output_bias(self.kernels.logits(x, self.output_matrix()))
 
     def losses(
         self,
@@ -121,14 +121,10 @@ class TokenNetwork(nn.Module):
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
         """See `Network.losses`."""
         x = self._decoded(batch, deterministic, first_row)
-        matrix, bias = self.output_matrix(), None
-        if self.config.output_bias:
-            bias = self.output_bias
-
         losses: Callable[..., tuple[Array, Array]] = partial(
             self.kernels.losses,
-            embedding=matrix,
-            bias=bias,
+            embedding=self.output_matrix(),
+            bias=self.output_bias if self.config.output_bias else None,
             epsilon=label_smoothing,
             is_training=not deterministic,
         )
@@ -156,9 +152,7 @@ class TokenNetwork(nn.Module):
         side: Side,
         positions: Int[Array, "b t"],
         mask: Mask,
-        *,
-        deterministic: bool = True,
-        first_row: Int[Array, ""] | int = 0,
+        base: Context | None = None,
     ) -> Context:
         """Make the context of a stack of layers.
 
@@ -166,19 +160,16 @@ class TokenNetwork(nn.Module):
           side: whether the stack reads tokens of sources or of targets.
           positions: position of each token within its sentence, from 0.
           mask: which positions may attend to which.
-          deterministic: whether dropout is off.
-          first_row: index of the first row in the global batch.
+          base: gives all else, such as whether dropout is off; None means that it is.
         """
         encoding = getattr(self, f"{side}_position")
-        return Context(
-            positions,
-            positions.shape[1],
-            mask,
-            encoding.rotary,
-            encoding.bias,
-            deterministic=deterministic,
-            first_row=first_row,
-            kernels=self.kernels,
+        return replace(
+            base or Context(kernels=self.kernels),
+            positions=positions,
+            length=positions.shape[1],
+            mask=mask,
+            rotary=encoding.rotary,
+            bias=encoding.bias,
         )
 
     def with_positions(
@@ -205,40 +196,22 @@ class TokenNetwork(nn.Module):
         check_ids("inputs.tokens", inputs.tokens, size)
         return getattr(self, name)(inputs.tokens)
 
-    def encode(
-        self,
-        inputs: Any,
-        *,
-        deterministic: bool = True,
-        first_row: Int[Array, ""] | int = 0,
-    ) -> Float[Array, "b s d_model"]:
+    def encode(self, inputs: Any, base: Context | None = None) -> Float[Array, "b s d_model"]:
         """Return the output of the encoder, which the network must have.
 
         Args:
           inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
-          deterministic: whether dropout is off.
-          first_row: index of the first row in the global batch, on which dropout depends.
+          base: see `context`.
         """
         segments, window = inputs.segments, self.config.attention_window
         mask = attention_mask(segments, segments, window=window)
-        context = self.context(
-            "source", inputs.positions, mask, deterministic=deterministic, first_row=first_row
-        )
+        context = self.context("source", inputs.positions, mask, base)
         x = self.with_positions("source", self.embed_inputs(inputs), context)
         return self.encoder(self.embedding_dropout(x, context), context)
 
     def output_matrix(self) -> Any:
         """Return the matrix of the output projection, one row for every entry of the vocabulary."""
         return getattr(self, self.config.embeddings["output"]).matrix()
-
-    def before_output(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t d_model"]:
-        """Return the last layer's output in the form for the output projection.
-
-        A logit sums d_model products. Training makes their signs agree, so that the sum grows with
-        d_model; the division by the width multiplier undoes this (Yang et al. 2021, table 8).
-        """
-        multiple = self.config.width_multiple
-        return x if multiple == 1 else x / multiple
 
     def with_output_bias(self, logits: Float[Array, "b t vocab"]) -> Float[Array, "b t vocab"]:
         """Return the logits plus the bias of the output, if the network has one."""
@@ -255,7 +228,10 @@ class TokenNetwork(nn.Module):
                 "t2t_jax.Batch.of(inputs, targets)"
             )
         check_ids("targets.tokens", batch.targets.tokens, self.vocab_size)
-        return self.before_output(self.decoded(batch, deterministic, first_row))
+        base = Context(deterministic=deterministic, first_row=first_row, kernels=self.kernels)
+        # A logit sums d_model products. Training makes their signs agree, so that the sum grows
+        # with d_model; the division by the width undoes this (Yang et al. 2021, table 8).
+        return self.decoded(batch, base) / self.config.width_multiple
 
 
 class StepInput(NamedTuple):
@@ -307,8 +283,8 @@ class DecoderNetwork(TokenNetwork):
         beams, room = ancestry_mask.shape[1:3]
         write_at = clock % cache_places(self.config, room) * beams
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
-        logits = self.kernels.next_logits(self.before_output(x), self.output_matrix())
-        return self.with_output_bias(logits), cache
+        x /= self.config.width_multiple  # as in `_decoded`
+        return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
 
     def _step_context(
         self, now: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
@@ -351,17 +327,13 @@ class TransformerMemory(NamedTuple):
 class Transformer(DecoderNetwork):
     """The Transformer (section 3, figure 1)."""
 
-    def decoded(
-        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
-    ) -> Float[Array, "b t d_model"]:
+    def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
         """See `TokenNetwork.decoded`."""
         inputs, targets = batch
-        encoded = self.encode(inputs, deterministic=deterministic, first_row=first_row)
+        encoded = self.encode(inputs, base)
         segments, window = targets.segments, self.config.attention_window
         mask = attention_mask(segments, segments, causal=True, window=window)
-        context = self.context(
-            "target", targets.positions, mask, deterministic=deterministic, first_row=first_row
-        )
+        context = self.context("target", targets.positions, mask, base)
         encoded_mask = attention_mask(segments, inputs.segments)
         context = replace(context, encoded=encoded, encoded_mask=encoded_mask)
         x = self.embed_targets(self.previous_tokens(targets))

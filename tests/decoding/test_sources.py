@@ -77,9 +77,8 @@ class Listener(Transformer):
         one = one_a_row(jnp.ones((1, 4), jnp.int32))
         return Batch(_FORM.inputs(_FORM.padded([_FORM.blank(4)], 1, 4)), one)
 
-    def embed_inputs(self, inputs, context):
-        x = self.projection(inputs.values)
-        return self.source_position(x, context.positions, context.length)
+    def embed_inputs(self, inputs):
+        return self.projection(inputs.values)
 
 
 @pytest.fixture(scope="module")

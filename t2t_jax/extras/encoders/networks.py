@@ -36,11 +36,9 @@ def places_of(batch: Batch) -> Int[Array, "b t"]:
 class EncoderModel(TokenNetwork):
     """An encoder-only network over tokens."""
 
-    def decoded(
-        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
-    ) -> Float[Array, "b t d_model"]:
+    def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
         """Return the encoder output that predicts each target."""
-        x = self.encode(batch.inputs, deterministic=deterministic, first_row=first_row)
+        x = self.encode(batch.inputs, base)
         return jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
 
 

@@ -79,7 +79,7 @@ def _measured(config: Config, length: int) -> tuple[float, float]:
     else:
         one, none = (jax.tree.map(lambda x, n=n: x[:, :n], row) for n in (1, 0))
         given = Batch(none, row) if config.model.decodes else Batch(row, one)
-        method = partial(model.apply, method="decoded", deterministic=True, first_row=0)
+        method = partial(model.apply, method="decoded")
     compiled = jax.jit(method).lower({"params": params}, given).compile()
     memory = compiled.memory_analysis()
     times = []
