@@ -8,12 +8,10 @@ is traced and not run: that enters the same functions. Methods, lambdas and func
 functions count once each, however often they are called. Comprehensions do not count.
 """
 
-import sys
+import cProfile
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
 
 import jax
 
@@ -39,21 +37,11 @@ def functions_per_file() -> Counter[str]:
     # The first pass also loads what configs name, and fills caches.
     params = jax.eval_shape(lambda key: network.init(key, batch), jax.random.key(0))
     losses = partial(network.apply, batch=batch, label_smoothing=0.1, method="losses")
-    entered: set[CodeType] = set()
-
-    def record(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name not in _COMPREHENSIONS:
-            entered.add(frame.f_code)
-
-    sys.setprofile(record)
-    try:
+    with cProfile.Profile(builtins=False) as profile:
         jax.eval_shape(losses, params)
-    finally:
-        sys.setprofile(None)
-    paths = (Path(code.co_filename) for code in entered)
-    return Counter(
-        path.relative_to(_PACKAGE).as_posix() for path in paths if path.is_relative_to(_PACKAGE)
-    )
+    functions = {entry.code for entry in profile.getstats()}
+    paths = [Path(x.co_filename) for x in functions if x.co_name not in _COMPREHENSIONS]
+    return Counter(x.relative_to(_PACKAGE).as_posix() for x in paths if _PACKAGE in x.parents)
 
 
 if __name__ == "__main__":

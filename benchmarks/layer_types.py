@@ -65,10 +65,7 @@ def layer_types(
         included; the neighbourhood has size r = 2 window - 1.
       kernel_width: the width of a convolution in positions, an odd number.
     """
-    return [
-        *_attention_types(model, kernels, window),
-        *_convolution_types(model, kernel_width),
-    ]
+    return [*_attention_types(model, kernels, window), *_convolution_types(model, kernel_width)]
 
 
 def _attention_types(model: ModelConfig, kernels: Kernels, window: int) -> Iterator[LayerType]:
@@ -153,6 +150,4 @@ def _attention_layer(
 
 
 def _context(x: jax.Array, kernels: Kernels, window: int | None) -> Context:
-    length = x.shape[1]
-    positions = jnp.broadcast_to(jnp.arange(length), x.shape[:2])
-    return Context(positions, length, _mask(x, window), kernels=kernels)
+    return Context(mask=_mask(x, window), kernels=kernels)

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import workload
 from jaxtyping import Array, Float
 from measuring import machine, show
-from rich.table import Table
 
 from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.commands.flags import parse_flags
@@ -33,7 +32,6 @@ from t2t_jax.config.file import load_grid
 from t2t_jax.functional.attention import additive_scores, attention_weights, masked_softmax
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.system.console import ResultConsole
 from t2t_jax.system.program import run
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import create_state
@@ -66,14 +64,7 @@ def main(arguments: Sequence[str]) -> int:
                 {"variant": name, "queries and keys": source}
                 | dict(zip(_FIGURES, map(float, figures), strict=True))
             )
-    if asked.json:
-        show(machine(), rows, as_json=True)
-        return 0
-    heads = list(rows[0])
-    table = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(x if isinstance(x, str) else f"{x:.3f}" for x in row.values()))
-    ResultConsole().print(table)
+    show(machine(), rows, asked.json)
     return 0
 
 

@@ -50,9 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     shapes = [command_line.rows_and_tokens(shape) for shape in asked.shapes]
     measuring.compile_afresh()
     steps = workload.training_steps(config, shapes)
-    product, product_flops = measuring.matrix_product(
-        make_mesh(config.parallel), config.model.dtype
-    )
+    mesh = make_mesh(config.parallel)
+    product, product_flops = measuring.matrix_product(mesh, config.model.dtype)
     calls = {number: step.take for number, step in enumerate(steps)}
     seconds = measuring.in_turns({**calls, "peak": product}, asked.repeats)
     peak = product_flops / min(seconds["peak"])

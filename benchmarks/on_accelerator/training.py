@@ -57,9 +57,8 @@ def _figures(config: Config, kernels: Kernels, tiny: bool) -> dict[str, Any]:
     """Measure a model's step in turns with the product that gives the peak; return the figures."""
     rows, length = training_shape(tiny)
     (step,) = workload.training_steps(config, [(rows, length)], kernels)
-    product, product_flops = measuring.matrix_product(
-        make_mesh(config.parallel), config.model.dtype
-    )
+    mesh = make_mesh(config.parallel)
+    product, product_flops = measuring.matrix_product(mesh, config.model.dtype)
     steps = partial(step.take, QUEUED)
     seconds = measuring.in_turns({"steps": steps, "peak": product}, repeats(tiny))
     taken = measuring.spread([each / QUEUED for each in seconds["steps"]])

@@ -91,11 +91,7 @@ _JAX_AFRESH = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 _PYTORCH_AFRESH = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 
 OURS = System(
-    "t2t_jax",
-    "ours",
-    ("train", "decode", "translate"),
-    ("t2t_jax", "jax"),
-    environment=_JAX_AFRESH,
+    "t2t_jax", "ours", ("train", "decode", "translate"), ("t2t_jax", "jax"), environment=_JAX_AFRESH
 )
 _FLAX = System(
     "Flax's WMT example",
@@ -138,11 +134,7 @@ _SYSTEMS = (
         least_equal=0.0,
     ),
     replace(
-        OURS,
-        name="t2t_jax int8",
-        kinds=("decode", "translate"),
-        precision="int8",
-        least_equal=0.0,
+        OURS, name="t2t_jax int8", kinds=("decode", "translate"), precision="int8", least_equal=0.0
     ),
     _FLAX,
     _PYTORCH,
