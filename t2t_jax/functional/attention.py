@@ -129,9 +129,7 @@ def weighted_values(
 
 
 def additive_scores(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k h d_k"],
-    vector: Float[Array, "h d_k"],
+    query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], vector: Float[Array, "h d_k"]
 ) -> Float32[Array, "b h q k"]:
     """Compute v tanh(q + k): additive attention, which section 3.2.1 compares with products.
 

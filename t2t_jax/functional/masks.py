@@ -89,10 +89,9 @@ class SegmentMask:
     @property
     def is_narrow(self) -> bool:
         """Return whether windows of keys are shorter than the row, so that attention uses them."""
-        window = self.window
-        return (
-            window is not None and keys_in_window(window, self.causal) < self.key_segments.shape[1]
-        )
+        if self.window is None:
+            return False
+        return keys_in_window(self.window, self.causal) < self.key_segments.shape[1]
 
     def whole(self) -> Bool[Array, "b 1 q k"]:
         """Return the mask as an array, whose size is quadratic in the length."""
@@ -140,10 +139,3 @@ def attention_mask(
     pairs = query_segments.shape[1] * key_segments.shape[1]
     is_part = pairs > LARGEST_WHOLE or (window is not None and mask.is_narrow)
     return mask if is_part else mask.whole()
-
-
-def whole(
-    mask: Bool[Array, "#b #h #q k"] | SegmentMask | None,
-) -> Bool[Array, "#b #h #q k"] | None:
-    """Return a mask as an array; None, which allows everything, stays None."""
-    return mask.whole() if isinstance(mask, SegmentMask) else mask

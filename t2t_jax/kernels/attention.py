@@ -85,8 +85,10 @@ class FastAttention:
             of_queries, of_keys = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
             mask = SegmentMask(of_queries, of_keys)
         if isinstance(mask, SegmentMask) and mask.is_narrow:
-            attend = partial(self, score=score, dropout_rate=dropout_rate)
-            heads = windowed.windowed_attention(attend, query, key, value, mask, bias, dropout_key)
+            of_blocks = partial(self, score=score, dropout_rate=dropout_rate)
+            heads = windowed.windowed_attention(
+                of_blocks, query, key, value, mask, bias, dropout_key
+            )
             return heads, None
         dtype = value.dtype
         if self.dtype is not None:
@@ -97,16 +99,9 @@ class FastAttention:
             forms = self.forms if bias is None else ()
             found = next((y for form in forms if (y := form(inputs)) is not None), None)
             score = partial(self._products, score.scale)
-        heads, rows = found or reference.attention(
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            score=score,
-            dropout_rate=dropout_rate,
-            dropout_key=dropout_key,
-            softmax=softmax_over_allowed,
+        attend = partial(reference.attention, score=score, softmax=softmax_over_allowed)
+        heads, rows = found or attend(
+            query, key, value, mask, bias, dropout_rate=dropout_rate, dropout_key=dropout_key
         )
         return heads.astype(dtype), rows
 
@@ -163,7 +158,7 @@ def cudnn_form(inputs: Inputs) -> Heads | None:
         return None
     if dropout_rate > 0 or not is_fused(query, key, value):
         return None
-    whole = masks.whole(mask)
+    whole = mask.whole() if isinstance(mask, SegmentMask) else mask
     if whole is not None and short_rows.fits(query, key, value, whole):
         return short_rows.short_attention(query, key, value, whole, scale), None
     return fused_attention(query, key, value, whole, scale)
@@ -202,9 +197,7 @@ def fused_attention(
     """Compute equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
 
     Args:
-      query: queries of each head.
       key: keys of each head or group.
-      value: values of each head or group.
       mask: True where a query may attend to a key, for all heads alike or for each; None allows
         everything.
       scale: factor on the products; None means 1 / sqrt(d_k).

@@ -70,8 +70,6 @@ def blockwise_attention(
 
     Args:
       query: queries of each head, scaled.
-      key: keys of each head.
-      value: values of each head.
       mask: which positions may attend to which.
       dropout_rate: share of the weights set to zero.
       dropout_key: key that decides which of them; None means no dropout.
@@ -85,21 +83,14 @@ def blockwise_attention(
     else:
         bits = jax.random.bits(dropout_key.key, (2,))
         first_row = jnp.asarray(dropout_key.first_row, jnp.uint32)
-    queries, keys = query.shape[1], key.shape[1]
-    arrays = _Arrays(
-        _blocks(query),
-        _blocks(key),
-        _blocks(value),
-        _blocks(mask.query_segments),
-        _blocks(mask.key_segments),
-        bits,
-        first_row,
-        jnp.int32(0),
-    )
-    options = _Options(mask.causal, mask.window, dropout_rate, queries, keys)
+    vectors = (_blocks(query), _blocks(key), _blocks(value))
+    segments = (_blocks(mask.query_segments), _blocks(mask.key_segments))
+    arrays = _Arrays(*vectors, *segments, bits, first_row, jnp.int32(0))
+    lengths = query.shape[1], key.shape[1]
+    options = _Options(mask.causal, mask.window, dropout_rate, *lengths)
     heads = _attend(options, *arrays).transpose(1, 0, 3, 2, 4)  # [b, n, block, h, d]
     batch, blocks, block = heads.shape[:3]
-    return heads.reshape(batch, blocks * block, *heads.shape[3:])[:, :queries]
+    return heads.reshape(batch, blocks * block, *heads.shape[3:])[:, : query.shape[1]]
 
 
 def _blocks(x: Shaped[Array, "b t *rest"]) -> Shaped[Array, "n b ..."]:
@@ -115,13 +106,11 @@ def _attend(options: _Options, *arrays: Any) -> _Vectors:
 
 
 def _tied(*arrays: Any) -> _Arrays:
-    """Return the arrays, each made to depend on all the others.
-
-    Where layers are differentiated in a loop, JAX computes ahead of the loop what is the same in
-    all layers: the masks and places of all blocks, which together are the quadratic array that must
-    not exist. As the segments and the numbers of the blocks are made to depend on the queries,
-    masks and places are computed within the loop.
-    """
+    """Return the arrays, each made to depend on all the others."""
+    # Where layers are differentiated in a loop, JAX computes ahead of the loop what is the same in
+    # all layers: the masks and places of all blocks, which together are the quadratic array that
+    # must not exist. As the segments and the numbers of the blocks are made to depend on the
+    # queries, masks and places are computed within the loop.
     return _Arrays(*jax.lax.optimization_barrier(arrays))
 
 
@@ -143,11 +132,9 @@ def _weighted_values(
             return new, total, weighted * shrink + values
 
         rows = arrays.query.shape[1:-1]
-        start = (
-            jnp.full((*rows, 1), _FLOOR, jnp.float32),
-            jnp.zeros((*rows, 1), jnp.float32),
-            jnp.zeros((*rows, arrays.value.shape[-1]), jnp.float32),
-        )
+        nothing = jnp.zeros((*rows, 1), jnp.float32)
+        values = jnp.zeros((*rows, arrays.value.shape[-1]), jnp.float32)
+        start = jnp.full_like(nothing, _FLOOR), nothing, values
         greatest, total, weighted = jax.lax.fori_loop(
             arrays.zero, _num_key_blocks(options, arrays, i), add_keys, start
         )

@@ -61,13 +61,11 @@ def _gradient(
     logits, log_normalizer, targets = residuals
     smoothed_bar, nll_bar = (c[..., None] for c in cotangents)
     probabilities = jnp.exp(logits.astype(jnp.float32) - log_normalizer[..., None])
-    is_target = (
-        jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == (targets[..., None])
-    )
+    token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     gradient = (
         (smoothed_bar + nll_bar) * probabilities
         - smoothed_bar * (epsilon / logits.shape[-1])
-        - jnp.where(is_target, (1 - epsilon) * smoothed_bar + nll_bar, 0)
+        - jnp.where(token == targets[..., None], (1 - epsilon) * smoothed_bar + nll_bar, 0)
     )
     return gradient.astype(logits.dtype), None, None
 

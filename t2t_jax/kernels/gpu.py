@@ -48,9 +48,8 @@ GPU = replace(
 
 
 def _fused_cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
-    if beam_size == 1:
-        return "stacked"
-    return "in_order" if is_fused else "turned"
+    several: CacheLayout = "in_order" if is_fused else "turned"
+    return "stacked" if beam_size == 1 else several
 
 
 CUDNN_GPU = replace(

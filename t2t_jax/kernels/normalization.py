@@ -80,11 +80,9 @@ layer_norm.defvjp(_forward, _gradient)
 
 
 def _mean_and_variance(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
-    """Compute the mean and the variance of every vector, by one reduction.
-
-    It carries how many numbers there were so far, their mean, and the sum of the squares of their
-    differences to it, which two parts add up without cancellation (Chan, Golub and LeVeque 1979).
-    """
+    """Compute the mean and the variance of every vector, by one reduction."""
+    # It carries how many numbers there were so far, their mean, and the sum of the squares of their
+    # differences to it, which two parts add up without cancellation (Chan, Golub and LeVeque 1979).
 
     def add(one: _Moments, other: _Moments) -> _Moments:
         count = one[0] + other[0]
@@ -102,11 +100,9 @@ def _mean_and_variance(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]
 
 
 def _moments_by_sums(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
-    """Compute the mean and variance of every vector, from the sums of its numbers and squares.
-
-    Where the mean is large, the sums cancel. For numbers in bfloat16, whose squares are exact in
-    float32, that loses less than the rounding to bfloat16 did.
-    """
+    """Compute the mean and variance of every vector, from the sums of its numbers and squares."""
+    # Where the mean is large, the sums cancel. For numbers in bfloat16, whose squares are exact in
+    # float32, that loses less than the rounding to bfloat16 did.
     wide = x.astype(jnp.float32)
     mean, square = (y.mean(-1, keepdims=True) for y in (wide, wide * wide))
     return mean, jnp.maximum(square - mean * mean, 0)

@@ -42,11 +42,9 @@ def in_one_pass(logits: Float32[Array, "*t v"]) -> LogAndMean:
 
 
 def _added(one: Any, other: Any) -> tuple[Any, Any]:
-    """Add up two sums of exponentials of differences, each with the number that is subtracted.
-
-    The greater of both numbers stays, so that one of the sums is multiplied by 1: GPUs compute
-    exponentials at a quarter of the rate of other operations, and the other one is enough.
-    """
+    """Add up two sums of exponentials of differences, each with the number that is subtracted."""
+    # The greater of both numbers stays, so that one of the sums is multiplied by 1: GPUs compute
+    # exponentials at a quarter of the rate of other operations, and the other one is enough.
     apart = one[0] - other[0]
     factor = jnp.exp(-jnp.abs(apart))
     total = jnp.where(apart > 0, one[1] + other[1] * factor, one[1] * factor + other[1])

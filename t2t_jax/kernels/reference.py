@@ -11,14 +11,7 @@ from t2t_jax.functional import loss, masks, normalization
 from t2t_jax.functional.attention import masked_softmax, repeat_heads, weighted_values
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
-from t2t_jax.kernels.preset import (
-    PRODUCTS,
-    DistanceBias,
-    Heads,
-    Kernels,
-    Losses,
-    Score,
-)
+from t2t_jax.kernels.preset import PRODUCTS, DistanceBias, Heads, Kernels, Losses, Score
 from t2t_jax.kernels.products import PRODUCT, Matrix, Transposed
 
 

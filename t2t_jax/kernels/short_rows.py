@@ -66,9 +66,6 @@ def short_attention(
     """Compute equation 1 of arrays that the kernels `take`.
 
     Args:
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
       mask: True where a query may attend to a key.
       scale: factor on the products; None means 1 / sqrt(d_k).
       interpret: whether the interpreter of Pallas runs the kernels, on any device.

@@ -48,8 +48,6 @@ def splash_attention(
 
     Args:
       query: queries of each head, scaled.
-      key: keys of each head.
-      value: values of each head.
       mask: which positions may attend to which; it has no window.
 
     Returns:
